@@ -123,8 +123,8 @@ UNKNOWN = replace(
 )
 ALL = (HUNG, CRASHED, SLOW, HEALTHY, UNKNOWN)
 NASTY = "<script>alert(1)</script> a|b `tick` **bold** \x1b[31mred\x1b[0m ~~x~~ [l](javascript:1) $x$"
-# The others are for programs: timelines of one run, a draft for somebody else's tracker.
-TOLD = [name for name in REPORTERS if name not in ("issue", "perfetto", "speedscope")]
+# The others are for programs: timelines of one run, a draft for somebody else's tracker, annotations of findings alone.
+TOLD = [name for name in REPORTERS if name not in ("issue", "perfetto", "speedscope", "github")]
 AXES = {
     "layers": ("1", "2", "4", "5"),
     "checkpointing": ("none", "reentrant", "non_reentrant"),
@@ -865,3 +865,19 @@ def view_of(progress: LiveProgress, height: int = 30) -> str:
     console.print(progress._view())
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_a_matrix_fits_the_terminal_and_breaks_no_word(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    report = load_report(make_matrix(tmp_path / "m", FAILING))
+    assert isinstance(report, MatrixReport)
+    console = Console(file=io.StringIO(), width=width, no_color=True)
+    print_report(report, console)
+    table = console.file.getvalue().partition("Findings")[0].splitlines()  # type: ignore[attr-defined]
+    assert all(len(line) <= width for line in table)
+    if width >= 60:  # each setting in a column of its own, whole
+        assert any(line.split()[:3] == ["5", "reentrant", "ddp"] for line in table)
+        assert any(line.split()[:2] == ["layers", "checkpointing"] for line in table)

@@ -20,7 +20,14 @@ from nsadiag.reports.words import clean, count, duration, in_order, mark_of, meb
 
 # Past this many rows a table is a document, and the report is a better place for it.
 COST_ROWS_SHOWN = 48
-WIDE = 110
+# Of the table of costs, the most first.
+COLUMNS = (
+    ("step", "forward", "backward", "peak", "wall", "start"),
+    ("step", "peak", "wall"),
+    ("step", "wall"),
+    ("step",),
+)
+UNBOUNDED = 10_000
 CELLS_NAMED = 3
 
 
@@ -31,10 +38,10 @@ def matrix_lines(matrix: MatrixReport, console: Console) -> Iterator[RenderableT
         yield Text(f"  gap: {clean(gap)}", style="yellow")
     if matrix.cells:
         yield Text()
-        yield _costs(matrix, wide=console.width >= WIDE)
+        yield _costs(matrix, console)
         yield from _rows_left_out(matrix)
         yield Text()
-        yield _grid(grid_of(matrix))
+        yield from _grid(grid_of(matrix), console)
         yield _legend(matrix)
     yield from _findings(matrix)
     yield from claim_lines(matrix)
@@ -51,37 +58,56 @@ def _title(matrix: MatrixReport) -> Text:
     return title.append(f"  ({clean(fixed)} throughout)", style="dim") if fixed else title
 
 
-def _costs(matrix: MatrixReport, *, wide: bool) -> Padding:
+def _costs(matrix: MatrixReport, console: Console) -> Padding:
+    """As many columns as fit the terminal; where the settings alone do not, they share a column and wrap at blanks."""
+    for columns in COLUMNS:
+        if _fits(table := _cost_table(matrix, columns, together=False), console):
+            return _indented(table)
+    return _indented(_cost_table(matrix, COLUMNS[-1], together=True))
+
+
+def _cost_table(matrix: MatrixReport, columns: tuple[str, ...], *, together: bool) -> Table:
     grid = grid_of(matrix)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, header_style="bold")
-    for name, _ in grid.labels_of(matrix.cells[0], matrix.axes):
-        table.add_column(clean(name), overflow="fold")
+    for name in ["cell"] if together else [n for n, _ in grid.labels_of(matrix.cells[0], matrix.axes)]:
+        table.add_column(clean(name), no_wrap=not together, overflow="fold")
     table.add_column("verdict", no_wrap=True)
-    for name in ("step", *(("forward", "backward") if wide else ()), "peak", "wall"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("start", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="left" if name == "start" else "right", no_wrap=True)
     for cell in matrix.failing_first()[:COST_ROWS_SHOWN]:
-        table.add_row(*_cost_row(cell, grid.labels_of(cell, matrix.axes), wide=wide))
-    return _indented(table)
+        labels = grid.labels_of(cell, matrix.axes)
+        # Where they share a column, a value without its name says nothing; an id has its names.
+        named = [value if name == "cell" else f"{name}={value}" for name, value in labels]
+        shown = (
+            [", ".join(named).replace(",", ", ").replace(",  ", ", ")] if together else [v for _, v in labels]
+        )
+        mark = mark_of(cell.mark)
+        costs = _costs_of(cell, with_start="start" in columns)
+        table.add_row(
+            *(Text(clean(value)) for value in shown),
+            Text(f"{mark.letter} {mark.word}", style=mark.style),
+            *(costs[name] for name in columns),
+        )
+    return table
 
 
-def _cost_row(
-    cell: CellReport, labels: tuple[tuple[str, str], ...], *, wide: bool
-) -> Iterator[RenderableType]:
-    # An id folds at its commas.
-    yield from (Text(clean(value).replace(",", ", ")) for _, value in labels)
-    mark = mark_of(cell.mark)
-    yield Text(f"{mark.letter} {mark.word}", style=mark.style)
-    yield duration(cell.costs.step_s_median)
-    if wide:
-        yield duration(cell.costs.forward_s_median)
-        yield duration(cell.costs.backward_s_median)
-    yield mebibytes(cell.costs.peak_rss_mib)
+def _fits(table: Table, console: Console) -> bool:
+    return (
+        console.measure(table, options=console.options.update(width=UNBOUNDED)).maximum <= console.width - 2
+    )
+
+
+def _costs_of(cell: CellReport, *, with_start: bool) -> dict[str, str]:
     # A cold cell's time has the imports in it, that of the others has not.
-    yield duration(cell.wall_s) + (" cold" if cell.launch == "cold" and not wide else "")
-    if wide:
-        yield clean(cell.launch or "")
+    cold = " cold" if cell.launch == "cold" and not with_start else ""
+    return {
+        "step": duration(cell.costs.step_s_median),
+        "forward": duration(cell.costs.forward_s_median),
+        "backward": duration(cell.costs.backward_s_median),
+        "peak": mebibytes(cell.costs.peak_rss_mib),
+        "wall": duration(cell.wall_s) + cold,
+        "start": clean(cell.launch or ""),
+    }
 
 
 def _rows_left_out(matrix: MatrixReport) -> Iterator[Text]:
@@ -90,17 +116,21 @@ def _rows_left_out(matrix: MatrixReport) -> Iterator[Text]:
         yield Text(f"  and {count(more, 'cell')} more in matrix.csv", style="dim")
 
 
-def _grid(grid: Grid) -> Padding:
+def _grid(grid: Grid, console: Console) -> Iterator[RenderableType]:
+    """The letters of all cells; where its columns do not fit, the page has it."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, header_style="bold")
     for name in grid.row_axes:
-        table.add_column(clean(name), overflow="fold")
+        table.add_column(clean(name), no_wrap=True)
     for label in grid.columns:
-        table.add_column(clean(label), justify="center", overflow="fold")
+        table.add_column(clean(label), justify="center", no_wrap=True)
     previous: tuple[str, ...] = ()
     for row in grid.rows:
         table.add_row(*_row_labels(row.labels, previous), *(_letters(slot) for slot in row.slots))
         previous = row.labels
-    return _indented(table)
+    if _fits(table, console):
+        yield _indented(table)
+    else:
+        yield Text("  the grid of all cells needs a wider terminal; report.html has it", style="dim")
 
 
 def _row_labels(labels: tuple[str, ...], previous: tuple[str, ...]) -> list[Text]:
