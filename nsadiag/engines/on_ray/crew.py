@@ -100,6 +100,9 @@ class Crew:
         for index, found in self._ready(self._pulses):
             if not isinstance(found, BaseException):
                 self._heard[index] = time.monotonic()
+            elif self.state == "free":
+                # Between two jobs nobody else would notice.
+                self.lost[index], self.state = _reason(found), "broken"
         if time.monotonic() - self._pulsed > PULSE_S:
             self._pulsed = time.monotonic()
             asked = set(self._pulses.values())
@@ -152,6 +155,7 @@ class Crew:
     def has_left(self) -> bool:
         """Whether all agents have ended, or had their time."""
         self._ready(self._waited)
+        self._feel_pulses()
         if time.monotonic() - self._left_at > STOP_S + PULSE_S:
             return True
         # A node that is gone answers nothing; the others have a moment.
