@@ -107,7 +107,7 @@ def test_a_cell_has_a_node_for_each_bundle_and_nothing_is_left_behind(
 
 def test_why_a_cell_waits_is_said_and_ctrl_c_takes_it_back(ray: RayCluster, directory: Path) -> None:
     started = ray.head.start(*line("wide or device or wait"), cwd=directory)
-    wait_until(lambda: began(directory, "wait") == 2, "the one that fits runs", 120)
+    wait_until(lambda: began(directory, "wait") == 2, "the one that fits runs", 300)
     assert started.stderr is not None
     said = ""
     wanted = [
@@ -118,7 +118,7 @@ def test_why_a_cell_waits_is_said_and_ctrl_c_takes_it_back(ray: RayCluster, dire
         said += (new := started.stderr.readline())
         assert new, said
     send(started, signal.SIGINT)
-    assert started.wait(60) == 130
+    assert started.wait(120) == 130
     assert json.loads((directory / "out/cells/what=wait/watch.json").read_text())["stopped"] == "interrupt"
     assert ray.left() == [] and ray.held() == []
 
