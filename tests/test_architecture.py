@@ -277,8 +277,8 @@ READS = {
 READING_ROOMS = ("analysis", "reports", "commands", "cluster", "source")
 # Files that read something else, and what.
 READS_ELSE = {
-    "analysis/scale/dumps/plain.py": "bytes that are in memory",
-    "analysis/scale/dumps/pool.py": "/proc/self/statm",
+    "analysis/ingest/dumps/plain.py": "bytes that are in memory",
+    "analysis/ingest/dumps/pool.py": "/proc/self/statm",
     "analysis/judgement/own_fault.py": "Python files of this machine, checked before",
     "source/archive.py": "Python files of this machine, checked before",
     "source/loop_exits.py": "Python files of this machine, as its processes name them",

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from support.jobs import BIN, Jobs, wait_until
 
-from nsadiag.analysis.scale.dumps import plain
+from nsadiag.analysis.ingest.dumps import plain
 from nsadiag.evidence.layout import make_private_dir, open_private, write_json
 from nsadiag.evidence.pickles import PickleRefused
 from nsadiag.evidence.secrets.masking import mask_command, mask_text, secret_values
@@ -376,7 +376,7 @@ def calls(path: Path) -> set[str]:
 
 
 # The one that dumps of thousands of ranks need for its speed: it may import pickle for a subclass that finds no name.
-NAMELESS = ROOT / "nsadiag/analysis/scale/dumps/plain.py"
+NAMELESS = ROOT / "nsadiag/analysis/ingest/dumps/plain.py"
 # What nsadiag tells the guard that it has just started, over a socket that only these two have.
 GUARD = [ROOT / "nsadiag/agent/job/guard.py", ROOT / "nsadiag/agent/job/guarded_process.py"]
 

@@ -1,15 +1,70 @@
-"""Entries of a flight recorder's dump that are not over, whichever backend wrote it."""
+"""A flight recorder's dump as torch writes it, and its entries that are not over, whichever backend wrote it."""
 
 from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict
 
 from nsadiag.evidence.spans import ranks_in
 
-Dump = dict[str, Any]
-Entry = dict[str, Any]
+
+class Frame(TypedDict, total=False):
+    """A frame of the Python stack that issued a call, innermost first in its entry."""
+
+    name: str
+    filename: str
+    line: int | None
+
+
+class _Named(TypedDict):
+    """What every entry of torch 2.4 and later has."""
+
+    process_group: Sequence[str]  # name, description
+    collective_seq_id: int
+    profiling_name: str  # `nccl:all_reduce`
+
+
+class Entry(_Named, total=False):
+    """A call of the recorder's ring. Older versions of torch have fewer keys, and other names for some."""
+
+    state: str
+    retired: bool
+    is_p2p: bool
+    op_id: int
+    p2p_seq_id: int
+    record_id: int
+    pg_id: int
+    pg_name: str  # before torch 2.4
+    seq_id: int  # before torch 2.4
+    input_sizes: list[list[int]] | None
+    output_sizes: list[list[int]]
+    input_dtypes: list[str]
+    output_dtypes: list[str]
+    time_created_ns: int | None
+    time_discovered_started_ns: int | None
+    time_discovered_completed_ns: int | None
+    frames: list[Frame]
+    index: int  # ours: its place in the ring, where only some of the entries were kept
+
+
+class GroupConfig(TypedDict, total=False):
+    """A process group as the recorder knows it."""
+
+    name: str
+    desc: str
+    ranks: str  # "[0, 1]"
+
+
+class Dump(TypedDict, total=False):
+    """The recorder of one rank."""
+
+    version: str
+    rank: int
+    pg_config: dict[str, GroupConfig]
+    entries: list[Entry]
+
 
 # NCCL's name of a transfer, with ranks of the group: its own, and the peer's.
 NUMBERS = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # ranks: a longer one is damage

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from nsadiag.evidence.recorder import TRANSFER, Dump, Entry, is_nccl, members, pending
 from nsadiag.evidence.spans import spelled
@@ -26,7 +26,9 @@ FIELDS = (
 
 def queue_of(fr: Dump) -> Dump:
     """The dump, with what stands first in line alone, and who is in that group: all that `held_up` asks of it."""
-    found = [{name: e[name] for name in FIELDS if name in e} for e in pending(fr)[:1]]
+    found = [
+        cast("Entry", {name: e[name] for name in FIELDS if name in e}) for e in map(dict, pending(fr)[:1])
+    ]
     groups = [_number(entry)[0] for entry in found]
     return {"entries": found, "pg_config": {g: {"ranks": spelled(members(fr, g) or ())} for g in groups}}
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nsadiag.agent.stillness.activity import IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
 from nsadiag.agent.stillness.device_queue import held_up, queue_of
@@ -19,6 +19,7 @@ from nsadiag.evidence.documents.python_stacks import AUTOGRAD, PythonThread, Sta
 from nsadiag.evidence.documents.training import Loader
 from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json
+from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import process_in, stacks_in
 from nsadiag.evidence.user_code import is_user
 
@@ -268,7 +269,7 @@ def stances(
         Stance(
             rank=rank.rank,
             motion=motion(rank, looks, seen.get(rank.rank, Seen()), gpus or []),
-            queue=queue_of(read_json(rank.capture(looks[1]).flight_recorder, {})),
+            queue=dict(queue_of(read_json(rank.capture(looks[1]).flight_recorder, {}))),
             inside=_stands_in(rank, looks),
         )
         for rank in ranks
@@ -282,7 +283,7 @@ def joined(found: list[Stance], world: set[int], *, quiet_s: float = 0.0) -> lis
     """
     queues = {stance.rank: stance.queue for stance in found}
     inside = {stance.rank: stance.inside for stance in found} if quiet_s > CONNECT_S else {}
-    waiting = held_up(queues, world) | joining(inside, world)
+    waiting = held_up(cast("dict[int, Dump]", queues), world) | joining(inside, world)
     return [
         dataclasses.replace(stance.motion, waits_for_peers=stance.rank in waiting, silent_s=quiet_s)
         for stance in found

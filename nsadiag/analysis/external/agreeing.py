@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from nsadiag.analysis.external.load import Foreign
-from nsadiag.analysis.external.view import NEXT, View, blocked_by, ranks_first, ranks_text
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength, Where
+from nsadiag.analysis.external.view import NEXT, View, ranks_first, ranks_text
+from nsadiag.evidence.records import Evidence, Finding, Strength
 
 # A collective that was pending for less when its dump was written may just have been in flight.
 IN_FLIGHT_S = 20.0
@@ -24,56 +24,40 @@ def late(view: View) -> Finding:
         evidence.append(
             Evidence(claim=f"rank {own.rank} has issued it, and its GPU has not begun it", source=own.source)
         )
-    return Finding(
-        detector="crowd",
+    return view.finding(
         cls="straggler_rank",
         outcome="slow",
         strength=Strength.LIKELY if len(behind) < len(meeting.started) else Strength.GUESS,
         summary=f"{ranks_first(behind)} issued {view.name(first)} like all others, but the GPU has not come to it, while {len(meeting.started):,} of {view.world:,} ranks wait in it: it is behind with what comes before.",
         guilty_ranks=behind,
-        blocked_ranks=blocked_by(view, behind),
-        where=Where(collective=own.collective(meeting.group.name) if own else None).at(
-            own.place if own else None
-        ),
+        at=own,
         peers_at=first.place if first else None,
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because=f"{ranks_text(behind)} issued the collective that the others wait in",
-            ),
-            Rejected(
-                cls="network_stall",
-                because=f"the GPUs of {ranks_text(behind)} have not begun it, those of {len(meeting.started):,} ranks have",
-            ),
-        ),
+        ruled_out={
+            "missing_rank": f"{ranks_text(behind)} issued the collective that the others wait in",
+            "network_stall": f"the GPUs of {ranks_text(behind)} have not begun it, those of {len(meeting.started):,} ranks have",
+        },
         gaps=(
             "one dump a rank does not tell a slow GPU from one whose kernel never ends (gpu_kernel_hang): a second dump would",
         ),
         fix=f"Look at what {ranks_text(behind)} computes before that line: more data than the others, a slower GPU, or a kernel that never ends.",
-        next=NEXT,
     )
 
 
 def in_flight(view: View) -> Finding:
     """In a job that runs well, ranks are a little apart at any moment."""
     meeting, first = view.meeting, view.first_waiting
-    return Finding(
-        detector="crowd",
+    return view.finding(
         cls="unknown",
         outcome="unknown",
         strength=Strength.NONE,
+        blocked_ranks=(),
         summary=f"{ranks_first(meeting.deviating)} had not come to {view.name(first)}, which was pending for {view.pending_s():.1f} s when the dumps were written: a job that runs well looks the same.",
-        where=Where(collective=first.collective(meeting.group.name) if first else None).at(
-            first.place if first else None
-        ),
+        at=first,
         evidence=tuple(view.waiting_evidence(first)),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because=f"the call had been pending for {view.pending_s():.1f} s, and in a running job ranks may be {IN_FLIGHT_S:.0f} s apart",
-            ),
-        ),
+        ruled_out={
+            "missing_rank": f"the call had been pending for {view.pending_s():.1f} s, and in a running job ranks may be {IN_FLIGHT_S:.0f} s apart",
+        },
         fix=None,
         next="dump again some seconds later: whoever still has not come is missing",
     )
@@ -82,25 +66,19 @@ def in_flight(view: View) -> Finding:
 def without_a_dump(view: View) -> Finding:
     meeting = view.meeting
     first = view.first_waiting
-    return Finding(
-        detector="crowd",
+    return view.finding(
         cls="missing_rank",
-        outcome="hung",
         strength=Strength.GUESS,
         summary=f"All {len(meeting.waiting):,} ranks with a dump wait in {view.name(first)}; {ranks_text(meeting.unseen)} left none, so it is among them that one must be missing.",
         guilty_ranks=meeting.unseen,
-        blocked_ranks=blocked_by(view, meeting.unseen),
-        where=Where(collective=first.collective(meeting.group.name) if first else None),
+        at=first,
+        where=view.where(first),
         peers_at=first.place if first else None,
         evidence=tuple(view.waiting_evidence(first)),
-        rejected=(
-            Rejected(
-                cls="network_stall",
-                because=f"not every member is known to have issued it: no dump of {ranks_text(meeting.unseen)}",
-            ),
-        ),
+        ruled_out={
+            "network_stall": f"not every member is known to have issued it: no dump of {ranks_text(meeting.unseen)}",
+        },
         fix="Find the dump, the log or the process of the ranks named.",
-        next=NEXT,
     )
 
 
@@ -114,23 +92,17 @@ def stalled(view: View) -> Finding:
     doubt = "" if stands else " It may just have been in flight."
     if not known:
         doubt = f" {ranks_first(meeting.unseen)} left no dump: whoever is missing may be among them."
-    return Finding(
-        detector="crowd",
+    return view.finding(
         cls="network_stall" if stands else "unknown",
         outcome="hung" if stands else "unknown",
         strength=Strength.WEAK if stands else Strength.NONE,
         summary=f"All {len(meeting.waiting):,} ranks with a dump issued {view.name(first)}, and none has finished it{since}.{doubt}",
         blocked_ranks=meeting.waiting if stands else (),
-        where=Where(collective=first.collective(meeting.group.name) if first else None).at(
-            first.place if first else None
-        ),
+        at=first,
         evidence=tuple(view.waiting_evidence(first)),
-        rejected=(
-            Rejected(
-                cls="collective_args_mismatch",
-                because=f"all {len(meeting.waiting):,} dumps ask for the same in {view.name(first)}",
-            ),
-        ),
+        ruled_out={
+            "collective_args_mismatch": f"all {len(meeting.waiting):,} dumps ask for the same in {view.name(first)}",
+        },
         fix="Look at the network between the ranks: NCCL_DEBUG=INFO, the link state of each host's interfaces, NCCL_SOCKET_IFNAME."
         if stands
         else None,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from nsadiag.analysis.external.agreeing import in_flight, late, stalled, without_a_dump
 from nsadiag.analysis.external.frontier import behind, of_all_members
 from nsadiag.analysis.external.load import Foreign
-from nsadiag.analysis.external.view import NEXT, SHOWN, Asked, View, blocked_by, ranks_first, ranks_text
+from nsadiag.analysis.external.view import SHOWN, Asked, View, blocked_by, ranks_first, ranks_text
 from nsadiag.analysis.facts.locations import short
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength, Where
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength
 
 MAJORITY = 3  # as many times more ranks did not come than came
 
@@ -60,32 +60,23 @@ def _missing(view: View) -> Finding:
         f"; nor did {ranks_text(ranks)} join {each.name(each.first_waiting)}, in which {len(each.meeting.waiting):,} wait"
         for each, (_, ranks) in zip(others[:SHOWN], elsewhere, strict=False)
     )
-    return Finding(
-        detector="crowd",
+    return view.finding(
         cls="missing_rank",
-        outcome="hung",
         strength=_sure_of_missing(view, guilty),
         summary=f"{ranks_first(first)} never joined {view.name(peers)}, in which {len(meeting.waiting):,} of {view.world:,} ranks wait{nor}.{left}",
         guilty_ranks=guilty,
-        blocked_ranks=blocked_by(view, guilty),
-        where=Where(collective=peers.collective(meeting.group.name) if peers else None).at(here),
+        at=peers,
+        where=view.where(peers).at(here),
         peers_at=peers.place if peers else None,
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(
-                cls="collective_order_mismatch",
-                because=f"none of the dumps holds another operation under the number of {view.name(peers)}",
-            ),
-            Rejected(
-                cls="straggler_rank",
-                because=f"{ranks_text(guilty)} never issued it, while a slow rank issues it late on its GPU alone",
-            ),
-        ),
+        ruled_out={
+            "collective_order_mismatch": f"none of the dumps holds another operation under the number of {view.name(peers)}",
+            "straggler_rank": f"{ranks_text(guilty)} never issued it, while a slow rank issues it late on its GPU alone",
+        },
         gaps=(
             f"no stack of {ranks_text(guilty)}: the line is where it issued its last collective, what it does now is not known",
         ),
         fix="Find what keeps the rank from that collective: look at what follows the line shown, and at branches on rank or data before it.",
-        next=NEXT,
     )
 
 
@@ -97,28 +88,19 @@ def _few_came(view: View, absent: tuple[int, ...]) -> Finding:
     if last:
         claim = f"{ranks_text(absent)} never did: the last of rank {last.rank} in {meeting.group.name} is {last.entry['collective_seq_id']}"
         evidence.append(Evidence(claim=claim, source=last.source))
-    return Finding(
-        detector="crowd",
+    return view.finding(
         cls="rank_conditional_collective",
-        outcome="hung",
         strength=Strength.WEAK,
         summary=f"Only {ranks_text(meeting.waiting)} issued {view.name(first)}; {len(absent):,} of {view.world:,} ranks never did.",
         guilty_ranks=meeting.waiting,
-        blocked_ranks=blocked_by(view, meeting.waiting),
-        where=Where(collective=first.collective(meeting.group.name) if first else None).at(
-            first.place if first else None
-        ),
+        at=first,
         peers_at=last.place if last else None,
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because=f"{len(absent):,} of {view.world:,} ranks did not come: {len(meeting.waiting):,} that came are the exception",
-            ),
-        ),
+        ruled_out={
+            "missing_rank": f"{len(absent):,} of {view.world:,} ranks did not come: {len(meeting.waiting):,} that came are the exception",
+        },
         gaps=("no stacks: the others may only be late",),
         fix="Let every rank of the group issue it, or none: a branch on the rank before that line is the usual cause.",
-        next=NEXT,
     )
 
 
@@ -145,26 +127,17 @@ def _cycle(view: View) -> Finding:
     evidence = [e for v in views for e in v.waiting_evidence(v.first_waiting)]
     said = "; ".join(f"{ranks_text(v.meeting.waiting)} in {v.name(v.first_waiting)}" for v in views)
     here = view.first_waiting
-    return Finding(
-        detector="crowd",
+    return view.finding(
         cls="collective_order_mismatch",
-        outcome="hung",
         strength=Strength.LIKELY,
         summary=f"Groups wait for each other in a circle: {said}.",
         guilty_ranks=ranks,
-        blocked_ranks=blocked_by(view, ranks),
-        where=Where(collective=here.collective(view.meeting.group.name) if here else None).at(
-            here.place if here else None
-        ),
+        at=here,
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because=f"each of {ranks_text(ranks)} waits in another group itself: {said}",
-            ),
-        ),
+        ruled_out={
+            "missing_rank": f"each of {ranks_text(ranks)} waits in another group itself: {said}",
+        },
         fix="Let all ranks take the groups in the same order.",
-        next=NEXT,
     )
 
 
@@ -191,15 +164,12 @@ def _disagreement(view: View) -> Finding:
         Evidence(claim=f"rank {a.rank} issued {a.op} {a.shape} as #{meeting.seq}", source=a.source)
         for a in named
     ]
-    return Finding(
-        detector="crowd",
+    return view.finding(
         cls="collective_order_mismatch" if order else "collective_args_mismatch",
-        outcome="hung",
         strength=Strength.CONCLUSIVE if len(meeting.odd) < len(meeting.conforming) else Strength.WEAK,
         summary=f"{ranks_first((odd.rank,) if everyone else meeting.odd)} {verb} {mine} as {what}, {rest} {theirs}; {len(blocked_by(view, meeting.odd)):,} of {view.world:,} ranks wait.{late}",
         guilty_ranks=meeting.odd,
-        blocked_ranks=blocked_by(view, meeting.odd),
-        where=Where(collective=odd.collective(meeting.group.name)).at(odd.place),
+        at=odd,
         peers_at=others.place,
         evidence=tuple(evidence),
         rejected=(
@@ -213,6 +183,7 @@ def _disagreement(view: View) -> Finding:
                 source=odd.source,
             ),
         ),
+        next=None,
         gaps=("no majority: nothing shows which of them is wrong",) if everyone else (),
         fix="Make all ranks issue the same collectives in the same order; a branch on rank or data before the line shown is the usual cause."
         if order

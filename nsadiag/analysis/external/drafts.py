@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from nsadiag.analysis.external import logs, nccl_log, stacks, watchdog
 from nsadiag.analysis.external.nccl_log import Init
@@ -18,6 +17,7 @@ from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.documents.watch import NO_END, End
+from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import from_faulthandler
 
 MOST_LOG_BYTES = 32 * 2**20
@@ -219,13 +219,13 @@ def capture_of(
     *,
     source: str,
     stacks: Threads = (),
-    flight_recorder: dict[str, Any] | None = None,
+    flight_recorder: Dump | None = None,
     native: str = "",
 ) -> CaptureEvidence:
     return CaptureEvidence(
         number=1,
         stacks=stacks,
-        flight_recorder=flight_recorder or {},
+        flight_recorder=flight_recorder or Dump(),
         proc=NO_PROCESS,
         gaps=(),
         source=source,

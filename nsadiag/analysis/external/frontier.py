@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from nsadiag.analysis.external.view import NEXT, SHOWN, View, blocked_by, ranks_text
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength, Where
+from nsadiag.analysis.external.view import SHOWN, View, ranks_text
+from nsadiag.evidence.records import Evidence, Finding, Strength
 
 # Of these a member may complete its part without the others: the source of a broadcast, whoever sends to one rank.
 ONE_SIDED = re.compile(
@@ -36,32 +36,20 @@ def behind(views: list[View]) -> Finding:
         for each, first in shown
     )
     own = next((first for _, first in shown), None)
-    return Finding(
-        detector="crowd",
+    return view.finding(
         cls="gpu_kernel_hang",
-        outcome="hung",
         strength=Strength.LIKELY,
         summary=f"The device of {ranks_text(guilty)} is stuck: {said}.",
         guilty_ranks=guilty,
-        blocked_ranks=blocked_by(view, guilty),
-        where=Where(collective=own.collective(view.meeting.group.name) if own else None).at(
-            own.place if own else None
-        ),
+        at=own,
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because=f"{ranks_text(guilty)} issued it: the host went on, and the device did not",
-            ),
-            Rejected(
-                cls="network_stall",
-                because=f"{ranks_text(view.meeting.completed)} completed it, for which the data of all members had to arrive",
-            ),
-        ),
+        ruled_out={
+            "missing_rank": f"{ranks_text(guilty)} issued it: the host went on, and the device did not",
+            "network_stall": f"{ranks_text(view.meeting.completed)} completed it, for which the data of all members had to arrive",
+        },
         gaps=(
             "dumps do not tell a kernel that never ends from a device that has failed: look for Xid errors in the host's kernel log",
         ),
         fix=f"Look at the GPU of {ranks_text(guilty)} (dmesg for Xid errors, nvidia-smi -q), and at the kernel that was launched last there.",
-        next=NEXT,
         actions=("exclude host", "retry"),
     )

@@ -19,12 +19,12 @@ from nsadiag.analysis.external.drafts import (
 )
 from nsadiag.analysis.external.recognise import Gathered
 from nsadiag.analysis.facts.exceptions import follows_a_peer
+from nsadiag.analysis.ingest.dumps.columns import RankColumns
+from nsadiag.analysis.ingest.dumps.pool import Refused, read_all, readers
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.scale.dumps.close_up import CloseUp, close_up
-from nsadiag.analysis.scale.dumps.columns import RankColumns
 from nsadiag.analysis.scale.dumps.crowd import Crowd, merged
-from nsadiag.analysis.scale.dumps.pool import Refused, read_all, readers
 from nsadiag.errors import MachineError
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.watch import NO_END, Watch

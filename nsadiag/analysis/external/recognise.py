@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from nsadiag.analysis.scale.dumps.pool import DumpFile
+from nsadiag.analysis.ingest.dumps.pool import DumpFile
 from nsadiag.evidence.documents.files import read_begin
 
 Kind = Literal["dump", "py_spy_json", "stacks", "error_json", "log", "nothing"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nsadiag.analysis.external.load import Foreign
 from nsadiag.analysis.facts.locations import place
-from nsadiag.analysis.scale.dumps.columns import op_of
+from nsadiag.analysis.ingest.dumps.columns import op_of
 from nsadiag.analysis.scale.dumps.crowd import Crowd, Meeting
-from nsadiag.evidence.records import Collective, Evidence, Place
+from nsadiag.evidence.recorder import Dump, Entry
+from nsadiag.evidence.records import Collective, Evidence, Finding, Outcome, Place, Rejected, Strength, Where
 from nsadiag.evidence.spans import spans
 from nsadiag.evidence.user_code import is_user
 
@@ -30,7 +32,7 @@ class Asked:
     """A rank's request under one number, as its dump has it."""
 
     rank: int
-    entry: dict[str, Any]
+    entry: Entry
     file: str
     by_watchdog: bool  # a line of a log, in place of an entry of a dump
 
@@ -64,10 +66,13 @@ class Asked:
     @property
     def shape(self) -> str:
         """`[1024] Float`, and where it differs from the input the output."""
-        sizes = {way: " ".join(map(str, self.entry.get(f"{way}_sizes") or [])) for way in ("input", "output")}
+        given, made = (
+            " ".join(map(str, sizes or []))
+            for sizes in (self.entry.get("input_sizes"), self.entry.get("output_sizes"))
+        )
         dtypes = " ".join(dict.fromkeys(self.entry.get("input_dtypes") or []))
-        into = f" -> {sizes['output']}" if sizes["output"] and sizes["output"] != sizes["input"] else ""
-        return f"{sizes['input']}{into} {dtypes}".strip()
+        into = f" -> {made}" if made and made != given else ""
+        return f"{given}{into} {dtypes}".strip()
 
 
 class View:
@@ -90,7 +95,7 @@ class View:
 
     def newest(self, rank: int) -> Asked | None:
         """The rank's last in any group that was looked at."""
-        document = self.foreign.close_up.documents.get(rank, {})
+        document = self.foreign.close_up.documents.get(rank, Dump())
         entries = document.get("entries", [])
         newest = max(entries, key=lambda e: e["index"], default=None)
         return (
@@ -100,7 +105,7 @@ class View:
         )
 
     def _entries(self, rank: int) -> list[Asked]:
-        document = self.foreign.close_up.documents.get(rank, {})
+        document = self.foreign.close_up.documents.get(rank, Dump())
         own = (
             next((c for c in self.crowd.ranks[rank].groups if c.group == self.meeting.group), None)
             if rank in self.crowd.ranks
@@ -145,6 +150,41 @@ class View:
     def is_young(self) -> bool:
         pending_s = self.pending_s()
         return pending_s is not None and pending_s < APART_S
+
+    def finding(
+        self,
+        *,
+        cls: str,
+        strength: Strength,
+        summary: str,
+        at: Asked | None,
+        guilty_ranks: tuple[int, ...] = (),
+        blocked_ranks: tuple[int, ...] | None = None,
+        outcome: Outcome = "hung",
+        ruled_out: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Finding:
+        """A finding about the call `at`."""
+        rejected = tuple(Rejected(cls=each, because=why) for each, why in (ruled_out or {}).items())
+        return Finding(
+            **{
+                "where": self.where(at).at(at.place if at else None),
+                "next": NEXT,
+                "rejected": rejected,
+                **more,
+            },
+            detector="crowd",
+            cls=cls,
+            outcome=outcome,
+            strength=strength,
+            summary=summary,
+            guilty_ranks=guilty_ranks,
+            blocked_ranks=blocked_by(self, guilty_ranks) if blocked_ranks is None else blocked_ranks,
+        )
+
+    def where(self, asked: Asked | None) -> Where:
+        """The collective alone."""
+        return Where(collective=asked.collective(self.meeting.group.name) if asked else None)
 
     def waiting_evidence(self, asked: Asked | None) -> list[Evidence]:
         """Ranks that wait."""

@@ -7,13 +7,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from nsadiag.analysis.ingest.dumps.columns import OWN_SIZES, STARTED, Group, GroupColumn, RankColumns
 from nsadiag.analysis.scale.dumps.close_up import CloseUp
-from nsadiag.analysis.scale.dumps.columns import OWN_SIZES, STARTED, Group, GroupColumn, RankColumns
 from nsadiag.analysis.scale.dumps.crowd import Crowd
+from nsadiag.evidence.recorder import Dump, Entry
 
 PREFIX = re.compile(r"\[(?:rank|default)(?P<rank>\d+)\]:")
 TIMED_OUT = re.compile(
@@ -88,7 +88,7 @@ def _group(told: re.Match[str] | None) -> str:
 def crowd_of(said: Sequence[tuple[TimedOut, Path]], others: Mapping[int, Path]) -> tuple[Crowd, CloseUp]:
     """`others`: ranks that wrote something, by file, and nothing of a time-out."""
     everyone = tuple(sorted({each.rank for each, _ in said} | {*others}))
-    ranks, documents = {}, {}
+    ranks, documents = dict[int, RankColumns](), dict[int, Dump]()
     for each, path in said:
         # Who else is in a group that is not the default one, nobody says.
         members = (
@@ -125,7 +125,7 @@ def _columns(each: TimedOut, file: str, group: Group) -> RankColumns:
     )
 
 
-def _entry(each: TimedOut) -> dict[str, Any]:
+def _entry(each: TimedOut) -> Entry:
     return {
         "collective_seq_id": each.seq,
         "process_group": [each.group, each.group],

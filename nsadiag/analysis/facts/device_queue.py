@@ -42,9 +42,10 @@ def first_call(groups: Groups, rank: RankEvidence) -> tuple[str, int] | None:
 def issued_s(cell: CellEvidence, rank: RankEvidence) -> float:
     """The time at which the rank issued what its queue stands in, on the clock of the events: what it did since, it did ahead; else infinity."""
     first, header = first_unfinished(rank), rank.recording.header
-    if first is None or header is None or not first.get("time_created_ns"):
+    created_ns = first.get("time_created_ns") if first else None
+    if header is None or not created_ns:
         return math.inf
-    mono_ns = int(first["time_created_ns"]) - header.wall_ns + header.monotonic_ns
+    mono_ns = created_ns - header.wall_ns + header.monotonic_ns
     return (mono_ns - cell.started_mono_ns) / 1e9
 
 

@@ -24,7 +24,7 @@ def raw_name(name: str, description: str) -> str:
 
 def newest_dump(rank: RankEvidence) -> Dump:
     """The flight recorder's, of the last capture that has one."""
-    return next((c.flight_recorder for c in reversed(rank.captures) if c.flight_recorder), {})
+    return next((c.flight_recorder for c in reversed(rank.captures) if c.flight_recorder), Dump())
 
 
 def shown(members: Iterable[int]) -> str:

@@ -38,6 +38,7 @@ from nsadiag.evidence.documents.values import table_of
 from nsadiag.evidence.documents.watch import NO_END, End, Watch
 from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
+from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.ring.reader import read_blackbox
 from nsadiag.evidence.spans import spans
 from nsadiag.evidence.stacks import process_in, stacks_in
@@ -281,7 +282,7 @@ def _load_capture(directory: CaptureDir, root: Path, unfit: Gaps) -> CaptureEvid
     )
 
 
-def _flight_recorder(directory: CaptureDir, unfit: Gaps) -> tuple[dict[str, Any], list[Gap]]:
+def _flight_recorder(directory: CaptureDir, unfit: Gaps) -> tuple[Dump, list[Gap]]:
     """The JSON dump, else the pickle; and the gap, if there is a pickle that cannot be read."""
     document = read_json(directory.flight_recorder, None, unfit)
     if document is not None:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nsadiag.analysis.ingest.dumps.columns import Group, GroupColumn
 from nsadiag.analysis.scale.digests.calls import columns_of_row, rank_columns
 from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Ranks
 from nsadiag.analysis.scale.digests.traits import TRAITS
-from nsadiag.analysis.scale.dumps.columns import Group, GroupColumn
 from nsadiag.analysis.scale.dumps.crowd import Crowd
 
 # With more kinds than this, what told them apart last is left out.

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from nsadiag.analysis.facts.groups import newest_dump
+from nsadiag.analysis.ingest.dumps.columns import Categories, Group, GroupColumn, GroupNames, RankColumns
+from nsadiag.analysis.ingest.dumps.plain import plain_columns
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.scale.digests.shape import Members
-from nsadiag.analysis.scale.dumps.columns import Categories, Group, GroupColumn, GroupNames, RankColumns
-from nsadiag.analysis.scale.dumps.plain import plain_columns
-from nsadiag.evidence.recorder import Dump
+from nsadiag.evidence.recorder import Dump, GroupConfig
 
 # Of each group's newest collectives travel checksums: further back ranks that meet have asked for the same.
 NEWEST = 64
@@ -31,7 +31,7 @@ class Issued:
         dump = newest_dump(rank)
         if not dump:
             return None
-        document = {**dump, "pg_config": _config(rank, dump)}
+        document: Dump = {**dump, "pg_config": _config(rank, dump)}
         columns = plain_columns(rank.rank, "", document, self._names, self._categories)
         for column in columns.groups:
             group = column.group
@@ -39,9 +39,9 @@ class Issued:
         return [_told(_newest(column)) for column in columns.groups]
 
 
-def _config(rank: RankEvidence, dump: Dump) -> dict[str, Any]:
+def _config(rank: RankEvidence, dump: Dump) -> dict[str, GroupConfig]:
     """gloo's dumps do not say who is in a group: the rank's own settings do."""
-    said = {
+    said: dict[str, GroupConfig] = {
         group.name: {"name": group.name, "desc": group.description, "ranks": str(list(group.ranks))}
         for group in rank.settings.groups
     }

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from nsadiag.analysis.ingest.dumps.pool import readers
 from nsadiag.analysis.ingest.run_directory import each_rank, read_ends
 from nsadiag.analysis.records import Chosen
 from nsadiag.analysis.scale.digests.alike import newest
 from nsadiag.analysis.scale.digests.make import digest_of, kept, together
 from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Ranks, unpacked
 from nsadiag.analysis.scale.digests.wanted import FEW_RANKS, wanted
-from nsadiag.analysis.scale.dumps.pool import readers
 from nsadiag.evidence.documents.files import read_evidence
 from nsadiag.evidence.documents.types import read_value
 from nsadiag.evidence.documents.watch import End, RankMotion, Watch

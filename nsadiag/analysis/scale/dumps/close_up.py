@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
-from nsadiag.analysis.scale.dumps.columns import GroupColumn, process_group_of
+from nsadiag.analysis.ingest.dumps.columns import process_group_of
+from nsadiag.analysis.ingest.dumps.plain import seq_of
+from nsadiag.analysis.ingest.dumps.pool import DumpFile, Refused, Wanted, read_closely
 from nsadiag.analysis.scale.dumps.crowd import Crowd, Meeting
-from nsadiag.analysis.scale.dumps.pool import DumpFile, Refused, Wanted, read_closely
+from nsadiag.evidence.recorder import Dump, Entry, GroupConfig
 
 # Below this many ranks all of them are looked at.
 FEW_RANKS = 16
@@ -21,7 +22,7 @@ class CloseUp:
     """Dumps cut down to what matters, by rank; each entry has its number in the file as `index`."""
 
     meetings: tuple[Meeting, ...]
-    documents: dict[int, dict[str, Any]]
+    documents: dict[int, Dump]
     behind: tuple[Meeting, ...] = ()  # in which some ranks have not completed what others have
 
 
@@ -87,12 +88,12 @@ def _wanted(crowd: Crowd, rank: int, meetings: tuple[Meeting, ...]) -> Wanted:
 
 
 def _cut_down(
-    crowd: Crowd, rank: int, document: dict[str, Any], meetings: tuple[Meeting, ...], shown: set[int]
-) -> dict[str, Any]:
+    crowd: Crowd, rank: int, document: Dump, meetings: tuple[Meeting, ...], shown: set[int]
+) -> Dump:
     """Groups that share a name get one of their own, and have the members that are shown or left no dump."""
     names = _names(meetings)
     columns = {c.process_group: c for c in crowd.ranks[rank].groups}
-    config, entries = {}, []
+    config, entries = dict[str, GroupConfig](), list[Entry]()
     for column in columns.values():
         members = [r for r in column.group.members if r in shown or r not in crowd.ranks]
         name = names.get(column.group.key, column.group.name)
@@ -102,7 +103,7 @@ def _cut_down(
             "ranks": str(members),
         }
     for entry in document["entries"]:
-        own = _column(entry, columns)
+        own = columns.get(process_group_of(entry))
         if own is not None:
             name = names.get(own.group.key, own.group.name)
             entries.append({**entry, "process_group": [own.process_group[0], name]})
@@ -117,15 +118,11 @@ def _cut_down(
     return {**document, "pg_config": config, "entries": [_as_of_today(e) for e in entries]}
 
 
-def _column(entry: dict[str, Any], columns: dict[tuple[str, str], GroupColumn]) -> GroupColumn | None:
-    return columns.get(process_group_of(entry))
-
-
-def _as_of_today(entry: dict[str, Any]) -> dict[str, Any]:
+def _as_of_today(entry: Entry) -> Entry:
     """With the fields that torch 2.4 to 2.13 have under one name or another."""
     return {
         **entry,
-        "collective_seq_id": entry.get("collective_seq_id", entry.get("seq_id")),
+        "collective_seq_id": seq_of(entry),
         "profiling_name": entry.get("profiling_name", ""),
         "process_group": entry.get("process_group") or [str(entry.get("pg_id", 0)), ""],
     }

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from nsadiag.analysis.ingest.dumps.columns import STARTED, Group, GroupColumn, RankColumns
 from nsadiag.analysis.outliers import MAJORITY, NOVEL, Behaviour, outliers
-from nsadiag.analysis.scale.dumps.columns import STARTED, Group, GroupColumn, RankColumns
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nsadiag.analysis.scale.dumps.columns import (
+from nsadiag.analysis.ingest.dumps.columns import (
     OF_TWO,
     Categories,
     Group,
@@ -24,11 +24,12 @@ from nsadiag.analysis.scale.dumps.columns import (
     op_of,
     process_group_of,
 )
-from nsadiag.analysis.scale.dumps.layouts import Unreadable
-from nsadiag.analysis.scale.dumps.plain import document_of, is_whole, plain_columns, seq_of
-from nsadiag.analysis.scale.dumps.quick import QuickReader
+from nsadiag.analysis.ingest.dumps.layouts import Unreadable
+from nsadiag.analysis.ingest.dumps.plain import document_of, is_whole, plain_columns, seq_of
+from nsadiag.analysis.ingest.dumps.quick import QuickReader
 from nsadiag.evidence.documents.files import open_evidence
 from nsadiag.evidence.pickles import PickleRefused
+from nsadiag.evidence.recorder import Dump, Entry
 
 # What one process may take beyond what it has when it begins; a dump of 100 MB becomes about 1 GiB.
 MEMORY_BYTES = 2 * 2**30
@@ -168,21 +169,21 @@ MOST_OF_A_GROUP = 12  # entries to look at closely
 MOST_TRANSFERS = 32
 
 
-def read_closely(pool: ProcessPoolExecutor, wanted: Sequence[Wanted]) -> Iterator[dict[str, Any] | Refused]:
+def read_closely(pool: ProcessPoolExecutor, wanted: Sequence[Wanted]) -> Iterator[Dump | Refused]:
     """The wanted entries of each dump, whole, with their number in the file as `index`."""
     return _flat(pool, _close_up_of_files, [[each] for each in wanted])
 
 
-def _close_up_of_files(wanted: Sequence[Wanted]) -> list[dict[str, Any] | Refused]:
+def _close_up_of_files(wanted: Sequence[Wanted]) -> list[Dump | Refused]:
     return [_guarded(functools.partial(_close_up, each), each.file) for each in wanted]
 
 
-def _close_up(wanted: Wanted, file: DumpFile) -> dict[str, Any]:
+def _close_up(wanted: Wanted, file: DumpFile) -> Dump:
     document = document_of(_bytes(file))
-    entries = [
+    entries: list[Entry] = [
         {**entry, "index": i} for i, entry in enumerate(document["entries"]) if isinstance(entry, dict)
     ]
-    kept = []
+    kept: list[Entry] = []
     for name, description, seq in wanted.groups:
         mine = [e for e in entries if _is_of(e, (name, description))]
         at = next((i for i, e in enumerate(mine) if seq_of(e) >= seq), len(mine))
@@ -193,13 +194,13 @@ def _close_up(wanted: Wanted, file: DumpFile) -> dict[str, Any]:
     unique = {entry["index"]: entry for entry in kept}
     config = document.get("pg_config")
     return {
-        "version": document.get("version"),
+        "version": document.get("version", ""),
         "pg_config": config if isinstance(config, dict) else {},
         "entries": [unique[i] for i in sorted(unique)],
     }
 
 
-def _is_of(entry: dict[str, Any], process_group: tuple[str, str]) -> bool:
+def _is_of(entry: Entry, process_group: tuple[str, str]) -> bool:
     if entry.get("is_p2p") or process_group_of(entry) != process_group:
         return False
     return is_whole(seq_of(entry)) and not OF_TWO.match(op_of(str(entry.get("profiling_name", ""))))

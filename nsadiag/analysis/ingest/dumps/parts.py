@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.analysis.scale.dumps.layouts import Unreadable
+from nsadiag.analysis.ingest.dumps.layouts import Unreadable
 
 # `entries`, an empty list, a mark, an empty dict, a mark, and the name of an entry's first field, new.
 BEGINNING = re.compile(
@@ -34,6 +34,10 @@ class Parts:
     def chunk(self, entry: int) -> bytes:
         """From behind its first field's name to the next entry's."""
         return self.data[self.starts[entry] : self.starts[entry + 1] - self.marker]
+
+    def entry(self, number: int, end: int) -> bytes:
+        """The instructions that build one, of which `end` bytes are behind its first field's name."""
+        return b"}" + self.data[self.starts[number] - self.marker : self.starts[number] + end]
 
     def rows(self, entries: npt.NDArray[np.intp], wide: int) -> npt.NDArray[np.uint8]:
         """As many bytes from the beginning of each."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.analysis.scale.dumps.columns import DECIDING
+from nsadiag.analysis.ingest.dumps.columns import DECIDING
 
 # Bytes of argument behind each instruction that an entry without new strings is made of.
 ARGUMENT = {
@@ -26,6 +26,8 @@ ARGUMENT = {
 GETS, PUTS = {ord("h"), ord("j")}, {ord("q"), ord("r")}
 WHOLE = {ord("K"): False, ord("M"): False, ord("J"): True, 0x8A: True}  # whether it is signed
 SEQ = ("collective_seq_id", "seq_id")
+LONGEST = 512  # words of eight bytes
+WEIGHTS = np.random.default_rng(0).integers(1, 2**63, size=LONGEST, dtype=np.uint64) | np.uint64(1)
 Rows = npt.NDArray[np.uint8]
 
 
@@ -37,13 +39,6 @@ class NewString(Unreadable):
     """The entry defines a string that others may refer to."""
 
 
-@dataclass(frozen=True)
-class Get:
-    """A value that stands in the memo."""
-
-    index: int
-
-
 @dataclass(frozen=True, eq=False)
 class Layout:
     """A view of entries of one length, padded to a multiple of eight bytes."""
@@ -52,9 +47,10 @@ class Layout:
     fixed: npt.NDArray[np.uint64]  # mask of what all of them share: instructions, and names of fields
     shared: npt.NDArray[np.uint64]  # and what stands there
     deciding: npt.NDArray[np.uint64]  # mask of the values that make the category
+    gets: tuple[tuple[int, int], ...]  # where these have a place in the memo: begin and end
     names: tuple[tuple[int, str], ...]  # fields by place in the memo
     seq: tuple[int, int, bool]  # where the sequence number lies, its bytes, whether it is signed
-    fields: tuple[tuple[str, int, int], ...]  # deciding fields: name, begin, end
+    end: int  # where the entry ends, in front of what leads to the next
 
     def fits(self, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         return np.asarray(((rows & self.fixed) == self.shared).all(axis=1))
@@ -71,9 +67,14 @@ class Layout:
             wide[:, size:] = np.where(rows[:, begin + size - 1] & 0x80, 0xFF, 0).astype(np.uint8)[:, None]
         return wide.view("<i8")[:, 0]
 
-    def values(self, row: bytes) -> dict[str, Any]:
-        """The deciding fields, with Get where the memo knows. Raises Unreadable."""
-        return {name: read_value(row[begin:end]) for name, begin, end in self.fields}
+    def places(self, chunk: bytes) -> set[int]:
+        """Places in the memo that decide the entry's category."""
+        return {int.from_bytes(chunk[begin:end], "little") for begin, end in self.gets}
+
+    def checksums(self, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Equal for entries of one category."""
+        weighted = (rows & self.deciding) * WEIGHTS[: rows.shape[1]]
+        return np.asarray(weighted.sum(axis=1) ^ np.uint64(self.number))
 
 
 def padded(length: int) -> int:
@@ -83,7 +84,8 @@ def padded(length: int) -> int:
 def layout_of(chunk: bytes, memo: dict[int, Any], first_field: int, *, number: int) -> Layout:
     """The layout of an entry that begins behind the name of its first field. Raises Unreadable, NewString."""
     tokens = _tokens(chunk)
-    pairs = [(-1, -1), *_pairs(tokens)]
+    values, last = _pairs(tokens)
+    pairs = [(-1, -1), *values]
     keys = [first_field, *(_index(chunk, begin) for begin, _ in pairs[2::2])]
     fixed, deciding = np.zeros((2, padded(len(chunk))), dtype=np.uint8)
     for begin, code, _ in tokens:
@@ -98,12 +100,11 @@ def layout_of(chunk: bytes, memo: dict[int, Any], first_field: int, *, number: i
         spans[name] = span
     # Numbers of groups differ from rank to rank where the group's own name and description say the same.
     older = () if "process_group" not in spans else ("pg_name", "pg_id")
-    fields = tuple((name, *spans[name]) for name in DECIDING if name in spans and name not in older)
     puts = np.zeros(len(fixed), dtype=bool)
     for begin, code, end in tokens:
         puts[begin:end] = code in PUTS
-    for _, begin, end in fields:
-        deciding[begin:end] = 0xFF
+    for name in spans.keys() & {*DECIDING} - {*older}:
+        deciding[slice(*spans[name])] = 0xFF
     deciding[puts] = 0
     row = np.frombuffer(chunk.ljust(len(fixed), b"\0"), dtype=np.uint64)
     mask = fixed.view(np.uint64)
@@ -112,9 +113,10 @@ def layout_of(chunk: bytes, memo: dict[int, Any], first_field: int, *, number: i
         fixed=mask,
         shared=row & mask,
         deciding=deciding.view(np.uint64),
+        gets=tuple((b + 1, e) for b, code, e in tokens if code in GETS and deciding[b]),
         names=tuple((key, str(memo[key])) for key in keys),
         seq=_seq(chunk, spans),
-        fields=fields,
+        end=last,
     )
 
 
@@ -141,16 +143,16 @@ def _tokens(chunk: bytes) -> list[tuple[int, int, int]]:
 _MARK = (-2, -2)
 
 
-def _pairs(tokens: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Begin and end of the first field's value, and of every name and value after it, up to the entry's end.
+def _pairs(tokens: list[tuple[int, int, int]]) -> tuple[list[tuple[int, int]], int]:
+    """Begin and end of the first field's value, and of every name and value after it; and where the entry ends.
 
     What follows is the beginning of the next entry, or the change from one batch of them to the next.
     """
     stack: list[tuple[int, int]] = [_MARK]
-    rest: list[int] = []
+    rest, last = list[int](), 0
     for number, (begin, code, end) in enumerate(tokens):
         if code == ord("u") and stack.count(_MARK) == 1:
-            rest = [code for _, code, _ in tokens[number + 1 :]]
+            rest, last = [code for _, code, _ in tokens[number + 1 :]], end
             break
         _step(stack, begin, code, end)
     else:
@@ -159,7 +161,7 @@ def _pairs(tokens: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
         raise Unreadable("something else stands between it and the next")
     if len(stack) % 2 or _MARK in stack[1:]:
         raise Unreadable("a name without a value")
-    return stack[1:]
+    return stack[1:], last
 
 
 def _step(stack: list[tuple[int, int]], begin: int, code: int, end: int) -> None:
@@ -206,64 +208,3 @@ def _seq(chunk: bytes, spans: dict[str, tuple[int, int]]) -> tuple[int, int, boo
     if code not in WHOLE or not 1 <= end - begin - skip <= 8:
         raise Unreadable("the sequence number is no number")
     return begin + skip, end - begin - skip, WHOLE[code]
-
-
-def read_value(data: bytes) -> Any:
-    """The value that these bytes build, with Get where it stands in the memo. Raises Unreadable."""
-    stack: list[Any] = []
-    marks: list[int] = []
-    for begin, code, end in _tokens(data):
-        argument = data[begin + 1 : end]
-        if code in GETS:
-            stack.append(Get(int.from_bytes(argument, "little")))
-        elif code in WHOLE:
-            stack.append(_whole(code, argument))
-        elif code in (ord("N"), 0x88, 0x89):
-            stack.append({ord("N"): None, 0x88: True, 0x89: False}[code])
-        elif code == ord("("):
-            marks.append(len(stack))
-        elif code in (ord("]"), ord(")")):
-            stack.append([])
-        elif code == ord("a"):
-            item = stack.pop()
-            stack[-1].append(item)
-        elif code == ord("e"):
-            mark = marks.pop()
-            stack[mark - 1].extend(stack[mark:])
-            del stack[mark:]
-        elif code in (0x85, 0x86, 0x87):
-            size = code - 0x84
-            stack[-size:] = [stack[-size:]]
-        elif code not in PUTS:
-            raise Unreadable(f"instruction {code:#x} in a value")
-    return stack[0]
-
-
-def _whole(code: int, argument: bytes) -> int:
-    number = argument[1:] if code == 0x8A else argument
-    return int.from_bytes(number, "little", signed=WHOLE[code])
-
-
-def places_in(value: Any) -> tuple[int, ...]:
-    """The place in the memo to look at."""
-    if isinstance(value, dict):
-        return places_in(list(value.values()))
-    if isinstance(value, list):
-        return tuple(place for part in value for place in places_in(part))
-    return (value.index,) if isinstance(value, Get) else ()
-
-
-def resolved(value: Any, memo: dict[int, Any]) -> Any:
-    """With what the memo holds. Raises Unreadable if that is no string or number."""
-    if isinstance(value, dict):
-        return {name: resolved(part, memo) for name, part in value.items()}
-    if isinstance(value, list):
-        return [resolved(part, memo) for part in value]
-    if isinstance(value, Get):
-        found = memo.get(value.index)
-        if not isinstance(found, str | int | None):
-            raise Unreadable("it shares a container with another entry")
-        if value.index not in memo:
-            raise Unreadable("it uses what an entry before it defined")
-        return found
-    return value

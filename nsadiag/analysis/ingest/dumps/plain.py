@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from nsadiag.analysis.scale.dumps.columns import Categories, GroupNames, RankColumns, columns_of
+from nsadiag.analysis.ingest.dumps.columns import Categories, GroupNames, RankColumns, columns_of
 from nsadiag.evidence.pickles import PickleRefused
+from nsadiag.evidence.recorder import Dump, Entry
 
 
 class PlainUnpickler(pickle.Unpickler):
@@ -26,11 +27,13 @@ class PlainUnpickler(pickle.Unpickler):
         raise PickleRefused("it asks for an object from elsewhere: only plain values are read from a pickle")
 
 
-def unpickle(data: bytes) -> tuple[Any, dict[int, Any]]:
-    """The value, and what its memo held in the end. Raises PickleRefused, and nothing else."""
+def unpickle(data: bytes, after: PlainUnpickler | None = None) -> tuple[Any, PlainUnpickler]:
+    """The value, and the reader with its memo; `after`: one whose memo it begins with. Raises PickleRefused, and nothing else."""
     reader = PlainUnpickler(io.BytesIO(data))
+    if after is not None:
+        reader.memo = after.memo
     try:
-        return reader.load(), dict(reader.memo.copy())
+        return reader.load(), reader
     except PickleRefused:
         raise
     except MemoryError:
@@ -39,7 +42,7 @@ def unpickle(data: bytes) -> tuple[Any, dict[int, Any]]:
         raise PickleRefused(f"not a whole pickle ({type(error).__name__}: {error})"[:200]) from None
 
 
-def document_of(data: bytes) -> dict[str, Any]:
+def document_of(data: bytes) -> Dump:
     """The dump in a file, JSON or pickle. Raises PickleRefused if it is neither, or no dump."""
     if data[:1] in b"{[ \n" and data[:1]:
         try:
@@ -50,10 +53,10 @@ def document_of(data: bytes) -> dict[str, Any]:
         document, _ = unpickle(data)
     if not isinstance(document, dict) or not isinstance(document.get("entries"), list | tuple):
         raise PickleRefused("no flight-recorder dump: it has no entries")
-    return document
+    return cast("Dump", document)
 
 
-def entries_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+def entries_of(document: Dump) -> list[Entry]:
     """Those that have what an entry must have."""
     return [e for e in document["entries"] if isinstance(e, dict) and is_whole(seq_of(e))]
 
@@ -63,16 +66,16 @@ def is_whole(seq: Any) -> bool:
     return type(seq) is int and 0 <= seq < 2**62
 
 
-def seq_of(entry: dict[str, Any]) -> Any:
+def seq_of(entry: Entry) -> Any:
     """torch before 2.4 had one number for collectives and transfers."""
     return entry.get("collective_seq_id", entry.get("seq_id"))
 
 
 def plain_columns(
-    rank: int, file: str, document: dict[str, Any], names: GroupNames, categories: Categories
+    rank: int, file: str, document: Dump, names: GroupNames, categories: Categories
 ) -> RankColumns:
     """Its columns, entry by entry."""
     entries = entries_of(document)
-    numbers = np.array([categories.number(e) for e in entries], dtype=np.intp)
     seqs = np.array([seq_of(e) for e in entries], dtype=np.int64)
-    return columns_of(rank, file, document, names, seqs, numbers, categories)
+    asked = [categories.of(e) for e in entries]
+    return columns_of(rank, file, document, names, seqs, asked, np.arange(len(entries)))

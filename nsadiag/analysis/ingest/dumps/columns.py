@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from nsadiag.evidence.recorder import Dump, Entry
 
 SCHEDULED, STARTED, OVER = 0, 1, 2
 # Of these each rank may rightly bring its own sizes, or none; the others must bring the same.
@@ -84,6 +87,8 @@ def op_of(profiling_name: str) -> str:
     return profiling_name.partition(":")[2] or profiling_name
 
 
+# Each of ten thousand tensor-parallel groups has categories of its own.
+MOST_CATEGORIES = 20_000
 # What decides an entry's category; the rest are times and numbers of its own.
 DECIDING = (
     "process_group", "pg_name", "pg_id", "profiling_name", "state", "retired", "is_p2p",
@@ -92,34 +97,25 @@ DECIDING = (
 
 
 class Categories:
-    """Numbers each category, and computes it once for all entries that say the same."""
+    """Computes each category once for all entries that say the same."""
 
     def __init__(self) -> None:
-        self.all: list[Category] = []
-        self._numbers: dict[Category, int] = {}
-        self._said: dict[str, int] = {}
+        self._known: dict[str, Category] = {}
 
-    def clear(self) -> None:
-        """Numbers given before mean nothing from here on."""
-        self.all.clear()
-        self._numbers.clear()
-        self._said.clear()
+    def __len__(self) -> int:
+        return len(self._known)
 
-    def number(self, entry: dict[str, Any]) -> int:
-        """A hash of an entry, or of as many of its fields as count."""
+    def of(self, entry: Entry) -> Category:
+        """The category of an entry, or of as many of its fields as count."""
         said = repr([entry.get(field) for field in DECIDING])
-        if said not in self._said:
-            self._said[said] = self.number_of(category_of(entry))
-        return self._said[said]
-
-    def number_of(self, category: Category) -> int:
-        if category not in self._numbers:
-            self._numbers[category] = len(self.all)
-            self.all.append(category)
-        return self._numbers[category]
+        if said not in self._known:
+            if len(self._known) >= MOST_CATEGORIES:
+                self._known.clear()
+            self._known[said] = category_of(entry)
+        return self._known[said]
 
 
-def category_of(entry: dict[str, Any]) -> Category:
+def category_of(entry: Entry) -> Category:
     """The operation, the ranks it is asked of, and whether it is over."""
     op = op_of(str(entry.get("profiling_name", "")))
     asked: tuple[Any, ...] = (op,)
@@ -136,13 +132,13 @@ def category_of(entry: dict[str, Any]) -> Category:
     )
 
 
-def process_group_of(entry: dict[str, Any]) -> tuple[str, str]:
+def process_group_of(entry: Entry) -> tuple[str, str]:
     """Name and description; torch before 2.4 had one name."""
     name, description = entry.get("process_group") or (entry.get("pg_name", entry.get("pg_id", 0)), "")
     return str(name), str(description)
 
 
-def _state(entry: dict[str, Any]) -> int:
+def _state(entry: Entry) -> int:
     if entry.get("retired") or entry.get("state") == "completed":
         return OVER
     return STARTED if entry.get("state") == "started" else SCHEDULED
@@ -223,17 +219,18 @@ def _in_order(
 def columns_of(
     rank: int,
     file: str,
-    document: dict[str, Any],
+    document: Dump,
     names: GroupNames,
     seqs: npt.NDArray[np.int64],
+    categories: Sequence[Category],
     numbers: npt.NDArray[np.intp],
-    categories: Categories,
 ) -> RankColumns:
-    """`numbers` are those of the entries' categories; `document` is the dump without most of its entries."""
+    """`numbers`: the place of each entry's category among `categories`; `document`: the dump, of whose entries nothing is read."""
     config = document.get("pg_config")
     config = config if isinstance(config, dict) else {}
-    present, kinds = np.unique(numbers, return_inverse=True)
-    here = [categories.all[number] for number in present]
+    distinct: dict[Category, int] = {}
+    places = [distinct.setdefault(category, len(distinct)) for category in categories]
+    here, kinds = list(distinct), np.array(places, dtype=np.intp)[numbers]
     codes = np.array([c.code for c in here], dtype=np.uint32)
     states = np.array([c.state for c in here], dtype=np.uint8)
     p2p = np.array([c.is_p2p for c in here], dtype=bool)
