@@ -6,8 +6,8 @@ import pytest
 from dump_maker import Job, write_dumps
 
 from nsadiag.analysis.external.judge import judge_foreign
-from nsadiag.analysis.external.logs import read_log
 from nsadiag.analysis.external.stacks import from_py_spy
+from nsadiag.analysis.ingest.logs import read_log
 from nsadiag.errors import UsageError
 from nsadiag.evidence.stacks import from_faulthandler
 

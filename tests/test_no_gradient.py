@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from nsadiag.analysis.matrix.parity import Record, record_of
+from nsadiag.analysis.ingest.first_steps.record import Record, record_of
 from nsadiag.analysis.rules.correctness.dead_gradients import untrained
+from nsadiag.evidence.documents.first_steps import FirstStep
+from nsadiag.evidence.documents.values import rows_of
 from nsadiag.worker.probes.correctness.sketches import sketch_run
 
 DIM, TOKENS = 16, 12
@@ -77,16 +79,16 @@ def recorded(blocks: list[nn.Module], lrs: tuple[float, ...] = (1e-3, 1e-3, 1e-3
     torch.manual_seed(0)
     model = Model(blocks)
     optimizer = torch.optim.AdamW(model.parameters())
-    rows = []
+    rows: list[dict[str, Any]] = []
     for lr in lrs:
         batch = torch.randn(8, TOKENS, DIM)
         optimizer.zero_grad()
         (model(batch) - batch.roll(1, 1)).square().mean().backward()
         parameters = [part(name, parameter) for name, parameter in model.named_parameters()]
-        rows.append({"phase": "step", "facts": FACTS, "parameters": parameters})
+        rows.append({"step": len(rows), "phase": "step", "facts": FACTS, "parameters": parameters})
         optimizer.param_groups[0]["lr"] = lr
         optimizer.step()
-    return record_of({0: rows}, {0: 1})
+    return record_of({0: rows_of(FirstStep, rows)}, {0: 1})
 
 
 def of_one_key() -> list[nn.Module]:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsadiag.analysis.matrix.parity import Comparison, compare, document_of, read_record
+from nsadiag.analysis.ingest.first_steps.record import read_record
+from nsadiag.analysis.matrix.parity import Comparison, compare, document_of
 from nsadiag.analysis.matrix.parity.words import summary_of
 
 NAMES = (
@@ -282,3 +283,31 @@ def test_numbers_that_are_none_are_told(against: Callable[..., Comparison]) -> N
     told = against(found)
     assert (told.what, told.step) == ("number", 1) and "embed.weight" in summary_of(told, "b")
     json.dumps(document_of(told, cell="a", control="b", factors="", source=""), allow_nan=False)
+
+
+def test_a_loss_that_is_no_number_beside_one_that_is_differs(against: Callable[..., Comparison]) -> None:
+    found = rows(three())
+    found[0]["facts"]["losses"] = [None]
+    told = against(found)
+    assert (told.what, told.step) == ("loss", 0) and "no number" in summary_of(told, "b")
+
+
+def test_parameters_of_a_second_optimizer_are_compared(against: Callable[..., Comparison]) -> None:
+    """Only the rows of the first tell of the step's input."""
+    found = rows(three())
+    split = []
+    for row in found:
+        split += [
+            {**row, "optimizer": 0, "parameters": row["parameters"][:3]},
+            {**row, "optimizer": 1, "parameters": row["parameters"][3:], "facts": None},
+        ]
+    assert against(split).judgement == "same"
+
+
+def test_data_of_which_nothing_is_known_keeps_its_place_among_the_inputs(
+    against: Callable[..., Comparison],
+) -> None:
+    found = rows(three())
+    for row in found:
+        row["facts"]["inputs"] = [None, *row["facts"]["inputs"]]
+    assert against(found).judgement == "same"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from support.golden import archive_of, unpack
 from support.jobs import Jobs
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.correctness.unstable_hash import unstable_hash
 from nsadiag.analysis.scale.digests.cell import load_cell
 
@@ -33,16 +35,19 @@ STABLE = "import zlib\ndef mine(names, rank, world):\n    return [n for n in nam
 )
 def test_a_hash_of_a_text_that_says_whose_it_is(tmp_path: Path, source: str, line: int | None) -> None:
     cell = load_cell(unpack(archive_of("healthy_ddp"), tmp_path).path)
-    cell = dataclasses.replace(cell, sources={"/job/data.py": source})
+    cell = replace(cell, sources={"/job/data.py": source})
     assert not findings(unstable_hash, Case(cell)), "nobody knows whether the ranks had one salt"
-    for rank in cell.ranks:
-        rank.meta["text_hash"] = f"{rank.rank:016x}"
-    assert [found.where.line for found in findings(unstable_hash, Case(cell)) if found.where] == (
+    salted = salted_by(cell, lambda rank: f"{rank:016x}")
+    assert [found.where.line for found in findings(unstable_hash, Case(salted)) if found.where] == (
         [line] if line else []
     )
-    for rank in cell.ranks:
-        rank.meta["text_hash"] = "00"
-    assert not findings(unstable_hash, Case(cell)), "forked from one process, or given one PYTHONHASHSEED"
+    forked = salted_by(cell, lambda rank: "00")
+    assert not findings(unstable_hash, Case(forked)), "forked from one process, or given one PYTHONHASHSEED"
+
+
+def salted_by(cell: CellEvidence, text_hash: Callable[[int], str]) -> CellEvidence:
+    ranks = (replace(r, meta=replace(r.meta, text_hash=text_hash(r.rank))) for r in cell.ranks)
+    return replace(cell, ranks=tuple(ranks))
 
 
 JOB = """

@@ -129,7 +129,7 @@ def test_one_number_may_be_another_step_after_epochs_of_other_lengths(tmp_path: 
 def test_hosts_of_gpus_may_run_ahead_of_what_they_have_queued(tmp_path: Path) -> None:
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
     for rank in cell.ranks:
-        rank.meta["memory"] = {"device_peak_kib": 4096}
+        rank.meta.memory["device_peak_kib"] = 4096
     case = Case(cell=cell)
     case.__dict__["steps"] = ahead(case.steps, 1.0)
     assert [each.guilty_ranks for each in findings(straggler_rank, case)] == [(1,)]

@@ -218,7 +218,7 @@ def _steps(side: Side) -> pd.DataFrame:
 
 
 def _peak_mib(side: Side) -> float:
-    peaks = [float((r.meta.get("memory") or {}).get("resident_peak_kib") or 0) for r in side.ranks]
+    peaks = [float(r.meta.memory.get("resident_peak_kib") or 0) for r in side.ranks]
     return round(max(peaks, default=0.0) / 1024, 1)
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
+from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep
 from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
+from nsadiag.evidence.documents.process import Meta
 from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, StackFrame, Threads
 from nsadiag.evidence.documents.training import (
     Graph,
@@ -38,6 +39,7 @@ from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import spans
 from nsadiag.source.model import SourceModel
 
+NOT_COMPARED = ControlComparison()
 FEW_NAMES = 4  # ranks that a sentence names one by one
 
 
@@ -91,7 +93,7 @@ class RankEvidence:
     """Everything that one rank left behind."""
 
     rank: int
-    meta: dict[str, Any]
+    meta: Meta
     recording: Recording
     exception: Raised | None
     faults: str
@@ -115,7 +117,7 @@ class RankEvidence:
     given: tuple[ModelInput, ...]  # sums over what the model was given, now and then
     unheld: tuple[Unheld, ...]  # parameters with gradients that are in no optimizer
     observed: tuple[Observed, ...]  # operations of the first steps, and what they touched
-    first_steps: list[dict[str, Any]]  # what the probe `parity` recorded of them, where it was asked for
+    first_steps: tuple[FirstStep, ...]  # what the probe `parity` recorded of them, where it was asked for
     piles: tuple[
         Registered, ...
     ]  # what the user's lines have registered: hooks, handlers, groups of parameters
@@ -149,7 +151,7 @@ class CellEvidence:
     nccl: tuple[NcclStatus, ...] = ()  # of the whole job, one a look
     unnamed: tuple[Raised, ...] = ()  # exceptions of processes that had not said which rank they are
     sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
-    parity: dict[str, Any] = field(default_factory=dict)  # how it compares with its control, in a matrix
+    parity: ControlComparison = NOT_COMPARED
     # Where there are very many ranks: all of them, those of one kind together, of which `ranks` holds some.
     kinds: tuple[tuple[int, ...], ...] = ()
 

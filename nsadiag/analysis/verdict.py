@@ -26,12 +26,12 @@ from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Strength, Times, Verdict
-from nsadiag.evidence.user_code import counted, roots_in
+from nsadiag.evidence.user_code import counted, valid_roots
 
 
 def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     """The cell's verdict. Detectors are tried in causal order: the first that speaks explains the rest."""
-    with counted(root for rank in cell.ranks for root in roots_in(rank.meta)):
+    with counted(root for rank in cell.ranks for root in valid_roots(rank.meta.user_code)):
         return _judged(cell, verdict_s=verdict_s)
 
 
@@ -72,7 +72,7 @@ def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
 def resolution_of(path: Path) -> tuple[Resolution, tuple[Candidate, ...]]:
     """Every rule tried on a run directory, and the candidates for a divergence, the best first; nothing is written."""
     cell = load_cell(path)
-    with counted(root for rank in cell.ranks for root in roots_in(rank.meta)):
+    with counted(root for rank in cell.ranks for root in valid_roots(rank.meta.user_code)):
         cell = masked_exceptions.marked(cell)
         case = Case(cell)
         with sources.shown(cell):

@@ -126,9 +126,12 @@ def count_as_well(roots: Iterable[str]) -> None:
 def roots_in(document: object) -> tuple[str, ...]:
     """The user's roots in a rank's meta.json; malformed values are ignored."""
     found = document.get("user_code") if isinstance(document, dict) else None
-    return (
-        tuple(r for r in found if isinstance(r, str) and NAME.fullmatch(r)) if isinstance(found, list) else ()
-    )
+    return valid_roots(found) if isinstance(found, list) else ()
+
+
+def valid_roots(names: Iterable[object]) -> tuple[str, ...]:
+    """Those of them that can be the user's packages."""
+    return tuple(name for name in names if isinstance(name, str) and NAME.fullmatch(name))
 
 
 def roots_of(line: Sequence[str], parent: int) -> list[str]:

@@ -7,10 +7,12 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nsadiag.analysis.external import logs, nccl_log, stacks, watchdog
+from nsadiag.analysis.external import nccl_log, stacks
 from nsadiag.analysis.external.nccl_log import Init
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
+from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
+from nsadiag.analysis.ingest.watchdog_reports import TimedOut
 from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.evidence.documents.exceptions import Cause, Raised
 from nsadiag.evidence.documents.files import read_tail
@@ -44,7 +46,7 @@ class Draft:
     captures: list[CaptureEvidence] = field(default_factory=list)
     exceptions: list[Raised] = field(default_factory=list)
     end: End = NO_END
-    timed_out: list[tuple[watchdog.TimedOut, str]] = field(default_factory=list)
+    timed_out: list[tuple[TimedOut, str]] = field(default_factory=list)
     stderr_tail: str = ""
     faults: str = ""
     source: str = ""

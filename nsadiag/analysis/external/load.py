@@ -6,7 +6,7 @@ import itertools
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 
-from nsadiag.analysis.external import logs, watchdog
+from nsadiag.analysis.external import watchdog
 from nsadiag.analysis.external.drafts import (
     Draft,
     Drafts,
@@ -19,6 +19,7 @@ from nsadiag.analysis.external.drafts import (
 )
 from nsadiag.analysis.external.recognise import Gathered
 from nsadiag.analysis.facts.exceptions import follows_a_peer
+from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.dumps.columns import RankColumns
 from nsadiag.analysis.ingest.dumps.pool import Refused, read_all, readers
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence

@@ -13,7 +13,9 @@ from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
+from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep
 from nsadiag.evidence.documents.kernel import NO_PROCESS, OomReport
+from nsadiag.evidence.documents.process import Meta
 from nsadiag.evidence.documents.training import (
     Graph,
     Loader,
@@ -54,7 +56,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
     run = RunDir(path=path)
     launcher = _launcher_stderr(run)
     ranks = load_ranks(run, chosen.ranks, launcher)
-    declared = max((int(r.meta.get("world_size", 1)) for r in ranks), default=0)
+    declared = max((r.meta.world_size for r in ranks), default=0)
     unfit: Gaps = []
     told, watch = read_json(run.run, {}, unfit), read_value(Watch, run.watch, unfit) or Watch()
     cell = CellEvidence(
@@ -81,7 +83,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
         nccl=_nccl(path, unfit),
         unnamed=read_rows(Raised, run.unnamed, unfit),
         sources=read_sources(run),
-        parity=read_json(run.parity, {}),
+        parity=read_value(ControlComparison, run.parity, unfit) or ControlComparison(),
     )
     read_json(run.ends, {}, unfit)
     absent = sorted(cell.absent)
@@ -196,7 +198,7 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
     missed = [gap for look in captures[-1:] for gap in look.gaps]
     rank = RankEvidence(
         rank=directory.rank,
-        meta=read_json(directory.meta, {}, unfit),
+        meta=read_value(Meta, directory.meta, unfit) or Meta(),
         recording=recording,
         exception=read_value(Raised, directory.exception, unfit),
         faults=faults,
@@ -219,7 +221,7 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         given=read_rows(ModelInput, directory.given, unfit),
         unheld=read_rows(Unheld, directory.unheld, unfit),
         observed=read_rows(Observed, directory.invariants, unfit),
-        first_steps=read_json_lines(directory.parity, unfit),
+        first_steps=read_rows(FirstStep, directory.parity, unfit),
         piles=read_rows(Registered, directory.piles, unfit),
         threads=read_rows(StartedThread, directory.threads, unfit),
         samples=read_rows(Sample, directory.samples, unfit),

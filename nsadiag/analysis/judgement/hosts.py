@@ -7,7 +7,7 @@ from nsadiag.analysis.records import CellEvidence
 
 def hosts_of(cell: CellEvidence) -> dict[int, str]:
     """By rank; empty where all are on one host."""
-    found = {rank.rank: str(rank.meta["host"]) for rank in cell.ranks if rank.meta.get("host")}
+    found = {rank.rank: rank.meta.host for rank in cell.ranks if rank.meta.host}
     return found if len({*found.values()} | {*lost_hosts(cell)}) > 1 else {}
 
 

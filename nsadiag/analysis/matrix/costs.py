@@ -45,7 +45,7 @@ def _began_s(cell: CellEvidence) -> float | None:
 
 def _peak_device_mib(cell: CellEvidence) -> float | None:
     """The most that the allocator of any rank's device had given out."""
-    known = [float((r.meta.get("memory") or {}).get("device_peak_kib") or 0) for r in cell.ranks]
+    known = [float(r.meta.memory.get("device_peak_kib") or 0) for r in cell.ranks]
     # The number itself, not its place in the table of names: of this kind alone c is one.
     for rank in cell.ranks:
         recorded = rank.recording.events

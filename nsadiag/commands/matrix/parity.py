@@ -85,7 +85,8 @@ def _claimed(
 
 
 def _compared(run: RunDir, result: CellResult, control: CellResult) -> dict[str, Any]:
-    from nsadiag.analysis.matrix.parity import compare, document_of, read_record
+    from nsadiag.analysis.ingest.first_steps.record import read_record
+    from nsadiag.analysis.matrix.parity import compare, document_of
 
     ours, theirs = read_record(_folder(run, result)), read_record(_folder(run, control))
     factors = [

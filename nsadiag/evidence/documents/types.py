@@ -12,7 +12,9 @@ from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Cause, Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import read_evidence
+from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep
 from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
+from nsadiag.evidence.documents.process import Meta
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.documents.shapes import (
     NOTHING,
@@ -23,7 +25,6 @@ from nsadiag.evidence.documents.shapes import (
     either,
     flag,
     maybe,
-    measured,
     nested,
     number,
     of,
@@ -105,14 +106,6 @@ DUMP = record(
         "pg_status": table(anything),
     },
 )
-META = record(
-    {},
-    {
-        "rank": RANK, "world_size": WORLD, "pid": PID, "local_rank": RANK, "ppid": count, "host": text, "python": text,
-        "argv": TEXTS, "cwd": text, "restart": count, "logs": table(text), "traceback_signal": maybe(count),
-        "memory": table(maybe(count)), "text_hash": text, "guessed": flag, "started_wall_ns": whole,
-    },
-)  # fmt: skip
 TENSORS = rows(
     record({"dtype": text, "tensors": count, "elements": count}, {"device": text, "requires_grad": flag})
 )
@@ -140,30 +133,6 @@ GPUS = record(
         "xid_errors": rows(anything),
         "xid_gap": maybe(text),
     },
-)
-FACTS = record(
-    {},
-    {
-        "losses": rows(measured), "backwards": count, "precisions": TEXTS, "inputs": rows(rows(measured)),
-        "random": whole, "drew": flag, "scale": maybe(measured),
-    },
-)  # fmt: skip
-# The words where not all of its numbers are finite.
-SKETCHED = either(text, rows(measured))
-PART = record(
-    {
-        "name": text,
-        "shape": rows(count),
-        "dtype": text,
-        # From an element to another of the flattened tensor, or start and size in each of its dimensions.
-        "at": either(of(count, count), rows(of(count, count))),
-        "gradient": maybe(SKETCHED),
-    },
-    {"value": SKETCHED},
-)
-FIRST_STEP = record(
-    {"step": count, "phase": text, "facts": FACTS, "parameters": rows(PART)},
-    {"optimizer": count, "t_mono_ns": whole, "unread": count},
 )
 COLLECTIVE = record(
     {"op": text, "group": text}, {"seq": maybe(whole), "sizes": maybe(SIZES), "dtypes": maybe(TEXTS)}
@@ -255,8 +224,9 @@ DOCUMENTS: dict[str, Shape] = {
     "job.json": record({}, {"id": maybe(either(text, count))}),
     "leaving.json": row_of(Leaving, handling=maybe(EXCEPTION)),
     "loaders.json": rows(row_of(Loader)),
-    "meta.json": META,
+    "meta.json": row_of(Meta),
     "oom.json": row_of(OomReport),
+    "parity.json": row_of(ControlComparison),
     "proc.json": row_of(KernelProcess),
     "ras.json": row_of(NcclStatus),
     "py_spy.json": rows(row_of(PythonThread)),
@@ -276,7 +246,7 @@ LINES: dict[str, Shape] = {
     "gaps.jsonl": record({"gap": text}),
     "given.jsonl": row_of(ModelInput),
     "names.jsonl": record({"id": count, "name": text}),
-    "parity.jsonl": FIRST_STEP,
+    "parity.jsonl": row_of(FirstStep),
     "piles.jsonl": row_of(Registered),
     "raised.jsonl": EXCEPTION,
     "recomputed.jsonl": row_of(Recomputed),

@@ -24,7 +24,7 @@ def render_perfetto(report: Report) -> str:
     events = Case(cell).events
     found: list[dict[str, Any]] = []
     for rank in cell.ranks:
-        host = rank.meta.get("host")
+        host = rank.meta.host
         name = f"rank {rank.rank}" + (f" on {host}" if host else "")
         found.append({"ph": "M", "name": "process_name", "pid": rank.rank, "args": {"name": name}})
         found.append(

@@ -9,7 +9,7 @@ from typing import TypeVar
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.user_code import counted, roots_in
+from nsadiag.evidence.user_code import counted, valid_roots
 from nsadiag.reports.model import RunReport
 from nsadiag.reports.pictures.costs import Costs, costs_of
 from nsadiag.reports.pictures.records import Log, cited, logs_of
@@ -47,7 +47,10 @@ def view_of(run: RunReport) -> View:
     if cell is None:
         return View(cited=records, logs=logs, gaps=tuple(gaps))
     case, verdict = Case(cell), run.verdict
-    with counted(root for rank in cell.ranks for root in roots_in(rank.meta)), sources.shown(cell):
+    with (
+        counted(root for rank in cell.ranks for root in valid_roots(rank.meta.user_code)),
+        sources.shown(cell),
+    ):
         return View(
             timeline=_drawn("timeline", lambda: timeline_of(case, verdict), None, gaps),
             waits=_drawn("wait-for graph", lambda: waits_of(case, verdict), None, gaps),

@@ -2,16 +2,12 @@
 
 from nsadiag.analysis.matrix.parity.compare import Comparison, compare
 from nsadiag.analysis.matrix.parity.difference import Difference
-from nsadiag.analysis.matrix.parity.record import Record, read_record, record_of
 from nsadiag.analysis.matrix.parity.told import document_of, row_of
 
 __all__ = [
     "Comparison",
     "Difference",
-    "Record",
     "compare",
     "document_of",
-    "read_record",
-    "record_of",
     "row_of",
 ]

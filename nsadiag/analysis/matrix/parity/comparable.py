@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.matrix.parity.record import Facts, Parameter, Record
+from nsadiag.analysis.ingest.first_steps.record import Facts, Parameter, Record
 from nsadiag.analysis.matrix.parity.tolerance import Tolerance, start_tolerance
 
 SHOWN = 3

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nsadiag.analysis.ingest.first_steps.record import Parameter, Record, Step, Whole
 from nsadiag.analysis.matrix.parity.comparable import relative, why_not_comparable, why_other_work
 from nsadiag.analysis.matrix.parity.difference import Difference
-from nsadiag.analysis.matrix.parity.record import Parameter, Record, Step, Whole
 from nsadiag.analysis.matrix.parity.tolerance import (
     FLOOR,
     UPDATE,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from nsadiag.analysis.ingest.first_steps.record import Parameter, Step, Whole
 from nsadiag.analysis.matrix.parity.difference import Difference
-from nsadiag.analysis.matrix.parity.record import Parameter, Step, Whole
 from nsadiag.analysis.matrix.parity.tolerance import ROUNDING, UNEXPLAINED, UPDATE, UPDATE_OF_ALL
 
 

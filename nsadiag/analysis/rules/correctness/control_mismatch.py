@@ -12,32 +12,32 @@ from nsadiag.evidence.records import Strength, Where
 
 def control_mismatch(case: Case) -> Iterator[Draft | Declined]:
     compared = case.cell.parity
-    if compared.get("judgement") != "differs":
-        found = compared.get("judgement")
+    if compared.judgement != "differs":
+        found = compared.judgement
         yield Declined(
             f"compared with its control: {found}" if found else "it was not compared with a control"
         )
         return
-    parameter = compared.get("parameter")
+    parameter = compared.parameter
     yield Draft(
-        strength=Strength.within(float(compared["confidence"])),
-        summary=compared["says"],
+        strength=Strength.within(compared.confidence or 0.0),
+        summary=compared.says or "",
         where=Where(
             parameter=parameter,
             module=parameter.rpartition(".")[0] or None if parameter else None,
-            step=compared["step"],
-            phase=compared["phase"],
+            step=compared.step,
+            phase=compared.phase,
         ),
         evidence=claims(case.cell),
-        fix=compared["fix"],
+        fix=compared.fix,
     )
 
 
 def claims(cell: CellEvidence) -> Claims:
     """The findings of the comparison with the control, if there was one."""
-    if cell.parity.get("judgement") != "differs":
+    if cell.parity.judgement != "differs":
         return {}
-    return dict.fromkeys(cell.parity["claims"], cell.parity["source"])
+    return dict.fromkeys(cell.parity.claims, cell.parity.source)
 
 
 RULE = Rule(

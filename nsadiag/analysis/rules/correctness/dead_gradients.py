@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.matrix.parity.record import Parameter, Record, Step, record_of
+from nsadiag.analysis.ingest.first_steps.record import Parameter, Record, Step, record_of
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
@@ -46,7 +46,7 @@ def dead_gradients(case: Case) -> Iterator[Draft | Declined]:
     if case.cell.stopped is not None or any(rank.exception for rank in case.cell.ranks):
         return
     rows = {rank.rank: rank.first_steps for rank in case.cell.ranks if rank.first_steps}
-    record = record_of(rows, {rank.rank: rank.meta.get("world_size") for rank in case.cell.ranks})
+    record = record_of(rows, {rank.rank: rank.meta.world_size for rank in case.cell.ranks})
     names = untrained(record)
     if not names:
         yield Declined(

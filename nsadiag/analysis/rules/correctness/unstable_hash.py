@@ -17,7 +17,7 @@ def unstable_hash(case: Case) -> Iterator[Draft | Declined]:
     """Only for a job that completes: ranks that wait for each other because of it get another verdict."""
     if not ran_together(case.cell):
         return
-    hashes = {r.rank: r.meta.get("text_hash") for r in case.cell.ranks}
+    hashes = {r.rank: r.meta.text_hash for r in case.cell.ranks}
     if None in hashes.values() or len(set(hashes.values())) < 2:
         return  # all were forked from one process, or share a PYTHONHASHSEED
     found = text_hash_on_rank(case.cell.code)

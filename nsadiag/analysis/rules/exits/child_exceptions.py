@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nsadiag.analysis.external.logs import read_log
 from nsadiag.analysis.facts.exceptions import follows_a_peer
+from nsadiag.analysis.ingest.logs import read_log
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank
 from nsadiag.evidence.documents.exceptions import Cause

@@ -55,7 +55,7 @@ def _sender(
     for rank in cell.ranks:
         for row in rank.signals:
             sent_s = (row.t_mono_ns - cell.started_mono_ns) / 1e9
-            hits = row.to in (victim.meta.get("pid"), 0) and row.signal == number
+            hits = row.to in (victim.meta.pid, 0) and row.signal == number
             if hits and -SENT_WITHIN_S < sent_s - t_s <= 1.0:
                 return rank, row
     return None
@@ -68,7 +68,7 @@ def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> Claim
     found: Claims = {}
     for node in cell.oom:
         for told in node.kernel:
-            if told.pid == rank.meta.get("pid"):
+            if told.pid == rank.meta.pid:
                 found[f"the kernel's log: {told.line}"] = "nodes/*/oom.json"
         for group in node.grown:
             limit = group.limit_bytes

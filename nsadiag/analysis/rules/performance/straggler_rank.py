@@ -207,7 +207,7 @@ def _late(steps: pd.DataFrame, column: str) -> Late | None:
 
 def _on_gpus(cell: CellEvidence) -> bool:
     """Whether hosts may run ahead of their GPU queues (or it is unknown): they then synchronize later than events show."""
-    peaks = [(rank.meta.get("memory") or {}).get("device_peak_kib") for rank in cell.ranks]
+    peaks = [rank.meta.memory.get("device_peak_kib") for rank in cell.ranks]
     return any(peak is None or peak > 0 for peak in peaks)
 
 

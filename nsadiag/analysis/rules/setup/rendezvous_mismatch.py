@@ -106,7 +106,7 @@ def _joining(case: Case, rank: RankEvidence) -> Joining | None:
 
 def _seen_joining(case: Case, rank: RankEvidence) -> Joining | None:
     """The call of a rank that was not recorded, by its stack."""
-    told = MEETING.search(str(rank.meta.get("meeting", "")))
+    told = MEETING.search(rank.meta.meeting)
     at = case.thread_states.get(rank.rank)
     if told is None or at is None or not _stands_in_it(case, rank.rank):
         return None

@@ -34,7 +34,7 @@ def digest_of(
     for rank in ranks:
         traits[rank.rank] = traits_of(rank)
         counted.append(counters_of(rank, moved.get(rank.rank)))
-        world_size = max(world_size, int(rank.meta.get("world_size", 1)))
+        world_size = max(world_size, rank.meta.world_size)
         if (row := issued.row(rank)) is not None:
             calls[rank.rank] = row
     names = dict.fromkeys(name for told in traits.values() for name in told)

@@ -25,7 +25,7 @@ from nsadiag.evidence.documents.captures import GilOwner
 from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.evidence.user_code import counted, is_user, roots_in
+from nsadiag.evidence.user_code import counted, is_user, valid_roots
 
 DIGITS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 PEERS = re.compile(r"\b(to|from)=\d+")
@@ -138,7 +138,7 @@ TRAITS = (*SHOWN, "calls", *SUMMED)
 
 def traits_of(rank: RankEvidence) -> dict[str, Any]:
     """By name; what the rank has nothing of is missing."""
-    with counted(roots_in(rank.meta)):
+    with counted(valid_roots(rank.meta.user_code)):
         return _traits_of(rank)
 
 

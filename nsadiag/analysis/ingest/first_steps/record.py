@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.matrix.parity.data import Data
-from nsadiag.analysis.matrix.parity.sketch import Sketch, mean, spread, total
-from nsadiag.evidence.layout import RunDir, read_json, read_json_lines
+from nsadiag.analysis.ingest.first_steps.data import Data
+from nsadiag.analysis.ingest.first_steps.sketch import Sketch, mean, spread, total
+from nsadiag.evidence.documents.first_steps import FirstStep, ParameterPart, StepInput
+from nsadiag.evidence.documents.process import Meta
+from nsadiag.evidence.documents.types import read_rows, read_value
+from nsadiag.evidence.layout import RunDir
 
 Place = tuple[Any, ...]  # where a part lies in the parameter
+Rows = Mapping[int, Sequence[FirstStep]]  # by rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,25 +81,26 @@ class Record:
 def read_record(directory: Path) -> Record:
     """Never raises on what is missing: a record without steps says so."""
     run = RunDir(path=directory)
-    rows = {rank.rank: read_json_lines(rank.parity) for rank in run.ranks()}
-    return record_of(rows, {rank: read_json(run.rank(rank).meta, {}).get("world_size") for rank in rows})
+    rows = {rank.rank: read_rows(FirstStep, rank.parity) for rank in run.ranks()}
+    return record_of(
+        rows, {rank: (read_value(Meta, run.rank(rank).meta) or Meta()).world_size for rank in rows}
+    )
 
 
-def record_of(written: dict[int, list[Any]], world_sizes: dict[int, Any]) -> Record:
-    """From the rows of parity.jsonl, and the size of the world as each rank knew it, by rank."""
-    rows = {rank: [r for r in found if isinstance(r, dict)] for rank, found in written.items() if found}
-    sizes = [world_sizes[rank] for rank in rows]
+def record_of(written: Rows, world_sizes: Mapping[int, int]) -> Record:
+    """From the rows of each rank, and the size of the world as it knew it."""
+    rows = {rank: found for rank, found in written.items() if found}
     return Record(
         steps=_steps(rows),
-        world_size=max((s for s in sizes if isinstance(s, int)), default=len(rows)),
+        world_size=max((world_sizes[rank] for rank in rows), default=0),
         ranks=tuple(sorted(rows)),
-        unread=sum(int(row.get("unread") or 0) for found in rows.values() for row in found),
+        unread=sum(row.unread for found in rows.values() for row in found),
         source=f"ranks/{min(rows, default=0):05d}/parity.jsonl",
     )
 
 
-def _steps(rows: dict[int, list[dict[str, Any]]]) -> tuple[Step, ...]:
-    facts = {rank: [row["facts"] for row in found if row.get("facts")] for rank, found in rows.items()}
+def _steps(rows: Rows) -> tuple[Step, ...]:
+    facts = {rank: [row.facts for row in found if row.facts] for rank, found in rows.items()}
     parameters, unclipped = _parameters(rows, "step"), _parameters(rows, "clip")
     count = min((len(found) for found in facts.values()), default=0)
     return tuple(
@@ -107,34 +113,33 @@ def _steps(rows: dict[int, list[dict[str, Any]]]) -> tuple[Step, ...]:
     )
 
 
-def _parameters(rows: dict[int, list[dict[str, Any]]], phase: str) -> dict[int, dict[str, Parameter]]:
+def _parameters(rows: Rows, phase: str) -> dict[int, dict[str, Parameter]]:
     """By step, and by name; the n-th time that a rank tells of a part is its n-th step, whichever optimizer it has."""
-    parts: dict[int, dict[str, dict[Place, list[dict[str, Any]]]]] = defaultdict(dict)
+    parts: dict[int, dict[str, dict[Place, list[ParameterPart]]]] = defaultdict(dict)
     for found in rows.values():
         times: Counter[tuple[str, Place]] = Counter()
-        for row in found:
-            for part in row["parameters"] if row.get("phase") == phase else ():
-                place = tuple(tuple(a) if isinstance(a, list) else a for a in part["at"])
-                step = times[part["name"], place]
-                times[part["name"], place] += 1
-                parts[step].setdefault(part["name"], {}).setdefault(place, []).append(part)
-    found_parameters: dict[int, dict[str, Parameter]] = defaultdict(dict)
+        for part in (part for row in found if row.phase == phase for part in row.parameters):
+            place = tuple(tuple(a) if isinstance(a, list) else a for a in part.at)
+            step = times[part.name, place]
+            times[part.name, place] += 1
+            parts[step].setdefault(part.name, {}).setdefault(place, []).append(part)
+    whole: dict[int, dict[str, Parameter]] = defaultdict(dict)
     for step, by_name in parts.items():
-        found_parameters[step] = {name: _parameter(name, places) for name, places in by_name.items()}
-    return found_parameters
+        whole[step] = {name: _parameter(name, places) for name, places in by_name.items()}
+    return whole
 
 
-def _parameter(name: str, places: dict[Place, list[dict[str, Any]]]) -> Parameter:
+def _parameter(name: str, places: dict[Place, list[ParameterPart]]) -> Parameter:
     first = next(iter(places.values()))[0]
     elements = sum(_elements(place) for place in places)
     held = [parts for place, parts in places.items() if _elements(place)]
     return Parameter(
         name=name,
-        shape=tuple(first["shape"]),
-        dtype=str(first.get("dtype")),
-        value=_whole([[p["value"] for p in parts] for parts in held]) if "value" in first else None,
-        gradient=_whole([[p["gradient"] for p in parts] for parts in held]),
-        complete=elements == math.prod(first["shape"]),
+        shape=first.shape,
+        dtype=first.dtype,
+        value=_whole([[p.value for p in parts] for parts in held]) if first.value is not None else None,
+        gradient=_whole([[p.gradient for p in parts] for parts in held]),
+        complete=elements == math.prod(first.shape),
     )
 
 
@@ -162,23 +167,22 @@ def _whole(parts: list[list[Any]]) -> Whole:
     )
 
 
-def _facts(rows: list[dict[str, Any]]) -> Facts:
-    losses = tuple(_sum(row["losses"]) for row in rows)
-    told = [loss for loss, row in zip(losses, rows, strict=True) if row["losses"]]
-    whole = [loss for loss in told if loss is not None]
-    backwards = max(int(row["backwards"]) for row in rows)
+def _facts(rows: list[StepInput]) -> Facts:
+    losses = [_sum(row.losses) for row in rows if row.losses]
+    finite = [loss for loss in losses if loss is not None]
+    backwards = max(row.backwards for row in rows)
     return Facts(
-        loss=sum(whole) / len(whole) if told and len(whole) == len(told) else None,
-        diverged=any(loss is None for loss in told),
+        loss=sum(finite) / len(finite) if finite and len(finite) == len(losses) else None,
+        diverged=len(finite) < len(losses),
         backwards=backwards,
-        precisions=frozenset(p for row in rows for p in row["precisions"]),
-        data=Data.of([row["inputs"] for row in rows], backwards),
-        drew=any(row["drew"] for row in rows),
-        random=tuple(row["random"] for row in rows),
-        scale=max((float(row["scale"]) for row in rows if row.get("scale")), default=1.0),
+        precisions=frozenset(p for row in rows for p in row.precisions),
+        data=Data.of([row.inputs for row in rows], backwards),
+        drew=any(row.drew for row in rows),
+        random=tuple(row.random for row in rows),
+        scale=max((float(row.scale) for row in rows if row.scale), default=1.0),
     )
 
 
-def _sum(losses: list[float | None]) -> float | None:
+def _sum(losses: Sequence[float | None]) -> float | None:
     numbers = [loss for loss in losses if loss is not None]
     return sum(numbers) if numbers and len(numbers) == len(losses) else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 # Of lengths along some directions: what was computed beforehand, by a frozen encoder, differs in its last digits,
 # and other data in the first.
@@ -20,7 +21,7 @@ class Data:
     tensors: tuple[tuple[Numbers, ...] | None, ...]
 
     @classmethod
-    def of(cls, ranks: list[list[list[float] | None]], backwards: int) -> Data:
+    def of(cls, ranks: Sequence[Sequence[Numbers | None]], backwards: int) -> Data:
         """From what each rank wrote of a step."""
         if len({len(rows) for rows in ranks}) != 1:
             return cls(tensors=())
@@ -36,11 +37,11 @@ class Data:
         return "same" if set(found) == {"same"} else "unknown"
 
 
-def _totals(ranks: list[Any], backwards: int) -> tuple[Numbers, ...] | None:
+def _totals(ranks: list[Numbers | None], backwards: int) -> tuple[Numbers, ...] | None:
     """Ranks may read parts of one batch, some of them the same part (tensor parallelism), or all the same (a mask)."""
-    if any(row is None for row in ranks):
+    rows = [tuple(map(float, row)) for row in ranks if row is not None]
+    if len(rows) < len(ranks):
         return None
-    rows = [tuple(map(float, row)) for row in ranks]
     distinct = list(dict.fromkeys(rows))
     totals = [_sum(rows), _sum(distinct)]
     if len(distinct) == 1:

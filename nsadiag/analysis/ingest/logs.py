@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from nsadiag.analysis.external.watchdog import TimedOut, timed_out
+from nsadiag.analysis.ingest.watchdog_reports import TimedOut, timed_out
 from nsadiag.evidence.documents.exceptions import TracebackFrame
 
 # torchrun, torch.distributed and NCCL put these before lines of several ranks in one log.
