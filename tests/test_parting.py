@@ -166,68 +166,6 @@ def test_each_side_of_a_branch_on_rank_may_have_a_call_of_its_own(
     assert (found is None) if brought else (found and found.cls == "rank_conditional_collective")
 
 
-METRIC = """
-    class Metric:
-        @property
-        def count(self):
-            return len(self.seen)
-
-        def compute(self):
-            dist.all_gather_object(parts, self.{given})
-
-    def evaluate(metric):
-        if {test}:
-            metric.compute()
-
-    def fit(metric):
-        for batch in loader:
-            model(batch).backward()
-            evaluate(metric)
-
-    fit(Metric())
-"""
-
-
-@pytest.mark.parametrize(
-    ("test", "given", "guilty"),
-    [
-        # What there is to merge is what the condition asks for: who has nothing has an empty share to give.
-        ("metric.count > 0", "seen", 1),
-        ("len(metric.seen)", "seen", 1),
-        # The best of one rank's own losses is another matter than what is then gathered.
-        ("metric.count > 0", "best", 0),
-        ("loss < metric.best", "best", 0),
-    ],
-)
-def test_who_has_nothing_to_give_skips_what_merges_it_where_no_earlier_round_tells(
-    tmp_path: Path, test: str, given: str, guilty: int
-) -> None:
-    job = Job(tmp_path, METRIC.format(test=test, given=given))
-    gather, train, check = "all_gather_object", ".backward()", "    evaluate(metric)"
-    inside = job.stack(gather, "    metric.compute()", check, "fit(Metric())", call="all_gather_object")
-    job.rank(0, inside, *step(train), (Kind.COLLECTIVE, "all_gather_object", gather))
-    job.rank(1, job.stack(train, "fit(Metric())", call="all_reduce"), *step(train), *step(train)[:2])
-    found = job.parted()
-    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (guilty,))
-    assert found.where and found.where.line == job.at("if " if guilty else gather)
-
-
-@pytest.mark.parametrize("earlier", [False, True])
-def test_who_has_something_to_give_strayed_only_if_nobody_had_in_earlier_rounds(
-    tmp_path: Path, earlier: bool
-) -> None:
-    job = Job(tmp_path, METRIC.format(test="metric.count > 0", given="seen"))
-    gather, train, check = "all_gather_object", ".backward()", "    evaluate(metric)"
-    inside = job.stack(gather, "    metric.compute()", check, "fit(Metric())", call="all_gather_object")
-    validated = [(Kind.DATA, "Subset", check)]
-    before = [*step(train), *step(train), *(validated if earlier else []), *step(train)]
-    job.rank(0, inside, *before, *validated, (Kind.COLLECTIVE, "all_gather_object", gather))
-    behind = job.stack(train, "fit(Metric())", call="all_reduce")
-    job.rank(1, behind, *before, *validated, *step(train)[:2])
-    found = job.parted()
-    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (0 if earlier else 1,))
-
-
 DISPATCH = """
     def mean(values):
         dist.all_reduce(values)

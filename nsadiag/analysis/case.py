@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from nsadiag.analysis.facts.buckets import BUCKET_COLUMNS, buckets_of
-from nsadiag.analysis.facts.collectives import ASKED_COLUMNS, CREATED_COLUMNS, asked_of, created_of
+from nsadiag.analysis.facts.collectives import (
+    ASKED_COLUMNS,
+    CALL_COLUMNS,
+    CREATED_COLUMNS,
+    asked_of,
+    created_of,
+    recorded_of,
+)
 from nsadiag.analysis.facts.device_queue import cut_off
-from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
+from nsadiag.analysis.facts.groups import Groups, newest_dump
+from nsadiag.analysis.facts.steps import STEP_COLUMNS, steps_of
 from nsadiag.analysis.facts.thread_state import ThreadState, thread_state_of
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, Transfer, transfers_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence import recorder
-from nsadiag.evidence.ring.blackbox import Kind, Phase
 
-Array = npt.NDArray[Any]
 T = TypeVar("T")
 
 EVENT_COLUMNS = [
@@ -39,11 +41,6 @@ EVENT_COLUMNS = [
     "site",
     "detail",
 ]
-STEP_COLUMNS = [
-    "rank", "step", "end_s", "step_s", "cpu_s", "forward_at", "ready_s", "input_s", "forward_s", "backward_s",
-    "loader_s", "saving_s", "computed", "elements",
-]  # fmt: skip
-CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class Case:
     @cached_property
     def calls(self) -> pd.DataFrame:
         """The newest flight-recorder dump of each rank: one row a collective."""
-        rows = [row for rank in self.cell.ranks for row in _calls_of(rank, self.groups)]
+        rows = [row for rank in self.cell.ranks for row in recorded_of(rank, self.groups)]
         return pd.DataFrame(rows, columns=CALL_COLUMNS)
 
     @cached_property
@@ -96,7 +93,7 @@ class Case:
 
         From there on the rank can only wait for its peers: until then it worked, or waited for the step before.
         """
-        rows = [row for rank, frame in self.events.groupby("rank") for row in _steps_of(rank, frame)]
+        rows = [row for rank, frame in self.events.groupby("rank") for row in steps_of(int(str(rank)), frame)]
         return pd.DataFrame(rows, columns=STEP_COLUMNS)
 
     @cached_property
@@ -177,72 +174,3 @@ def _texts(values: Iterable[str]) -> pd.Series[str]:
         return pd.Series(texts, dtype="str")
     except UnicodeEncodeError:  # the name of a file may be in no encoding at all
         return pd.Series([text.encode(errors="replace").decode() for text in texts], dtype="str")
-
-
-def _calls_of(rank: RankEvidence, groups: Groups) -> list[dict[str, Any]]:
-    rows, dump = [], newest_dump(rank)
-    apart, open_ = recorder.transfers(dump), [id(entry) for entry in recorder.pending(dump)]
-    for index, entry in enumerate(dump.get("entries", [])):
-        if index in apart:
-            continue
-        rows.append(
-            {
-                "rank": rank.rank,
-                "group": groups.label(rank.rank, raw_name(*entry["process_group"])),
-                "seq": int(entry["collective_seq_id"]),
-                "op": str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"]),
-                "input_sizes": entry.get("input_sizes"),
-                "input_dtypes": entry.get("input_dtypes"),
-                "pending": id(entry) in open_,
-                "wall_ns": int(entry.get("time_created_ns") or 0),
-                "index": index,
-            }
-        )
-    return rows
-
-
-def _steps_of(rank: Any, frame: pd.DataFrame) -> list[dict[str, Any]]:
-    # In plain arrays: a table of thousands of steps is cut thirty times as fast as by masks over all of it.
-    frame = frame.sort_values("t_s", kind="stable")
-    ends = frame.loc[frame.kind == Kind.STEP, ["a", "t_s", "b"]].to_numpy()
-    t_s, kind, phase, a = (frame[column].to_numpy() for column in ("t_s", "kind", "phase", "a"))
-    rows = []
-    for (_, begin, cpu_before), (step, end, cpu_ns) in itertools.pairwise(ends):
-        inside = slice(np.searchsorted(t_s, begin, "right"), np.searchsorted(t_s, end, "right"))
-        cpu_s = (cpu_ns - cpu_before) / 1e9
-        one = _one_step(int(step), begin, end, t_s[inside], kind[inside], phase[inside])
-        given = a[inside][(kind[inside] == Kind.FORWARD) & (phase[inside] == Phase.END)]
-        rows.append({"rank": rank, "cpu_s": cpu_s, "elements": int(given.sum()), **one})
-    return rows
-
-
-def _inside(t_s: Array, phase: Array) -> float:
-    """Seconds between these begins and ends."""
-    begins, ends = t_s[phase == Phase.BEGIN], t_s[phase == Phase.END]
-    return float(ends.sum() - begins.sum()) if len(begins) == len(ends) else 0.0
-
-
-def _one_step(step: int, begin: float, end: float, t_s: Array, kind: Array, phase: Array) -> dict[str, float]:
-    """From the end of the step before to the end of this one; accumulation makes several forwards of it."""
-    forward = t_s[(kind == Kind.FORWARD) & (phase == Phase.BEGIN)]
-    backward = t_s[(kind == Kind.BACKWARD) & (phase == Phase.BEGIN)]
-    gradients = t_s[kind == Kind.GRADIENT]
-    first_forward = forward.min() if len(forward) else begin
-    last_backward = backward.max() if len(backward) else end
-    work_ends = gradients.max() if len(gradients) else last_backward
-    data, saving = kind == Kind.DATA, kind == Kind.IO
-    return {
-        "step": step,
-        "end_s": end,
-        "step_s": end - begin,
-        "forward_at": first_forward,
-        "ready_s": work_ends,
-        "input_s": first_forward - begin,
-        "forward_s": last_backward - first_forward,
-        "backward_s": work_ends - last_backward,
-        # Both are parts of what lies before the forward.
-        "loader_s": _inside(t_s[data], phase[data]),
-        "saving_s": _inside(t_s[saving], phase[saving]),
-        # Whether it ran the model: under Join a rank makes the steps of others as well, without one of its own.
-        "computed": bool(len(forward) or len(backward) or len(gradients)),
-    }

@@ -14,7 +14,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.errors import UsageError
-from nsadiag.evidence.documents.training import Settings
+from nsadiag.evidence.documents.training import Settings, Table
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.spans import spans
 
@@ -42,7 +42,7 @@ class Row:
     differs: bool
     ratio: float | None = None  # b to a, of what is a number
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -56,11 +56,11 @@ class Side:
     alone: bool  # one rank of a run
 
     @property
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Table:
         return dict(read_json(RunDir(path=self.cell.path).run, {}))
 
     @property
-    def verdict(self) -> dict[str, Any]:
+    def verdict(self) -> Table:
         return dict(read_json(RunDir(path=self.cell.path).verdict, {}))
 
 
@@ -138,9 +138,9 @@ def _flat(document: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, list(document) if isinstance(document, tuple) else document
 
 
-def _by_value(documents: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _by_value(documents: Mapping[int, Mapping[str, Any]]) -> Table:
     """One value where all ranks have it, else which ranks have which."""
-    found: dict[str, Any] = {}
+    found: Table = {}
     for name in dict.fromkeys(name for document in documents.values() for name in document):
         ranks: dict[str, list[int]] = {}
         for rank, document in documents.items():
@@ -151,20 +151,20 @@ def _by_value(documents: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _merged(side: Side, key: str) -> dict[str, Any]:
+def _merged(side: Side, key: str) -> Table:
     own = {} if side.alone else dict(side.run.get(key, {}))
     return own | _by_value(
         {r.rank: dict(getattr(r.settings, key) or {}) for r in side.ranks if r.settings != UNKNOWN}
     )
 
 
-def _environment(side: Side) -> dict[str, Any]:
+def _environment(side: Side) -> Table:
     own = {} if side.alone else dict(side.run.get("environment", {}))
     found = own | _merged(side, "environment")
     return {name: value for name, value in found.items() if not OF_THE_PROCESS.search(name)}
 
 
-def _settings(side: Side) -> dict[str, Any]:
+def _settings(side: Side) -> Table:
     documents = {
         r.rank: dict(
             _flat({k: v for k, v in asdict(r.settings).items() if v is not None and k not in NOT_SETTINGS})
@@ -175,7 +175,7 @@ def _settings(side: Side) -> dict[str, Any]:
     return _by_value(documents)
 
 
-def _verdict(side: Side) -> dict[str, Any]:
+def _verdict(side: Side) -> Table:
     verdict = side.verdict
     where = verdict.get("where") or {}
     place = f"{where['file']}:{where['line']}" if where.get("file") else None

@@ -43,6 +43,10 @@ class Place:
     code: str | None = None
     library: bool = False
 
+    def is_at(self, other: Place) -> bool:
+        """Whether it is the same line."""
+        return (self.file, self.line) == (other.file, other.line)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Where:

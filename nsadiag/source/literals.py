@@ -6,7 +6,7 @@ import ast
 import inspect
 import io
 import tokenize
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -44,7 +44,7 @@ def docstring_of_function(text: str, name: str) -> str:
     return ast.get_docstring(next(each for each in functions if each.name == name)) or ""
 
 
-def keywords_of(call: str, wanted: Collection[str]) -> dict[str, Any]:
+def keywords_of(call: str, wanted: Collection[str]) -> Mapping[str, Any]:
     """Keyword arguments of a call, which are literals. Raises SyntaxError, ValueError for another kind of value."""
     node = ast.parse(call, mode="eval").body
     keywords = node.keywords if isinstance(node, ast.Call) else []

@@ -116,7 +116,7 @@ class Context:
     def now(self, rank: int) -> CallPath:
         """The call path that belongs to `here`."""
         path, here = self.call_paths.now(rank), self.here(rank)
-        if not path or here is None or (path[-1].file, path[-1].line) == (here.file, here.line):
+        if not path or here is None or path[-1].is_at(here):
             return path
         return self.call_paths.to(here)
 
@@ -135,7 +135,7 @@ class Context:
     def way_to(self, at: Place, ranks: tuple[int, ...]) -> CallPath:
         """The stack of the first of these ranks that still is at the line; else the path that the source has."""
         paths = (self.now(rank) for rank in ranks)
-        here = (path for path in paths if path and (path[-1].file, path[-1].line) == (at.file, at.line))
+        here = (path for path in paths if path and path[-1].is_at(at))
         return next(here, ()) or self.call_paths.to(at)
 
     def anchored_in(self, loop: Condition) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -15,24 +15,30 @@ from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.documents.training import Bucket, WrappedModel
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
-# What was not recorded is missing (None), never "no".
-BUCKET_COLUMNS = [
-    "rank",
-    "model",  # which of the models in ddp.json
-    "bucket",  # in order of reduction
-    "elements",
-    "parameters",  # by name
-    "missing",  # those whose gradient has not arrived; with find_unused_parameters they may just be unused
-    "ready_s",  # when the last of its gradients arrived
-    "issued",  # whether its all_reduce was
-    "reduced",  # and is over
-]
+
+class BucketState(NamedTuple):
+    """One bucket of a rank. What was not recorded is None, never "no"."""
+
+    rank: int
+    model: int  # which of the models in ddp.json
+    bucket: int  # in order of reduction
+    elements: int
+    parameters: list[str]
+    missing: (
+        list[str] | None
+    )  # those whose gradient has not arrived; with find_unused_parameters they may just be unused
+    ready_s: float | None  # when the last of its gradients arrived
+    issued: bool | None  # whether its all_reduce was
+    reduced: bool | None  # and is over
+
+
+BUCKET_COLUMNS = [*BucketState._fields]
 
 
 def buckets_of(
     cell: CellEvidence, rank: RankEvidence, events: pd.DataFrame, calls: pd.DataFrame | None
-) -> Iterator[dict[str, Any]]:
-    """Rows of BUCKET_COLUMNS; `events` and `calls` are the rank's own, `calls` None where there is no dump."""
+) -> Iterator[BucketState]:
+    """`events` and `calls` are the rank's own, `calls` None where there is no dump."""
     begins = events.loc[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN), "t_s"]
     if begins.empty:
         return
@@ -43,15 +49,19 @@ def buckets_of(
         names = [parameter.full_name for parameter in model.parameters]
         for bucket in _in_force(cell, rank, index, events, begin):
             members = [names[i] for i in bucket.parameters if i < len(names)]
-            yield {
-                "rank": rank.rank,
-                "model": index,
-                "bucket": bucket.index,
-                "elements": bucket.elements,
-                "parameters": members,
-                **_filled(_looked_at(members, rank.recorded_gradients), arrivals),
-                **_reduced(bucket.elements, reductions),
-            }
+            missing, ready_s = _filled(_looked_at(members, rank.recorded_gradients), arrivals)
+            issued, reduced = _reduced(bucket.elements, reductions)
+            yield BucketState(
+                rank=rank.rank,
+                model=index,
+                bucket=bucket.index,
+                elements=bucket.elements,
+                parameters=members,
+                missing=missing,
+                ready_s=ready_s,
+                issued=issued,
+                reduced=reduced,
+            )
 
 
 def _in_force(
@@ -93,13 +103,14 @@ def _looked_at(members: list[str], recorded: list[str] | None) -> list[str]:
     return [m for m in members if any(name == m or name.endswith("." + m) for name in recorded)]
 
 
-def _filled(members: list[str], arrivals: dict[str, float] | None) -> dict[str, Any]:
+def _filled(members: list[str], arrivals: dict[str, float] | None) -> tuple[list[str] | None, float | None]:
+    """The parameters without a gradient, and when the last gradient arrived."""
     if arrivals is None or not members:
-        return {"missing": None, "ready_s": None}
+        return None, None
     times = {name: _time_of(name, arrivals) for name in members}
     missing = [name for name, time in times.items() if time is None]
     arrived = [time for time in times.values() if time is not None]
-    return {"missing": missing, "ready_s": max(arrived) if arrived and not missing else None}
+    return missing, max(arrived) if arrived and not missing else None
 
 
 def _time_of(name: str, arrivals: dict[str, float]) -> float | None:
@@ -130,12 +141,12 @@ def elements_of(sizes: list[list[int]] | None) -> int:
     return sum(math.prod(map(int, size)) for size in sizes or [])
 
 
-def _reduced(elements: int, reductions: list[tuple[int, bool]] | None) -> dict[str, bool | None]:
-    """Takes the bucket's own out of the list: buckets of one size are reduced in order."""
+def _reduced(elements: int, reductions: list[tuple[int, bool]] | None) -> tuple[bool | None, bool | None]:
+    """Whether the bucket was issued, and is reduced. Takes the bucket's own out of the list: buckets of one size are reduced in order."""
     if reductions is None:
-        return {"issued": None, "reduced": None}
+        return None, None
     for position, (size, over) in enumerate(reductions):
         if size == elements:
             del reductions[position]
-            return {"issued": True, "reduced": over}
-    return {"issued": False, "reduced": False}
+            return True, over
+    return False, False

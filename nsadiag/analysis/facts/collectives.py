@@ -1,11 +1,15 @@
-"""Collectives that each rank called, as its black box has them: there for jobs that crashed, too."""
+"""Collectives of a rank: called from Python, by its recorder, which is there for jobs that crashed too; issued, by torch's flight recorder."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
+from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence import recorder
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 
@@ -39,7 +43,21 @@ class Created(NamedTuple):
     end_s: float | None
 
 
-ASKED_COLUMNS, CREATED_COLUMNS = [*Asked._fields], [*Created._fields]
+class Recorded(NamedTuple):
+    """One collective of the flight recorder."""
+
+    rank: int
+    group: str  # by its label
+    seq: int
+    op: str
+    input_sizes: list[list[int]] | None
+    input_dtypes: list[str] | None
+    pending: bool
+    wall_ns: int
+    position: int  # in the dump
+
+
+ASKED_COLUMNS, CREATED_COLUMNS, CALL_COLUMNS = [*Asked._fields], [*Created._fields], [*Recorded._fields]
 NO_COLLECTIVE = r"^(?:to|from|key)="
 # They end in the name of a wait, or make one of several.
 WAITS = r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$"
@@ -104,3 +122,22 @@ def created_of(rank: int, events: pd.DataFrame) -> list[Created]:
         )
         for event in _paired(mine)
     ]
+
+
+def recorded_of(rank: RankEvidence, groups: Groups) -> Iterator[Recorded]:
+    """Collectives in the rank's newest dump."""
+    dump = newest_dump(rank)
+    apart, open_ = recorder.transfers(dump), {id(entry) for entry in recorder.pending(dump)}
+    for position, entry in enumerate(dump.get("entries", [])):
+        if position not in apart:
+            yield Recorded(
+                rank=rank.rank,
+                group=groups.label(rank.rank, raw_name(*entry["process_group"])),
+                seq=int(entry["collective_seq_id"]),
+                op=entry["profiling_name"].partition(":")[2] or entry["profiling_name"],
+                input_sizes=entry.get("input_sizes"),
+                input_dtypes=entry.get("input_dtypes"),
+                pending=id(entry) in open_,
+                wall_ns=entry.get("time_created_ns") or 0,
+                position=position,
+            )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 # Explanations by more factors than this at once need more cells than anybody runs.
 MOST_FACTORS = 3
@@ -54,7 +53,7 @@ class Attribution:
     untried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # and those it was never tried with
     propose: tuple[Factors, ...] = ()  # cells that would tell more
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "class": self.cls, "status": self.status, "cells": list(self.cells), "factors": list(self.factors),
             "rules": [{name: list(v) for name, v in rule.items()} for rule in self.rules],

@@ -10,14 +10,14 @@ from nsadiag.analysis.matrix.attribution import Attribution, Factors, Observatio
 Document = Mapping[str, Any]
 
 
-def attributions(matrix: Document, allowed: Callable[[Factors], bool]) -> list[dict[str, Any]]:
+def attributions(matrix: Document, allowed: Callable[[Factors], bool]) -> list[Document]:
     """One document a kind of failure: the attribution, its kind's class, and `words`."""
     axes = {str(a["name"]): tuple(map(str, a["values"])) for a in matrix["axes"] if a["name"] != "repeat"}
     base = {str(a["name"]): str(a["base"]) for a in matrix["axes"] if a.get("base") is not None}
     base = base if set(axes) <= set(base) else {}
     kinds: dict[str, str] = {}
     seen = observations(matrix["cells"], axes, kinds)
-    found = []
+    found: list[Document] = []
     for attribution in attribute(axes, seen, allowed, base):
         document = {**attribution.to_json(), "class": kinds[attribution.cls]}
         found.append({**document, "words": in_words(attribution, axes, base)})

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from nsadiag.analysis.matrix.criteria import Document, Judged, Side, judge_pair, judge_phase, judge_shape
 
 TRIALS_TOLD = 2
 
 
-def settle(claims: Sequence[Document], matrix: Document) -> list[dict[str, Any]]:
+def settle(claims: Sequence[Document], matrix: Document) -> list[Document]:
     """Each claim with its status.
 
     A claim holds `trials`: by setting the ids of the cells that share everything else. `confirmed` and
@@ -22,7 +21,7 @@ def settle(claims: Sequence[Document], matrix: Document) -> list[dict[str, Any]]
     return [_settled(claim, cells, parity) for claim in claims]
 
 
-def _settled(claim: Document, cells: Mapping[str, Document], parity: Sequence[Document]) -> dict[str, Any]:
+def _settled(claim: Document, cells: Mapping[str, Document], parity: Sequence[Document]) -> Document:
     if claim.get("not_tested"):
         return {**claim, "status": "not tested", "because": claim["not_tested"], "trials": [], "cells": []}
     trials = [

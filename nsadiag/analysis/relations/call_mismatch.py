@@ -229,7 +229,7 @@ def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> Asked:
         place=locations.of_call(rank, int(row["wall_ns"])),
         what=what,
         key=(key,),
-        source=f"{capture.source}/fr.json#entries[{row['index']}]",
+        source=f"{capture.source}/fr.json#entries[{row['position']}]",
         sizes=sizes,
         dtypes=dtypes,
     )

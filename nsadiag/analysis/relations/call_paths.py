@@ -15,7 +15,6 @@ from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import CallPath, Scope
-from nsadiag.source.patterns.both_sides import make_the_same_call
 
 DEEPEST = 30
 
@@ -107,22 +106,10 @@ def _sampled(ranks: Iterable[RankEvidence]) -> Iterable[CallPath]:
             yield tuple(locations.place(*f) for f in reversed(sample.frames) if is_user(f.file))
 
 
-def parted_at(program: Program, a: CallPath, b: CallPath) -> int:
-    """The number of outer frames that the two have in common: the same line, or the same call on both sides of a condition."""
-    depth = 0
-    while depth < min(len(a), len(b)) and _in_common(program, a[depth : depth + 2], b[depth : depth + 2]):
-        depth += 1
-    return depth
-
-
-def _in_common(program: Program, a: CallPath, b: CallPath) -> bool:
-    """Whether a frame of each, with the one that it has called, is the same."""
-    if (a[0].file, a[0].line) == (b[0].file, b[0].line):
-        return True
-    if min(len(a), len(b)) < 2 or not (_same(program, a[0], b[0]) and _same(program, a[1], b[1])):
-        return False
-    called = program.scope_of(a[1].file, a[1].line).function
-    return make_the_same_call(program, a[0], b[0], called)
+def parted_at(a: CallPath, b: CallPath) -> int:
+    """The number of outer frames that the two have in common."""
+    same = itertools.takewhile(lambda pair: pair[0].is_at(pair[1]), zip(a, b, strict=False))
+    return sum(1 for _ in same)
 
 
 def stands_behind(program: Program, a: CallPath, b: CallPath) -> bool:
@@ -130,7 +117,7 @@ def stands_behind(program: Program, a: CallPath, b: CallPath) -> bool:
 
     All that two stacks alone tell of who is ahead. An empty path is that of a rank which is gone.
     """
-    depth = parted_at(program, a, b)
+    depth = parted_at(a, b)
     if not a:
         return True
     if depth >= min(len(a), len(b)) or not _same(program, a[depth], b[depth]):
@@ -145,7 +132,7 @@ def held_by(program: Program, path: CallPath, depth: int = 0) -> list[Condition]
 
 def apart(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
     """Branches and loops that `a` is in and `b` is not, outermost first."""
-    depth = parted_at(program, a, b)
+    depth = parted_at(a, b)
     common = {_identity(g) for g in held_by(program, b)}
     # A frame that both share holds both.
     return [g for g in held_by(program, a, depth) if _identity(g) not in common]
@@ -153,7 +140,7 @@ def apart(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
 
 def passed_by(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
     """Early exits before the lines of `a` by which `b` may have gone where it is, innermost first."""
-    depth = parted_at(program, a, b)
+    depth = parted_at(a, b)
     found: list[Condition] = []
     for number in range(len(a) - 1, depth - 1, -1):
         at = a[number]

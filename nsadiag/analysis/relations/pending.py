@@ -39,7 +39,7 @@ class Wait:
         """The file and entry that show it."""
         row = self.calls[self.calls["rank"] == rank].iloc[-1]
         capture = next(c for c in reversed(cell.rank(rank).captures) if c.flight_recorder)
-        return f"{capture.source}/fr.json#entries[{row['index']}]"
+        return f"{capture.source}/fr.json#entries[{row['position']}]"
 
 
 def is_still(cell: CellEvidence) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -178,47 +178,54 @@ def _at_step(rows: pd.DataFrame) -> tuple[str, dict[int, float], tuple[int, ...]
     return None
 
 
+class Measurement(NamedTuple):
+    """The sums of one tensor of a rank, at one moment."""
+
+    rank: int
+    step: int
+    wraps: int
+    optimizer: int
+    since: int
+    issued: float | None
+    backwards: float | None
+    shadowed: int
+    place: int
+    parameter: str
+    left_out: bool
+    shape: str
+    written: float | None
+    sum: float
+    magnitude: float
+
+
 def _table(cell: CellEvidence, of: str = "parameters") -> pd.DataFrame:
-    rows: list[dict[str, Any]] = [
-        {
-            "rank": rank.rank,
-            "step": row.step,
+    rows = [
+        Measurement(
+            rank=rank.rank,
+            step=row.step,
             # Older recordings count steps alone.
-            "wraps": (row.subject or UNTOLD)[0],
-            "optimizer": (row.subject or UNTOLD)[1],
-            "since": row.step if row.since is None else row.since,
-            "issued": row.issued,
-            "backwards": row.backwards,
-            "shadowed": row.shadowed,
-            "place": place,
-            "parameter": name,
-            "left_out": of == "parameters" and place in row.left_out,
-            "shape": str([*shape]),
-            "written": dict(enumerate(row.written)).get(place) if of == "parameters" else None,
-            "sum": float(total),
-            "magnitude": float(magnitude),
-        }
+            wraps=(row.subject or UNTOLD)[0],
+            optimizer=(row.subject or UNTOLD)[1],
+            since=row.step if row.since is None else row.since,
+            issued=row.issued,
+            backwards=row.backwards,
+            shadowed=row.shadowed,
+            place=place,
+            parameter=name,
+            left_out=of == "parameters" and place in row.left_out,
+            shape=str([*shape]),
+            written=dict(enumerate(row.written)).get(place) if of == "parameters" else None,
+            sum=float(total),
+            magnitude=float(magnitude),
+        )
         for rank in cell.ranks
         for row in rank.replicas
         for place, (name, shape, total, magnitude) in enumerate(
             row.parameters if of == "parameters" else row.buffers
         )
     ]
-    return pd.DataFrame(
-        rows,
-        columns=[
-            "rank",
-            "step",
-            *MOMENT,
-            *COUNTED,
-            *SAME,
-            "left_out",
-            "shape",
-            "written",
-            "sum",
-            "magnitude",
-        ],
-    ).astype({"issued": float, "backwards": float, "written": float})
+    floats = {"issued": float, "backwards": float, "written": float}
+    return pd.DataFrame(rows, columns=[*Measurement._fields]).astype(floats)
 
 
 def _comparable(table: pd.DataFrame, ranks: int) -> pd.DataFrame:

@@ -239,11 +239,6 @@ class Timelines:
         before = [self.iteration(rank, n) for rank in ranks for n in range(found.iteration)]
         return bool(before) and all(any(t.key == event.key for t in each) for each in before)
 
-    def went_a_new_way(self, rank: int, number: int, *, but: str) -> bool:
-        """Whether the rank came by a line in that iteration, other than `but`, that it passed in none before."""
-        before = {t.at for each in self.iterations.get(rank, [])[:number] for t in each}
-        return any(t.at and t.at not in before and t.at != but for t in self.iteration(rank, number))
-
     def kinds(self, rank: int, number: int) -> list[int]:
         """Kinds of all that the rank did in one iteration."""
         return [t.kind for t in self.iteration(rank, number)]

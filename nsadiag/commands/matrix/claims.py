@@ -18,9 +18,10 @@ def conclusions(
     from nsadiag.analysis.matrix.claims import settle
 
     seen = {**document, "cells": [_with_its_end(run, cell) for cell in document["cells"]]}
-    found = attributions(seen, matrix.space().allows)
-    for attribution in found:
-        attribution["command"] = _command(run, matrix, cells, attribution["propose"])
+    found = [
+        {**attribution, "command": _command(run, matrix, cells, attribution["propose"])}
+        for attribution in attributions(seen, matrix.space().allows)
+    ]
     settled = settle(claims_of(matrix, cells), seen)
     return ({"hypotheses": settled} if settled else {}) | ({"attribution": found} if found else {})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def write_matrix(
     results: list[CellResult],
     wall_s: float,
     *,
-    scaling: dict[str, Any] | None = None,
+    scaling: Mapping[str, Any] | None = None,
     machine: dict[str, Any] | None = None,
 ) -> None:
     """matrix.json and matrix.csv, replaced after every cell: a killed matrix leaves what it had.

@@ -97,7 +97,7 @@ class Forecast:
         """Shorter ones are within the patience that every job has."""
         return any(point.measured.get("quiet_s", 0.0) > SHORT_PAUSE_S for point in self._points)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Mapping[str, Any]:
         """`scaling` of matrix.json."""
         if not self._points:
             return {}

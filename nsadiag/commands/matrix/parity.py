@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from nsadiag.spec import Matrix
 
 def compare_cells(
     run: RunDir, matrix: Matrix, results: list[CellResult], *, whole: bool
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, Any]]:
     """Rows for matrix.json: each done cell against its control, whose verdict follows; at the end what claims ask for."""
     rows = _against_controls(run, matrix, results) if matrix.parity else []
     return rows + (_claimed(run, matrix, results, rows) if whole else [])
 
 
-def _against_controls(run: RunDir, matrix: Matrix, results: list[CellResult]) -> list[dict[str, Any]]:
+def _against_controls(run: RunDir, matrix: Matrix, results: list[CellResult]) -> list[Mapping[str, Any]]:
     assert matrix.parity is not None
     by_factors = {tuple(sorted(r.cell.factors.items())): r for r in results}
     allows = matrix.space().allows
@@ -37,7 +38,7 @@ def _against_controls(run: RunDir, matrix: Matrix, results: list[CellResult]) ->
 
 def _row(
     run: RunDir, result: CellResult, control: CellResult | None, wanted: dict[str, str]
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     from nsadiag.analysis.matrix.parity import row_of
 
     told = read_json(RunDir(path=_folder(run, result)).parity)
@@ -65,8 +66,8 @@ def _judge_again(run: RunDir, result: CellResult) -> None:
 
 
 def _claimed(
-    run: RunDir, matrix: Matrix, results: list[CellResult], rows: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+    run: RunDir, matrix: Matrix, results: list[CellResult], rows: list[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
     """Pairs of which a claim says that they differ: for the claim alone, nobody said that they should be equal."""
     from nsadiag.analysis.matrix.parity import row_of
 
@@ -84,7 +85,7 @@ def _claimed(
     return found
 
 
-def _compared(run: RunDir, result: CellResult, control: CellResult) -> dict[str, Any]:
+def _compared(run: RunDir, result: CellResult, control: CellResult) -> Mapping[str, Any]:
     from nsadiag.analysis.ingest.first_steps.record import read_record
     from nsadiag.analysis.matrix.parity import compare, document_of
 

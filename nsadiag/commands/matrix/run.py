@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -216,7 +216,7 @@ class MatrixState:
         watch = read_json(directory_of(self.directory, result.cell).watch, {})
         self.forecast.learn(result, watch.get("stopped"))
 
-    def write(self, *, scaling: dict[str, Any] | None = None) -> None:
+    def write(self, *, scaling: Mapping[str, Any] | None = None) -> None:
         for result in self.results:
             # Cells that an interrupt ended are to be run again.
             if scaling is not None and result.state == "running":

@@ -173,7 +173,7 @@ def _on_data(context: Context, waiting: int, other: int) -> Condition | None:
     # Of a rank that is gone nothing says which of these conditions it met last.
     if not inside or not outside or not context.waits_for_peers(other):
         return None
-    if context.timelines.was_at(other, inside[-1]) or parted_at(context.program, inside, outside) == 0:
+    if context.timelines.was_at(other, inside[-1]) or parted_at(inside, outside) == 0:
         return None
     around = apart(context.program, inside, outside)
     # By stacks alone nobody can tell on what a loop was left.

@@ -81,7 +81,7 @@ def _loop_of_both(
     if not all(t.place and context.timelines.was_at(r, t.place) for r in everyone for t in (own, theirs)):
         return None
     a, b = _way_to(context, found.guilty, own), _way_to(context, found.others, theirs)
-    depth = parted_at(context.program, a, b)
+    depth = parted_at(a, b)
     if depth == min(len(a), len(b)):
         return None
     loops = [g for g in held_by(context.program, a[:depth]) if g.is_loop and not context.anchored_in(g)]

@@ -8,7 +8,6 @@ from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent, Timelines
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Condition
-from nsadiag.source.patterns.empty_shares import merges_what_it_asks_for
 
 FEWEST = 5  # iterations of which one may say that something is usual
 MOST = 0.8
@@ -21,44 +20,20 @@ def other_side_strayed(context: Context, found: Divergence, guard: Condition, en
     """Whether those who are not `found.guilty` left the common course; `entered`: the guilty are in the branch."""
     if len(found.guilty) != len(found.others):
         return False
-    # How often a call was made to which some had nothing to give says nothing of who strayed.
-    merged = any(_merges(context, guard, event) for event in (found.own, found.theirs))
-    if not found.novel and not merged and (strayed := _left_the_usual(context.timelines, found)):
+    if not found.novel and (strayed := _left_the_usual(context.timelines, found)):
         return strayed == found.others
     if entered:
-        return (
-            # An early exit, where the other went past it to what it waits in.
-            bool(guard.leaves)
-            or _skipped_modules(context, found, guard)
-            or _had_nothing_to_merge(context, found, guard)
-        )
+        # An early exit, where the other went past it to what it waits in.
+        return bool(guard.leaves) or _skipped_modules(context, found, guard)
     # With nothing before to compare with: the one in the branch.
     theirs_is_call = found.theirs is not None and found.theirs.kind == Kind.COLLECTIVE and found.theirs.place
-    return bool(theirs_is_call) and not (found.novel or guard.leaves or _merges(context, guard, found.theirs))
-
-
-def _merges(context: Context, guard: Condition, event: TimelineEvent | None) -> bool:
-    """Whether the event is a collective that merges what the condition counts: `if losses: gather(losses)`."""
-    if event is None or event.kind != Kind.COLLECTIVE or event.place is None:
-        return False
-    return merges_what_it_asks_for(context.program, guard, context.call_paths.to(event.place))
+    return bool(theirs_is_call) and not (found.novel or guard.leaves)
 
 
 def _skipped_modules(context: Context, found: Divergence, guard: Condition) -> bool:
     """With nothing before to compare with: the one in backward, where the other is in the model's branch."""
     in_backward = found.theirs is not None and found.theirs.kind == Kind.BACKWARD
     return in_backward and not found.novel and context.in_forward(guard)
-
-
-def _had_nothing_to_merge(context: Context, found: Divergence, guard: Condition) -> bool:
-    """Both are where neither had been before: the one that has nothing of what the other merges skipped that.
-
-    The call is new then because the condition is, and not because its rank strayed.
-    """
-    own, went_a_new_way = found.own, context.timelines.went_a_new_way
-    both = (found.guilty[0], found.others[0])
-    new = own is not None and all(went_a_new_way(rank, found.iteration, but=own.at) for rank in both)
-    return new and _merges(context, guard, own)
 
 
 def _left_the_usual(timelines: Timelines, found: Divergence) -> tuple[int, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from nsadiag.analysis.ingest.first_steps.record import Parameter, Record, Step, Whole
 from nsadiag.analysis.matrix.parity.comparable import relative, why_not_comparable, why_other_work
@@ -76,55 +76,56 @@ def _compare_step(
     assert ours.facts is not None and theirs.facts is not None
     names = tuple(name for name in theirs.parameters if name in ours.parameters)
     losses = ours.facts.loss, theirs.facts.loss
-    about: dict[str, Any] = {
-        "step": number,
-        "steps": number + 1,
-        "precision": tolerance.precision,
-        "names": names,
-        "losses": losses,
-    }
+    here = Comparison(
+        judgement="same",
+        step=number,
+        steps=number + 1,
+        precision=tolerance.precision,
+        names=names,
+        losses=losses,
+    )
     # In the order of a step: what the optimizer did last time, the loss, gradients before and after clipping.
     if number:
         moved = updates(both, number, names)
         if moved:
-            return _differs("update", moved, UPDATE, **{**about, "step": number - 1})
+            return _differs(replace(here, step=number - 1), "update", moved, UPDATE)
     unclipped = [name for name in names if name in ours.unclipped and name in theirs.unclipped]
     early = _gradients(ours.unclipped, theirs.unclipped, unclipped, both[number], tolerance.gradient(number))
     late = _gradients(ours.parameters, theirs.parameters, names, both[number], tolerance.gradient(number))
     gradients = [d for d in (early if len(unclipped) == len(names) else late) if d[1]]
     if _loss_differs(losses, tolerance, number):
-        return _differs("loss", [d for d, _ in gradients], tolerance.loss, **about)
+        return _differs(here, "loss", [d for d, _ in gradients], tolerance.loss)
     if gradients:
         found = [d for d, _ in gradients]
         # Where some have none, that others differ is its consequence.
         missing = any(d.nothing for d in found)
-        return _differs("missing" if missing else "gradient", found, tolerance.gradient(number), **about)
+        return _differs(here, "missing" if missing else "gradient", found, tolerance.gradient(number))
     clipped = [d for d, beyond in late if beyond]
     if clipped:
-        return _differs("clipping", clipped, tolerance.gradient(number), **about)
+        return _differs(here, "clipping", clipped, tolerance.gradient(number))
     worst = max(
         [d for d, _ in late] + ([before.worst] if before and before.worst else []), key=_badness, default=None
     )
-    return Comparison(
-        judgement="same",
+    return replace(
+        here,
         tolerance=tolerance.gradient(number),
         worst=worst,
         agreeing=names,
-        **{**about, "losses": before.losses if before else losses},
+        losses=before.losses if before else losses,
     )
 
 
-def _differs(what: What, differing: list[Difference], tolerance: float, **about: Any) -> Comparison:
+def _differs(here: Comparison, what: What, differing: list[Difference], tolerance: float) -> Comparison:
     ordered = tuple(sorted(differing, key=_badness, reverse=True))
     named = {d.parameter for d in ordered}
-    return Comparison(
+    return replace(
+        here,
         judgement="differs",
         what="number" if ordered and math.isinf(ordered[0].relative) else what,
         tolerance=tolerance,
         worst=ordered[0] if ordered else None,
         differing=ordered,
-        agreeing=tuple(name for name in about["names"] if name not in named),
-        **about,
+        agreeing=tuple(name for name in here.names if name not in named),
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from nsadiag.analysis.matrix.parity import words
 from nsadiag.analysis.matrix.parity.compare import Comparison
 from nsadiag.evidence.layout import SCHEMA_VERSION
 
+Document = Mapping[str, Any]
 SHOWN = 3
 CLOSE_CALL = 3.0  # times the tolerance: below it one is less sure
 PHASES = {"loss": "forward", "update": "optimizer", "clipping": "optimizer"}
@@ -19,7 +21,7 @@ IN_A_ROW = (
 )  # fmt: skip
 
 
-def document_of(found: Comparison, *, cell: str, control: str, factors: str, source: str) -> dict[str, Any]:
+def document_of(found: Comparison, *, cell: str, control: str, factors: str, source: str) -> Document:
     """parity.json. `factors`: the settings in which the two differ; `source`: the record, in the run directory."""
     differs = found.judgement == "differs"
     # By the model's order, not by size: the same failure keeps its place, and with it its signature.
@@ -58,7 +60,7 @@ def document_of(found: Comparison, *, cell: str, control: str, factors: str, sou
     }
 
 
-def row_of(document: dict[str, Any]) -> dict[str, Any]:
+def row_of(document: Document) -> Document:
     """As matrix.json shows it."""
     return {key: document.get(key) for key in IN_A_ROW}
 

@@ -31,21 +31,28 @@ LEAST_DIFFERENCE = {"step_s": 0.005, "run_s": 1.0, "peak_rss_mib": 64.0, "peak_d
 UNSURE_EXPONENT = 1.0  # an interval wider than that says nothing
 JUMP = 1.5  # from one value to the next, beyond what the curve says
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]  # of matrix.json
+
+Groups = list[tuple[list[Point], Prediction | None]]  # repeats of a cell, and what the others say of it
 
 
-def summary(points: Sequence[Point]) -> dict[str, Any]:
+def summary(points: Sequence[Point]) -> Row:
     """Nothing where no measure could be fitted."""
-    measures = {name: found for name in NAMES if (found := _measure(points, name))}
-    if not measures:
+    models = {name: model for name in NAMES if (model := fit_model(points, name))}
+    if not models:
         return {}
-    offs = _one_a_cell([off for m in measures.values() for off in m.pop("offs")])
-    return {"measures": measures, "offs": offs, "cut_short": _cut_short(points)}
+    groups = {name: _groups(model) for name, model in models.items()}
+    offs = [off for name in models for held in groups[name] if (off := _off(*held, name))]
+    return {
+        "measures": {name: _measure(model, groups[name]) for name, model in models.items()},
+        "offs": _one_a_cell(offs),
+        "cut_short": _cut_short(points),
+    }
 
 
 def _cut_short(points: Sequence[Point]) -> list[Row]:
     """Cells that ran out of time where the others foretell that they would: too little time is no hang."""
-    model, found = fit_model(points, "run_s"), []
+    model, found = fit_model(points, "run_s"), list[Row]()
     for point in points:
         told = model.predict(point) if model and point.cut_short_s else None
         if told and point.cut_short_s and told.low > point.cut_short_s:
@@ -53,13 +60,8 @@ def _cut_short(points: Sequence[Point]) -> list[Row]:
     return found
 
 
-def _measure(points: Sequence[Point], name: str) -> dict[str, Any]:
-    model = fit_model(points, name)
-    if model is None:
-        return {}
-    groups = _groups(model)
-    rows = [row for members, held in groups for row in _rows(members, held, name)]
-    growth = _growth(model)
+def _measure(model: CostModel, groups: Groups) -> Row:
+    name = model.measure
     return {
         "name": NAMES[name],
         "cost": MEASURES[name],
@@ -67,14 +69,13 @@ def _measure(points: Sequence[Point], name: str) -> dict[str, Any]:
         "form": _form(model),
         # Of a cell that was left out, nine of ten by that factor at most.
         "typical_error": float(f"{model.best.line.sigma:.3g}"),
-        "growth": growth,
+        "growth": _growth(model),
         "jumps": _jumps(model),
-        "points": rows,
-        "offs": [off for members, held in groups if (off := _off(members, held, name))],
+        "points": [row for members, held in groups for row in _rows(members, held, name)],
     }
 
 
-def _groups(model: CostModel) -> list[tuple[list[Point], Prediction | None]]:
+def _groups(model: CostModel) -> Groups:
     """Repeats together, and what the other cells say of them."""
     groups: dict[Any, list[Point]] = {}
     for point in model.points:
@@ -125,15 +126,15 @@ def _one_a_cell(offs: Sequence[Row]) -> list[Row]:
     return list(first.values())
 
 
-def _form(model: CostModel) -> dict[str, Any]:
-    form = model.best.form
-    about: dict[str, Any] = {"kind": form.kind}
+def _form(model: CostModel) -> Row:
+    form, sizes = model.best.form, model.best.design.sizes
     if form.kind == "affine":
-        about |= {"powers": dict(zip(model.best.design.sizes, form.powers, strict=True)), "fixed": form.fixed}
+        powers = dict(zip(sizes, form.powers, strict=True))
+        return {"kind": form.kind, "powers": powers, "fixed": form.fixed}
     if form.kind == "sum":
         # In a sum each size has its slope, and what is left of it at zero is the fixed part.
-        about |= {"powers": dict.fromkeys(model.best.design.sizes, 1.0), "fixed": 1.0}
-    return about
+        return {"kind": form.kind, "powers": dict.fromkeys(sizes, 1.0), "fixed": 1.0}
+    return {"kind": form.kind}
 
 
 def _growth(model: CostModel) -> dict[str, dict[str, float]]:

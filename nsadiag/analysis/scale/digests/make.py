@@ -28,7 +28,7 @@ def digest_of(
     """
     moved = {motion.rank: motion for motion in motions}
     issued, world_size = Issued(), 0
-    traits: dict[int, dict[str, Any]] = {}
+    traits: dict[int, dict[str, object]] = {}
     calls: dict[int, Any] = {}
     counted = []
     for rank in ranks:

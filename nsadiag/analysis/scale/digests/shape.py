@@ -79,7 +79,7 @@ def unpacked(data: bytes) -> Digest:
         raise DigestRefused(f"no digest of a node ({type(error).__name__}: {error})"[:200]) from None
 
 
-def _shown(values: tuple[Shown, ...]) -> list[dict[str, Any]]:
+def _shown(values: tuple[Shown, ...]) -> list[dict[str, object]]:
     return [{"value": shown.value, "ranks": spelled(shown.ranks)} for shown in values]
 
 
@@ -92,7 +92,7 @@ def _inflated(data: bytes) -> bytes:
     return text
 
 
-def _digest(body: dict[str, Any]) -> Digest:
+def _digest(body: Any) -> Digest:
     ranks, world_size = ranks_in(body["ranks"]), int(body["world_size"])
     own = set(ranks)
     if not 0 <= world_size <= MOST_RANKS or len(own) != len(ranks):
@@ -112,7 +112,7 @@ def _digest(body: dict[str, Any]) -> Digest:
     )
 
 
-def _values(rows: list[dict[str, Any]], own: set[int]) -> tuple[Shown, ...]:
+def _values(rows: list[Any], own: set[int]) -> tuple[Shown, ...]:
     values = tuple(Shown(value=row["value"], ranks=ranks_in(row["ranks"])) for row in rows)
     seen = [rank for shown in values for rank in shown.ranks]
     if len(seen) != len(set(seen)) or not own.issuperset(seen):

@@ -136,13 +136,13 @@ SUMMED: dict[str, Trait] = {
 TRAITS = (*SHOWN, "calls", *SUMMED)
 
 
-def traits_of(rank: RankEvidence) -> dict[str, Any]:
+def traits_of(rank: RankEvidence) -> dict[str, object]:
     """By name; what the rank has nothing of is missing."""
     with counted(valid_roots(rank.meta.user_code)):
         return _traits_of(rank)
 
 
-def _traits_of(rank: RankEvidence) -> dict[str, Any]:
+def _traits_of(rank: RankEvidence) -> dict[str, object]:
     shown = {name: trait(rank) for name, trait in SHOWN.items()}
     summed = {name: _sum(_timeless(value)) for name, trait in SUMMED.items() if (value := trait(rank))}
     return {name: value for name, value in {**shown, **summed}.items() if value}
