@@ -20,7 +20,7 @@ from nsadiag.analysis.facts.collectives import (
 )
 from nsadiag.analysis.facts.device_queue import cut_off
 from nsadiag.analysis.facts.groups import Groups, newest_dump
-from nsadiag.analysis.facts.steps import STEP_COLUMNS, steps_of
+from nsadiag.analysis.facts.pace import STEP_COLUMNS, steps_of
 from nsadiag.analysis.facts.thread_state import ThreadState, thread_state_of
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, Transfer, transfers_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
@@ -59,7 +59,7 @@ class Case:
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        """The black boxes of all ranks: one row an event, seconds since the job was started."""
+        """The recordings of all ranks: one row an event, seconds since the job was started."""
         parts = [_events_of(rank, self.cell.started_mono_ns) for rank in self.cell.ranks]
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=EVENT_COLUMNS)
 
@@ -168,7 +168,7 @@ def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
 
 
 def _texts(values: Iterable[str]) -> pd.Series[str]:
-    """A column that is one of texts even if it is empty, as those of a rank without a black box are."""
+    """A column that is one of texts even if it is empty, as those of a rank without a recording are."""
     texts = list(values)
     try:
         return pd.Series(texts, dtype="str")

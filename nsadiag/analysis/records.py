@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from nsadiag.evidence.documents import training
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
@@ -14,25 +15,6 @@ from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep
 from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
 from nsadiag.evidence.documents.process import Meta
 from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, StackFrame, Threads
-from nsadiag.evidence.documents.training import (
-    Graph,
-    Loader,
-    Missing,
-    MissingNow,
-    ModelInput,
-    Observed,
-    Recomputed,
-    Registered,
-    Sample,
-    Settings,
-    StartedThread,
-    Sums,
-    Unheld,
-    Unit,
-    Unwaited,
-    Wrap,
-    WrappedModel,
-)
 from nsadiag.evidence.documents.watch import End, Watch
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.ring.reader import Recording
@@ -53,7 +35,7 @@ class Declined:
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureEvidence:
-    """One look at one rank."""
+    """One snapshot of one rank."""
 
     number: int
     stacks: Threads
@@ -64,7 +46,7 @@ class CaptureEvidence:
     answers: Answers = field(default_factory=Answers)
     native: str = ""  # py-spy's text, with the native frames among the Python ones
     tasks: tuple[Task, ...] = ()  # of the main thread's event loop, or of those of other threads
-    ungraded: MissingNow | None = None  # parameters in DDP that had no gradient then
+    ungraded: training.MissingNow | None = None  # parameters in DDP that had no gradient then
     children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
 
     @cached_property
@@ -97,32 +79,34 @@ class RankEvidence:
     recording: Recording
     exception: Raised | None
     faults: str
-    ddp: tuple[WrappedModel, ...]
-    graph: Graph | None
+    ddp: tuple[training.WrappedModel, ...]
+    graph: training.Graph | None
     # checkpointed functions that backward ran with other modules than forward
-    recomputed: tuple[Recomputed, ...]
+    recomputed: tuple[training.Recomputed, ...]
     recorded_gradients: list[str] | None  # the parameters that are looked at, where it is not all of them
-    units: tuple[Unit, ...]  # FSDP's
-    loaders: tuple[Loader, ...]  # with the pids of their workers
-    settings: Settings
+    units: tuple[training.Unit, ...]  # FSDP's
+    loaders: tuple[training.Loader, ...]  # with the pids of their workers
+    settings: training.Settings
     end: End
     leaving: Leaving | None  # where it called exit, if it did
     raised: tuple[Raised, ...]  # exceptions that did not end it
     signals: tuple[SentSignal, ...]  # that it sent
-    wraps: tuple[Wrap, ...]  # models as they were handed to DDP or FSDP1
-    ungraded: tuple[Missing, ...]  # parameters that an optimizer found without a gradient, at each change
-    unwaited: tuple[Unwaited, ...]  # asynchronous collectives that the user never waited for
-    replicas: tuple[Sums, ...]  # sums of some parameters, now and then
-    evaluated: tuple[Sums, ...]  # sums over models that it evaluated, now and then
-    given: tuple[ModelInput, ...]  # sums over what the model was given, now and then
-    unheld: tuple[Unheld, ...]  # parameters with gradients that are in no optimizer
-    observed: tuple[Observed, ...]  # operations of the first steps, and what they touched
+    wraps: tuple[training.Wrap, ...]  # models as they were handed to DDP or FSDP1
+    ungraded: tuple[
+        training.Missing, ...
+    ]  # parameters that an optimizer found without a gradient, at each change
+    unwaited: tuple[training.Unwaited, ...]  # asynchronous collectives that the user never waited for
+    replicas: tuple[training.Sums, ...]  # sums of some parameters, now and then
+    evaluated: tuple[training.Sums, ...]  # sums over models that it evaluated, now and then
+    given: tuple[training.ModelInput, ...]  # sums over what the model was given, now and then
+    unheld: tuple[training.Unheld, ...]  # parameters with gradients that are in no optimizer
+    observed: tuple[training.Observed, ...]  # operations of the first steps, and what they touched
     first_steps: tuple[FirstStep, ...]  # what the probe `parity` recorded of them, where it was asked for
     piles: tuple[
-        Registered, ...
+        training.Registered, ...
     ]  # what the user's lines have registered: hooks, handlers, groups of parameters
-    threads: tuple[StartedThread, ...]  # started, that the interpreter waits for at its end
-    samples: tuple[Sample, ...]  # innermost user line, now and then, while it ran
+    threads: tuple[training.StartedThread, ...]  # started, that the interpreter waits for at its end
+    samples: tuple[training.Sample, ...]  # innermost user line, now and then, while it ran
     captures: tuple[CaptureEvidence, ...]
     stderr_tail: str
     gaps: tuple[str, ...]
@@ -148,7 +132,7 @@ class CellEvidence:
     processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
     gaps: tuple[str, ...]
     oom: tuple[OomReport, ...] = ()  # what each node's kernel says of processes ended for want of memory
-    nccl: tuple[NcclStatus, ...] = ()  # of the whole job, one a look
+    nccl: tuple[NcclStatus, ...] = ()  # of the whole job, one a snapshot
     unnamed: tuple[Raised, ...] = ()  # exceptions of processes that had not said which rank they are
     sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
     parity: ControlComparison = NOT_COMPARED

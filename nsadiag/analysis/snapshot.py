@@ -1,4 +1,4 @@
-"""A snapshot of every rank of a job by its black box alone: nobody is asked, nobody is paused."""
+"""The current state of every rank of a job, from recordings alone: no process is paused or questioned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = {int(kind) for kind in Kind}
 
 @dataclass(frozen=True, kw_only=True)
 class RankNow:
-    """One rank. Times in seconds; None where the black box does not tell."""
+    """One rank. Times in seconds; None where the recording does not tell."""
 
     rank: int
     host: str
@@ -65,7 +65,7 @@ def is_over(path: Path) -> bool:
 
 
 def ranks_now(run: RunDir) -> Iterator[RankNow]:
-    """In order of rank; one whose black box cannot be read yet is left out."""
+    """In order of rank; one whose recording cannot be read yet is left out."""
     ends = read_json(run.ends, {})
     found: dict[int, RankNow] = {}
     stays: list[Stay] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MOST_SPANS = 12
 MOST_RANKS = 1_000_000
@@ -45,3 +45,8 @@ def _runs(ranks: Iterable[int]) -> list[str]:
         else:
             found.append([rank, rank])
     return [f"{a}" if a == b else f"{a}-{b}" for a, b in found]
+
+
+def shortened(names: Sequence[str], most: int = 4) -> str:
+    """The first few names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

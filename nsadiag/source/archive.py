@@ -1,4 +1,4 @@
-"""The user's own source files, kept beside the evidence that names their lines: they may change, or stay behind.
+"""Copies of the user's source files, kept beside the evidence that names their lines.
 
 Standard library only.
 """
@@ -39,7 +39,7 @@ PLACE = re.compile(r"(?P<file>/[^\t:]+\.py):\d+:")
 
 
 def keep_sources(run: RunDir) -> None:
-    """Copies the user files that stacks, exceptions and black boxes name, and what those import of their neighbours.
+    """Copies the user files that stacks, exceptions and recordings name, and what those import of their neighbours.
 
     Secrets are masked as everywhere. What is there already stays: it is closer to what the job ran.
     """

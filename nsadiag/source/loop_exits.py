@@ -1,4 +1,4 @@
-"""A loop's source: its exits, its looks at a clock, its calls."""
+"""The exits of a loop in its source, its uses of a clock, and its calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nsadiag.source.model import Function, Loop, SourceFile, calls_in, names_in, own_nodes, parsed, spans
 
-# Whatever looks at the time ends by itself. A nap is no look at the time.
+# Whatever looks at the time ends by itself. A sleep asks no clock.
 CLOCK = re.compile(
     r"\b\w*(time|clock|monotonic|perf_counter|\bnow\b|deadline|until|elapsed|timer|expire|tick)\w*",
     re.IGNORECASE,

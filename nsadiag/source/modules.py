@@ -1,4 +1,4 @@
-"""The condition in a model's own source that decides whether a module of it runs."""
+"""The condition in a model's source on which a module of it runs."""
 
 from __future__ import annotations
 

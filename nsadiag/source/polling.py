@@ -1,4 +1,4 @@
-"""Words of a loop that naps between two questions: it asks the world, its own process, or its children."""
+"""Names by which a polling loop shows what it polls: the outside, its own process, or its children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provenance: the source that an expression depends on, which is the rank, the end of the data, this rank's own data, or nothing that differs."""
+"""Provenance of an expression: the rank, the end of the data, this rank's own data, or nothing that differs between ranks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From a divergence to the condition that it depends on."""
+"""The condition that explains a divergence."""

@@ -44,7 +44,7 @@ CLASS_OF_PROVENANCE = {  # of the other kinds: what the condition depends on mak
 class Basis(IntEnum):
     """The record that shows the sides on either side of the condition; a higher one is nearer to the divergence."""
 
-    SOURCE = 1  # one look and the source: the condition may have changed since
+    SOURCE = 1  # one snapshot and the source: the condition may have changed since
     FRAMEWORK = 2  # what a framework was told, or its loader answered
     UNITS = 3  # the order of FSDP's units
     STEPS = 4  # numbers of steps between two calls

@@ -47,7 +47,7 @@ class Context:
 
     @cached_property
     def still(self) -> bool:
-        """Whether the last look is at the ranks as they were in the end: else it is at a job that went on."""
+        """Whether the last snapshot shows the ranks as they were in the end; otherwise the job went on after it."""
         return is_still(self.cell)
 
     @cached_property

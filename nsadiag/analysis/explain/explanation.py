@@ -21,7 +21,7 @@ from nsadiag.evidence.records import Collective, Evidence, Place
 
 
 def is_stuck(cell: CellEvidence) -> bool:
-    """Whether ranks wait for each other for ever, or did until one of them ended, or the backend saw that they disagree."""
+    """Whether ranks wait for each other indefinitely, or did until one of them ended, or the backend saw that they disagree."""
     first = first_break(cell)
     if first is None:
         # Where all that broke only lost a peer, or gave up waiting for one, nothing but their parting is left.

@@ -1,4 +1,4 @@
-"""Trips of ranks through a loop, counted by what is done in that loop alone."""
+"""Iterations of a loop by rank, counted by calls that are made in that loop only."""
 
 from __future__ import annotations
 

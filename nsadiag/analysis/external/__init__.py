@@ -1,1 +1,1 @@
-"""Evidence that others collected: flight-recorder dumps, stacks as text, logs; judged by the same detectors."""
+"""Evidence that other tools collected: flight-recorder dumps, stacks as text, logs; judged by the same rules."""

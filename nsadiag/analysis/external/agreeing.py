@@ -1,4 +1,4 @@
-"""All ranks with a dump issued the same: some GPU is behind, a dump is absent, the network stands, or nobody waits."""
+"""Findings where all ranks with a dump issued the same collectives: a GPU is behind, a dump is missing, the network is stalled, or nothing is pending."""
 
 from __future__ import annotations
 

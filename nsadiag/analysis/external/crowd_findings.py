@@ -1,4 +1,4 @@
-"""Findings from all ranks' dumps together, where no stack, traceback or exit of a rank says more: the ranks waited for."""
+"""Findings from the dumps of all ranks, for evidence without a stack, traceback or exit that says more: the ranks that others wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks and logs, file by file, put with the rank that they are of."""
+"""Stacks and logs, each assigned to its rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMED_FOR_A_RANK = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Statements:
     """The job as a whole, as logs show it."""
 
     launcher: str = ""  # the log that tells of ends; empty if none does
@@ -110,7 +110,7 @@ def _processes(text: str) -> list[stacks.ProcessStacks]:
     return [stacks.ProcessStacks(pid=None, rank=None, threads=threads, native="")] if threads else []
 
 
-def read_logs(gathered: Gathered, drafts: Drafts) -> Told:
+def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
     launcher = ""
     gaps: list[str] = []
     inits: list[Init] = []
@@ -130,7 +130,7 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Told:
         inits += [replace(init, source=source) for init in nccl_log.inits(text)]
         if facts.never_came:
             never_came = facts.never_came, f"{source}#line {facts.never_came_line}"
-    return Told(launcher=launcher, never_came=never_came, inits=inits, gaps=gaps)
+    return Statements(launcher=launcher, never_came=never_came, inits=inits, gaps=gaps)
 
 
 def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:
@@ -203,12 +203,12 @@ def read_errors(gathered: Gathered, drafts: Drafts) -> None:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
         kind, _, rest = str(said).partition(": ")
-        told = (
+        first = (
             facts.raised[-1]
             if facts.raised
             else logs.Raised(rank=None, type=kind, message=rest, frames=(), line=1)
         )
-        exception = _exception(told, relative(path, gathered.root))
+        exception = _exception(first, relative(path, gathered.root))
         moment = str(extra.get("timestamp", ""))
         if moment.isdigit():
             exception = replace(exception, t_mono_ns=int(moment) * 10**9)

@@ -1,4 +1,4 @@
-"""Ranks whose device is stuck, by the completion frontier of each group: peers have completed what they have not."""
+"""Ranks whose device is stuck, by the completion frontier of each group: their peers have completed a collective that they have not."""
 
 from __future__ import annotations
 

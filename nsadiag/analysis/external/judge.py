@@ -1,4 +1,4 @@
-"""The verdict on evidence from elsewhere: the same detectors, and only as sure as one look allows."""
+"""The verdict on evidence from other tools: by the same rules, and no stronger than one snapshot allows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from nsadiag.analysis.external.agreeing import all_over
 from nsadiag.analysis.external.crowd_findings import crowd_finding
 from nsadiag.analysis.external.load import Foreign, load_foreign
-from nsadiag.analysis.external.looks import GAPS, MOST_SURE, Looks, looks_of
+from nsadiag.analysis.external.log_findings import communicator_finding, ended_with_code, never_came
 from nsadiag.analysis.external.recognise import Gathered, gather
-from nsadiag.analysis.external.told import communicator_finding, ended_with_code, never_came
+from nsadiag.analysis.external.snapshots import GAPS, STRONGEST, Movement, movement_of
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.errors import UsageError
@@ -30,9 +30,9 @@ def judge_foreign(path: Path) -> Verdict:
     if gathered.is_empty:
         raise UsageError(f"nothing in {path} is evidence that nsadiag knows", f"it looks for {LOOKS_FOR}")
     foreign = load_foreign(gathered)
-    told = foreign.told
-    unmade = communicator_finding(told.inits, foreign.cell.world_size)
-    if not (foreign.crowd.ranks or told.never_came[0] or unmade or _says_why(foreign.cell)):
+    statements = foreign.statements
+    unfinished = communicator_finding(statements.inits, foreign.cell.world_size)
+    if not (foreign.crowd.ranks or statements.never_came[0] or unfinished or _says_why(foreign.cell)):
         raise UsageError(_why_nothing(path, gathered, foreign), f"it looks for {LOOKS_FOR}")
     found, failed = _finding(foreign)
     cell = foreign.cell
@@ -51,13 +51,13 @@ def _why_nothing(path: Path, gathered: Gathered, foreign: Foreign) -> str:
 def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
     """Prefer stacks, tracebacks and ends of ranks: they show why, where dumps only show which rank."""
     cell = foreign.cell
-    came_not, source = foreign.told.never_came
+    came_not, source = foreign.statements.never_came
     if came_not and not any(r.exception for r in cell.ranks if r.rank in came_not):
         return never_came(foreign, came_not, source), ()
     by_dumps = crowd_finding(foreign) or (all_over(foreign) if foreign.crowd.ranks else None)
     if by_dumps and not _says_why(cell):
         return by_dumps, ()
-    by_nccl = communicator_finding(foreign.told.inits, cell.world_size)
+    by_nccl = communicator_finding(foreign.statements.inits, cell.world_size)
     if by_nccl and not _says_why(cell):
         return by_nccl, ()
     # Only now: pandas takes as long to load as a thousand dumps do.
@@ -100,30 +100,30 @@ def _watch(foreign: Foreign) -> Watch:
     """Assume that a job whose stacks or dumps were taken is stuck, where nothing shows that it moves."""
     cell = foreign.cell
     broke = _broke(cell)
-    looks = looks_of(cell)
-    if broke or looks == "moved":
+    movement = movement_of(cell)
+    if broke or movement == "moved":
         return dataclasses.replace(cell.watch, launcher_exit_code=1 if broke else None)
-    look = Look(judgement="still", reason=GAPS[looks], t_s=0.0, first=1, second=1)
+    look = Look(judgement="still", reason=GAPS[movement], t_s=0.0, first=1, second=1)
     return dataclasses.replace(cell.watch, stopped="hang", looks=(look,))
 
 
 def _believable(found: Finding, foreign: Foreign) -> Finding:
-    """Sources are files that are there, and nothing is said of a second look that nobody took."""
-    looks = looks_of(foreign.cell)
+    """Sources are files that are there, and nothing is said of a second snapshot that nobody took."""
+    movement = movement_of(foreign.cell)
     found = dataclasses.replace(
         found,
         evidence=tuple(e for item in found.evidence if (e := _that_exists(item, foreign))),
         rejected=tuple(row for each in found.rejected if (row := _still_true(each, foreign))),
     )
     if found.cls == "unknown" and found.detector == "unknown" and not _broke(foreign.cell):
-        return _open(found, foreign.cell, looks)
+        return _open(found, foreign.cell, movement)
     if found.outcome != "hung":
         return found
-    most_sure = MOST_SURE["none" if foreign.crowd.ranks else looks]
+    most_sure = STRONGEST["none" if foreign.crowd.ranks else movement]
     return dataclasses.replace(
         found,
         strength=found.strength.at_most(most_sure),
-        gaps=tuple(dict.fromkeys((*found.gaps, GAPS[looks]))),
+        gaps=tuple(dict.fromkeys((*found.gaps, GAPS[movement]))),
     )
 
 
@@ -139,15 +139,15 @@ def _broke(cell: CellEvidence) -> bool:
     return any(r.exception or r.end != NO_END for r in cell.ranks)
 
 
-def _open(found: Finding, cell: CellEvidence, looks: Looks) -> Finding:
+def _open(found: Finding, cell: CellEvidence, movement: Movement) -> Finding:
     """The detector for what is unknown speaks of a run that was watched."""
     seen = sum(any(c.stacks for c in r.captures) for r in cell.ranks)
-    moved = ", and the job moved between them" if looks == "moved" else ""
+    moved = ", and the job moved between them" if movement == "moved" else ""
     return dataclasses.replace(
         found,
         outcome="unknown",
         summary=f"Stacks of {seen} rank{'s' if seen > 1 else ''} show nobody that the others wait for{moved}.",
-        gaps=(*found.gaps, GAPS[looks]),
+        gaps=(*found.gaps, GAPS[movement]),
         next="take the stacks again some seconds later, and the flight recorder's dumps with them",
     )
 
@@ -159,7 +159,11 @@ def _that_exists(item: Evidence, foreign: Foreign) -> Evidence | None:
     if path == "watch.json" or "same line" in item.claim:
         return None
     if path == "ends.json":
-        return dataclasses.replace(item, source=foreign.told.launcher) if foreign.told.launcher else None
+        return (
+            dataclasses.replace(item, source=foreign.statements.launcher)
+            if foreign.statements.launcher
+            else None
+        )
     root, parts = foreign.cell.path, Path(path).parts
     for length in range(len(parts), 0, -1):
         file = root.joinpath(*parts[:length])
@@ -174,7 +178,7 @@ def _that_exists(item: Evidence, foreign: Foreign) -> Evidence | None:
 
 
 def _dump_beside(file: Path, cell: CellEvidence) -> Path:
-    """A rank's last look may be a stack; what it issued stands in its dump."""
+    """A rank's last snapshot may be a stack; what it issued stands in its dump."""
     relative = file.relative_to(cell.path).as_posix()
     for rank in cell.ranks:
         if any(c.source == relative for c in rank.captures):
@@ -191,7 +195,7 @@ def _place_in(file: Path, place: str, item: Evidence, cell: CellEvidence) -> str
             entries = capture.flight_recorder.get("entries", [])
             if entry and capture.source == relative and int(entry[1]) < len(entries):
                 return f"entries[{entries[int(entry[1])].get('index', entry[1])}]"
-        told = rank.exception.source if rank.exception else ""
-        if "exception.json" in item.source and told.startswith(f"{relative}#"):
-            return told.partition("#")[2]
+        shown = rank.exception.source if rank.exception else ""
+        if "exception.json" in item.source and shown.startswith(f"{relative}#"):
+            return shown.partition("#")[2]
     return "" if entry else place

@@ -1,4 +1,4 @@
-"""A directory of evidence that others collected, as the same plain values that a run directory becomes."""
+"""A directory of evidence from other tools, as the values that a run directory becomes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsadiag.analysis.external import watchdog
 from nsadiag.analysis.external.drafts import (
     Draft,
     Drafts,
-    Told,
+    Statements,
     capture_of,
     read_errors,
     read_logs,
@@ -41,7 +41,7 @@ class Foreign:
     cell: CellEvidence
     crowd: Crowd
     close_up: CloseUp
-    told: Told
+    statements: Statements
 
 
 def load_foreign(gathered: Gathered) -> Foreign:
@@ -54,15 +54,15 @@ def load_foreign(gathered: Gathered) -> Foreign:
         drafts[rank].captures.append(capture_of(source=file, flight_recorder=document))
         drafts[rank].source = file
     gaps += read_stacks(gathered, drafts)
-    told = read_logs(gathered, drafts)
-    gaps += told.gaps
+    statements = read_logs(gathered, drafts)
+    gaps += statements.gaps
     read_errors(gathered, drafts)
     said = [(t, gathered.root / file) for draft in drafts.values() for t, file in draft.timed_out[:1]]
     if said and not crowd.ranks:
         silent = {r: gathered.root / d.source for r, d in drafts.items() if not d.timed_out and d.source}
         crowd, closer = watchdog.crowd_of(said, silent)
     began_ns = _order(drafts)
-    sizes = [init.size for init in told.inits]
+    sizes = [init.size for init in statements.inits]
     world = max(crowd.world_size, max(drafts, default=-1) + 1, *sizes, 0)
     if gathered.dumps and crowd.ranks and crowd.unseen:
         gaps.append(f"no dump of rank {spans(crowd.unseen)} ({len(crowd.unseen)} of {world:,})")
@@ -76,7 +76,7 @@ def load_foreign(gathered: Gathered) -> Foreign:
         processes=(),
         gaps=tuple(gaps),
     )
-    return Foreign(cell=cell, crowd=crowd, close_up=closer, told=told)
+    return Foreign(cell=cell, crowd=crowd, close_up=closer, statements=statements)
 
 
 def _order(drafts: Drafts) -> int:
@@ -86,13 +86,13 @@ def _order(drafts: Drafts) -> int:
         draft.end = NO_END if draft.timed_out else draft.end
         ended_ns = int((draft.end.t_s or 0) * 10**9)
         draft.exceptions = [replace(e, t_mono_ns=e.t_mono_ns or ended_ns) for e in draft.exceptions]
-    told = [e.t_mono_ns for d in drafts.values() for e in d.exceptions if e.t_mono_ns]
-    told += [int(d.end.t_s * 10**9) for d in drafts.values() if d.end.t_s]
-    began_ns = min(told, default=0)
+    known = [e.t_mono_ns for d in drafts.values() for e in d.exceptions if e.t_mono_ns]
+    known += [int(d.end.t_s * 10**9) for d in drafts.values() if d.end.t_s]
+    began_ns = min(known, default=0)
     for draft in drafts.values():
         if draft.end.t_s is not None:
             draft.end = replace(draft.end, t_s=max(draft.end.t_s - began_ns / 1e9, 0.0))
-        last_ns = max(told, default=0)
+        last_ns = max(known, default=0)
         draft.exceptions = [replace(e, t_mono_ns=e.t_mono_ns or last_ns) for e in draft.exceptions]
     return began_ns
 

@@ -1,4 +1,4 @@
-"""NCCL's own log (NCCL_DEBUG=INFO): who began to create a communicator, and who ended it."""
+"""NCCL's log (NCCL_DEBUG=INFO): ranks that began, and that finished, creating a communicator."""
 
 from __future__ import annotations
 

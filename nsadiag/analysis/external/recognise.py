@@ -1,4 +1,4 @@
-"""Kinds of files in a directory, by name and first bytes; one file of a family speaks for its siblings."""
+"""Kinds of files in a directory, by name and first bytes; of a series of files a few are opened."""
 
 from __future__ import annotations
 

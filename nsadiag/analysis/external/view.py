@@ -1,4 +1,4 @@
-"""One collective that ranks wait in, with the entries that were looked at closely."""
+"""One pending collective, with the entries of the ranks that were read in full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reports of every rank's NCCL watchdog, as the crowd that flight-recorder dumps would make."""
+"""Reports of NCCL's watchdog in the form of flight-recorder dumps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nsadiag.evidence.recorder import Dump, Entry
 
 
 def crowd_of(said: Sequence[tuple[TimedOut, Path]], others: Mapping[int, Path]) -> tuple[Crowd, CloseUp]:
-    """`others`: ranks that wrote something, by file, and nothing of a time-out."""
+    """`others`: ranks that wrote something, by file, and nothing of a timeout."""
     everyone = tuple(sorted({each.rank for each, _ in said} | {*others}))
     ranks, documents = dict[int, RankColumns](), dict[int, Dump]()
     for each, path in said:

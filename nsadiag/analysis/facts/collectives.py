@@ -1,4 +1,4 @@
-"""Collectives of a rank: called from Python, by its recorder, which is there for jobs that crashed too; issued, by torch's flight recorder."""
+"""Collectives of a rank: calls from Python by its recording, and calls to the backend by torch's flight recorder."""
 
 from __future__ import annotations
 

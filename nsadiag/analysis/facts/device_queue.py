@@ -1,4 +1,4 @@
-"""The device's queue: under NCCL a rank issues a collective and goes on, until it asks the GPU for a result."""
+"""The device's queue: under NCCL a rank enqueues a collective and continues, until it needs a result from the GPU."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def holds_up(
 def cut_off(rank: RankEvidence, rows: list[Transfer]) -> list[Transfer]:
     """The rank's transfers as far as the device has come: the one that it is in has no end, and those behind it are left out.
 
-    Sends and receives of the black box and those of NCCL's recorder are matched from the newest backwards.
+    Sends and receives of the recording and those of NCCL's recorder are matched from the newest backwards.
     """
     dump, first = newest_dump(rank), first_unfinished(rank)
     if first is None or not TRANSFER.search(str(first["profiling_name"])):

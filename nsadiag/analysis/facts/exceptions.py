@@ -1,4 +1,4 @@
-"""Exceptions as evidence: which of a chain came first, its line, and whether it only says that a peer is gone."""
+"""Exceptions: the first of a chain, its line, and those that only report the loss of a peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which ranks broke: one of them did first, and the others followed."""
+"""The order in which ranks failed: the first, and those that followed from it."""
 
 from __future__ import annotations
 

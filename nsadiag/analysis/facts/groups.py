@@ -1,4 +1,4 @@
-"""Process groups by name: two groups of one name and different members are two groups."""
+"""Process groups by name and members."""
 
 from __future__ import annotations
 

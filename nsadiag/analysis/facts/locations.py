@@ -1,4 +1,4 @@
-"""Lines of user code: in stacks, in tracebacks, in the black box."""
+"""Lines of user code: in stacks, in tracebacks, in the recording."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _waits_in(frame: StackFrame) -> str | None:
 
 
 def of_rank_now(rank: RankEvidence) -> Place | None:
-    """The rank's line when it was last looked at; by its black box where no stack could be had."""
+    """The rank's line when it was last looked at; by its recording where no stack could be had."""
     for capture in reversed(rank.captures):
         found = of_frames(capture.main_frames)
         if found:
@@ -125,7 +125,7 @@ def _first_site(recording: Recording, records: npt.NDArray[np.void]) -> Place | 
 def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
     """The user line under which the rank was at that time: where it issued a collective, say.
 
-    The flight recorder's entries carry wall time and, as JSON, no stack; the black box knows both clocks.
+    The flight recorder's entries carry wall time and, as JSON, no stack; the recording knows both clocks.
     """
     header = rank.recording.header
     if header is None:

@@ -1,4 +1,4 @@
-"""Collectives as meetings: when a rank came to each, how long it stood in it, and for whom."""
+"""Collectives as meetings of ranks: arrival times, and the time that each rank waited for the last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that a thread has begun and not ended: where it stands."""
+"""Events that a thread has begun and not ended."""
 
 from __future__ import annotations
 

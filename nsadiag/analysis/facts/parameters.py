@@ -1,4 +1,4 @@
-"""Parameters by name: which took no part in a step, as DDP and the optimizers tell."""
+"""Parameters that took no part in a step, as reported by DDP and the optimizers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ from nsadiag.source.modules import branch_in
 
 INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 NAMES = re.compile(r"Parameters which did not receive grad for rank \d+: ([\w., ]+)")
-SHOWN = 4
-
-
-def shown(names: list[str]) -> str:
-    """A few of them, for a sentence."""
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def unused_in(rank: RankEvidence, message: str) -> list[str]:
@@ -55,7 +49,7 @@ def changed_after(rank: RankEvidence, step: int) -> Change | None:
 
 
 def without_gradient_now(rank: RankEvidence) -> tuple[list[str], int, str] | None:
-    """Parameters without a gradient at the newest look: names, the rank's steps so far, the file that tells.
+    """Parameters without a gradient at the newest snapshot: names, the rank's steps so far, the file that tells.
 
     None where it is not known: gradients of all parameters of an optimizer are cleared together, so that none at all
     tells nothing, nor does a part where there are several optimizers, or several models.

@@ -1,4 +1,4 @@
-"""Time that a rank has been at one and the same place, for causes that only time tells from work."""
+"""Time that a rank has spent at one line: some causes differ from work by that alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAUSES = 10.0  # longest pauses of the job so far
 
 
 def is_short(cell: CellEvidence) -> bool:
-    """Whether the job had been silent for less than a minute at the last look, as far as anybody watched it."""
+    """Whether the job had been silent for less than a minute at the last snapshot, as far as anybody watched it."""
     last = cell.watch.last_look
     return 0 < max((motion.silent_s for motion in last.motions), default=0.0) < LONG_S if last else False
 
@@ -37,7 +37,7 @@ def in_silence(cell: CellEvidence, rank: RankEvidence) -> list[CaptureEvidence]:
 
 
 def _seen_before_silence(cell: CellEvidence) -> int:
-    """Number of the last capture of a look that was over when something last moved; 0 without one."""
+    """Number of the last capture of a snapshot that was over when something last moved; 0 without one."""
     moved = cell.watch.last_progress_s
     return max(
         (
@@ -50,13 +50,13 @@ def _seen_before_silence(cell: CellEvidence) -> int:
 
 
 def python_answered(rank: RankEvidence) -> str | None:
-    """The newest look at which Python of the rank answered though one thread seemed to keep its interpreter lock."""
+    """The newest snapshot at which Python of the rank answered though one thread seemed to keep its interpreter lock."""
     looks = (c for c in reversed(rank.captures) if c.answers.of("python").answered)
     found = next(looks, None)
     return f"{found.source}/answers.json#sources.python" if found else None
 
 
 def python_silent(rank: RankEvidence) -> str | None:
-    """The look at which it did not answer."""
+    """The snapshot at which it did not answer."""
     found = next((c for c in rank.captures if any(gap.capture == "python" for gap in c.gaps)), None)
     return f"{found.source}/gaps.json" if found else None

@@ -1,4 +1,4 @@
-"""Registrations that grow without end: the line that registers the same in step after step."""
+"""Registrations (hooks, handlers) that grow with every step, and the line that makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of main threads at the last look: waiting for peers, for themselves, or for the world."""
+"""States of main threads at the last snapshot: blocked on peers, on their own process, or on something outside the job."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ THREAD = re.compile(r'^Thread (\S+) \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadState:
-    """One rank's main thread at the last look."""
+    """One rank's main thread at the last snapshot."""
 
     rank: int
     doing: Doing
@@ -57,8 +57,8 @@ class ThreadState:
     ]  # functions within the innermost user frame, innermost first, native ones where known
     call: str | None  # the system call in which it waits
     descriptor: Descriptor | None  # what that call is about: kind, path or peer
-    event: str | None  # name and detail of the innermost open event of the black box
-    same: bool  # whether both looks show the same lines
+    event: str | None  # name and detail of the innermost open event of the recording
+    same: bool  # whether both snapshots show the same lines
     running: bool  # on a CPU, or ready for one
     owns_gil: bool
     source: str  # of the capture

@@ -1,4 +1,4 @@
-"""Sends and receives, which gloo's flight recorder leaves out: who stands in one, and who its peer is."""
+"""Sends and receives by peer, which gloo's flight recorder leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends of ranks that nobody could see: by what others say of them, or they said themselves."""
+"""Ends of ranks that the agent did not see, from the launcher's report or the rank's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of a clean-up that took the place of what it was cleaning up after: the rank would have ended of that one too.
+"""Exceptions raised in a clean-up that masked the one being handled, of which the rank would have ended as well.
 
 `except Exception: rescue(); raise` and `finally: close()` do not answer what they were entered for. If they fail
 themselves, Python shows the new error last, and the old one as what was being handled.

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
+from nsadiag.evidence.documents import training
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
@@ -16,25 +17,6 @@ from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
 from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep
 from nsadiag.evidence.documents.kernel import NO_PROCESS, OomReport
 from nsadiag.evidence.documents.process import Meta
-from nsadiag.evidence.documents.training import (
-    Graph,
-    Loader,
-    Missing,
-    MissingNow,
-    ModelInput,
-    Observed,
-    Recomputed,
-    Registered,
-    Sample,
-    Settings,
-    StartedThread,
-    Sums,
-    Unheld,
-    Unit,
-    Unwaited,
-    Wrap,
-    WrappedModel,
-)
 from nsadiag.evidence.documents.types import Gaps, fitting, read_rows, read_value
 from nsadiag.evidence.documents.values import table_of
 from nsadiag.evidence.documents.watch import NO_END, End, Watch
@@ -47,7 +29,7 @@ from nsadiag.evidence.stacks import process_in, stacks_in
 from nsadiag.source.archive import read_sources
 
 LOG_TAIL_BYTES = 64 * 1024
-Moment = TypeVar("Moment", Raised, SentSignal, Sample)
+Moment = TypeVar("Moment", Raised, SentSignal, training.Sample)
 # What faulthandler says when a signal kills the process, and what torchrun says of a rank that it reaped before us.
 
 
@@ -202,29 +184,29 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         recording=recording,
         exception=read_value(Raised, directory.exception, unfit),
         faults=faults,
-        ddp=read_rows(WrappedModel, directory.ddp, unfit),
-        graph=read_value(Graph, directory.graph, unfit),
-        recomputed=read_rows(Recomputed, directory.recomputed, unfit),
+        ddp=read_rows(training.WrappedModel, directory.ddp, unfit),
+        graph=read_value(training.Graph, directory.graph, unfit),
+        recomputed=read_rows(training.Recomputed, directory.recomputed, unfit),
         recorded_gradients=read_json(directory.recorded_gradients, None, unfit),
-        units=read_rows(Unit, directory.units, unfit),
-        loaders=read_rows(Loader, directory.loaders, unfit),
-        settings=read_value(Settings, directory.settings, unfit) or Settings(),
+        units=read_rows(training.Unit, directory.units, unfit),
+        loaders=read_rows(training.Loader, directory.loaders, unfit),
+        settings=read_value(training.Settings, directory.settings, unfit) or training.Settings(),
         end=told_end(end, faults, launcher, leaving),
         leaving=leaving,
         raised=read_rows(Raised, directory.raised, unfit),
         signals=read_rows(SentSignal, directory.signals, unfit),
-        wraps=read_rows(Wrap, directory.wraps, unfit),
-        ungraded=read_rows(Missing, directory.ungraded, unfit),
-        unwaited=read_rows(Unwaited, directory.unwaited, unfit),
-        replicas=read_rows(Sums, directory.replicas, unfit),
-        evaluated=read_rows(Sums, directory.evaluated, unfit),
-        given=read_rows(ModelInput, directory.given, unfit),
-        unheld=read_rows(Unheld, directory.unheld, unfit),
-        observed=read_rows(Observed, directory.invariants, unfit),
+        wraps=read_rows(training.Wrap, directory.wraps, unfit),
+        ungraded=read_rows(training.Missing, directory.ungraded, unfit),
+        unwaited=read_rows(training.Unwaited, directory.unwaited, unfit),
+        replicas=read_rows(training.Sums, directory.replicas, unfit),
+        evaluated=read_rows(training.Sums, directory.evaluated, unfit),
+        given=read_rows(training.ModelInput, directory.given, unfit),
+        unheld=read_rows(training.Unheld, directory.unheld, unfit),
+        observed=read_rows(training.Observed, directory.invariants, unfit),
         first_steps=read_rows(FirstStep, directory.parity, unfit),
-        piles=read_rows(Registered, directory.piles, unfit),
-        threads=read_rows(StartedThread, directory.threads, unfit),
-        samples=read_rows(Sample, directory.samples, unfit),
+        piles=read_rows(training.Registered, directory.piles, unfit),
+        threads=read_rows(training.StartedThread, directory.threads, unfit),
+        samples=read_rows(training.Sample, directory.samples, unfit),
         captures=captures,
         stderr_tail=tail_of(directory.stderr, LOG_TAIL_BYTES),
         gaps=(),
@@ -279,7 +261,7 @@ def _load_capture(directory: CaptureDir, root: Path, unfit: Gaps) -> CaptureEvid
         answers=read_value(Answers, directory.answers, unfit) or Answers(),
         native=tail_of(directory.native, LOG_TAIL_BYTES),
         tasks=read_rows(Task, directory.tasks, unfit),
-        ungraded=read_value(MissingNow, directory.ungraded, unfit),
+        ungraded=read_value(training.MissingNow, directory.ungraded, unfit),
         children=tuple(_load_capture(child, root, unfit) for child in directory.children()),
     )
 

@@ -1,4 +1,4 @@
-"""The function of a framework in which ranks part, where the user's own lines are the same: `evaluate` beside `training_step`."""
+"""The functions of a framework in which ranks diverge, where the user's own lines are the same: `evaluate` beside `training_step`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of an installed package at which a rank stands or failed, where no line on its stack is the user's."""
+"""The line of an installed package at which a rank is or failed, where its stack has no line of the user's."""
 
 from __future__ import annotations
 

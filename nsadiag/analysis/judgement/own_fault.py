@@ -1,4 +1,4 @@
-"""A rank that waits for a lock of nsadiag's own: that is our fault, and never a verdict about the user's code."""
+"""A rank that is blocked on a lock of nsadiag's own: a fault of ours, and no verdict about the user's code."""
 
 from __future__ import annotations
 

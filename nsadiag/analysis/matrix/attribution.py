@@ -1,4 +1,4 @@
-"""Settings that separate the cells that fail from those that do not; refused where they were never varied apart.
+"""Settings that separate failing cells from healthy ones; refused where they were not varied independently.
 
 Two cells that differ in one factor, one failing and one healthy, prove that this factor has a part: whatever
 explains the failures must name it. Where the factors proven in this way tell all failing cells from all healthy

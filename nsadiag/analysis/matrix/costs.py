@@ -36,7 +36,7 @@ def costs(cell: CellEvidence) -> dict[str, float | int | None]:
 
 
 def _began_s(cell: CellEvidence) -> float | None:
-    """The moment when the first rank opened its black box; the ring itself may have lost its first events."""
+    """The moment when the first rank opened its recording; the ring itself may have lost its first events."""
     if not cell.started_mono_ns or not any(len(r.recording.events) for r in cell.ranks):
         return None
     opened = [r.recording.header.monotonic_ns for r in cell.ranks if r.recording.header]

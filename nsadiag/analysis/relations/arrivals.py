@@ -1,4 +1,4 @@
-"""Arrival of some ranks at a call to which the others come only after a step that these have not done."""
+"""Ranks that reach a call one step earlier than their peers do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that stand inside themselves while their peers wait for them: what the detectors of such causes share."""
+"""Ranks that are blocked within their own process while their peers wait for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first call on which the ranks of a group disagree: whatever comes after it is a consequence."""
+"""The first call on which the ranks of a group disagree; later disagreements follow from it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.buckets import elements_of
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.records import Collective, Place
 
@@ -49,7 +50,7 @@ class Disagreement:
     call: int
     kind: Kind
     asked: dict[int, Asked]
-    recorded: bool  # by the flight recorder, and not by the black box alone
+    recorded: bool  # by the flight recorder, and not by the recording alone
 
     def collective(self, rank: int) -> Collective:
         one = self.asked[rank]
@@ -61,7 +62,7 @@ class Disagreement:
 
 
 def shapes(tensors: str) -> list[tuple[str, int]]:
-    """Type and elements of each tensor in the text of the black box."""
+    """Type and elements of each tensor in the text of the recording."""
     found = []
     for times, dtype, sizes in SHAPE.findall(tensors):
         elements = math.prod(int(n) for n in sizes.split(",") if n)
@@ -178,7 +179,7 @@ def _rows_per_member(row: dict[Any, Any], size: int) -> tuple[list[int], list[in
 
 
 def in_both(case: Case) -> list[Disagreement]:
-    """By recorders; by black boxes where these tell of the same call, since they know what a line asked for before."""
+    """By recorders; by recordings where these tell of the same call, since they know what a line asked for before."""
     called = {(one.group, one.call, one.kind, *sorted(one.asked)): one for one in in_black_boxes(case)}
     return [
         called.get((one.group, one.call, one.kind, *sorted(one.asked)), one) for one in in_recorders(case)
@@ -209,7 +210,7 @@ def _recorded_otherwise(cell: CellEvidence, group: str, same: Any) -> Disagreeme
     aspects: list[tuple[Kind, dict[int, Any]]] = [("operation", ops)]
     if all(STRICT_RECORDED.match(op) for op in ops.values()):
         aspects.append(("type", {r: str(row["input_dtypes"]) for r, row in rows.items()}))
-        aspects.append(("size", {r: _elements(row["input_sizes"]) for r, row in rows.items()}))
+        aspects.append(("size", {r: elements_of(row["input_sizes"]) for r, row in rows.items()}))
     for kind, keys in aspects:
         if len(set(keys.values())) > 1:
             asked = {rank: _recorded(cell, row, keys[rank]) for rank, row in rows.items()}
@@ -233,7 +234,3 @@ def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> Asked:
         sizes=sizes,
         dtypes=dtypes,
     )
-
-
-def _elements(sizes: Any) -> int:
-    return sum(math.prod(size) for size in sizes or [])

@@ -1,4 +1,4 @@
-"""Each rank's calls from the outside in, down to its innermost user line: as its stack shows, or as the source lets one infer."""
+"""Call paths of ranks, outermost frame first: as their stacks show, or as the source implies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CallPaths:
     """Stacks of all ranks, and who calls whom among the user's functions."""
 
     def __init__(self, case: Case, program: Program, timelines: Timelines, *, still: bool) -> None:
-        """`still`: the last look shows the ranks as they were in the end."""
+        """`still`: the last snapshot shows the ranks as they were in the end."""
         self.program = program
         self.gone = frozenset(r.rank for r in case.cell.ranks if _came_to_its_end(r))
         self._now = {r.rank: () if r.rank in self.gone else _now(r, case, still) for r in case.cell.ranks}
@@ -41,7 +41,7 @@ class CallPaths:
                 self._now[rank] = lost or self.to(last.place)
 
     def now(self, rank: int) -> CallPath:
-        """The call path at the last look, or when its peer's end ended it; empty of a rank that is gone."""
+        """The call path at the last snapshot, or when its peer's end ended it; empty of a rank that is gone."""
         return self._now.get(rank, ())
 
     def to(self, at: Place) -> CallPath:
@@ -106,7 +106,7 @@ def _sampled(ranks: Iterable[RankEvidence]) -> Iterable[CallPath]:
             yield tuple(locations.place(*f) for f in reversed(sample.frames) if is_user(f.file))
 
 
-def parted_at(a: CallPath, b: CallPath) -> int:
+def common_depth(a: CallPath, b: CallPath) -> int:
     """The number of outer frames that the two have in common."""
     same = itertools.takewhile(lambda pair: pair[0].is_at(pair[1]), zip(a, b, strict=False))
     return sum(1 for _ in same)
@@ -117,7 +117,7 @@ def stands_behind(program: Program, a: CallPath, b: CallPath) -> bool:
 
     All that two stacks alone tell of who is ahead. An empty path is that of a rank which is gone.
     """
-    depth = parted_at(a, b)
+    depth = common_depth(a, b)
     if not a:
         return True
     if depth >= min(len(a), len(b)) or not _same(program, a[depth], b[depth]):
@@ -132,7 +132,7 @@ def held_by(program: Program, path: CallPath, depth: int = 0) -> list[Condition]
 
 def apart(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
     """Branches and loops that `a` is in and `b` is not, outermost first."""
-    depth = parted_at(a, b)
+    depth = common_depth(a, b)
     common = {_identity(g) for g in held_by(program, b)}
     # A frame that both share holds both.
     return [g for g in held_by(program, a, depth) if _identity(g) not in common]
@@ -140,7 +140,7 @@ def apart(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
 
 def passed_by(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
     """Early exits before the lines of `a` by which `b` may have gone where it is, innermost first."""
-    depth = parted_at(a, b)
+    depth = common_depth(a, b)
     found: list[Condition] = []
     for number in range(len(a) - 1, depth - 1, -1):
         at = a[number]

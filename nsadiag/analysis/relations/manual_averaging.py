@@ -1,4 +1,4 @@
-"""Gradients that the job itself averages over its ranks, behind every backward."""
+"""Gradients that the job averages over its ranks by itself, after each backward."""
 
 from __future__ import annotations
 

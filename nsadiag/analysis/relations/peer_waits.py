@@ -80,7 +80,7 @@ def _stays(case: Case) -> tuple[Stay, ...]:
 
 
 def peer_waits(case: Case) -> PeerWaits:
-    """The waits of all ranks that left a black box."""
+    """The waits of all ranks that left a recording."""
     found: dict[int, PeerWait] = {}
     for wait in case.once(completed_waits):
         before = found.get(wait.rank, _none_of(wait.rank))

@@ -43,7 +43,7 @@ class Wait:
 
 
 def is_still(cell: CellEvidence) -> bool:
-    """Whether the last look found that nothing moved any more."""
+    """Whether the last snapshot found that nothing moved any more."""
     looks = cell.watch.looks
     return bool(looks) and looks[-1].judgement == "still"
 
@@ -63,7 +63,7 @@ def ran_together(cell: CellEvidence) -> bool:
 
 
 def is_suspended(cell: CellEvidence) -> bool:
-    """Whether the last look found every rank stopped by a signal: what suspends a whole job is outside it."""
+    """Whether the last snapshot found every rank stopped by a signal: what suspends a whole job is outside it."""
     last = cell.watch.last_look
     return last is not None and bool(last.motions) and all(motion.stopped for motion in last.motions)
 

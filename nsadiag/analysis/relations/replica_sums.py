@@ -140,7 +140,7 @@ def summed(cell: CellEvidence) -> dict[str, int]:
 
 
 def _in_step(moments: list[tuple[Any, pd.DataFrame]], moment: tuple[Any, pd.DataFrame]) -> bool:
-    """Whether equal numbers of own steps are one moment there: all ranks have issued the same collectives since the first look.
+    """Whether equal numbers of own steps are one moment there: all ranks have issued the same collectives since the first snapshot.
 
     Or more of them by a backward more: that is a step which a rank left out. What older recordings do not say is so.
     """

@@ -16,7 +16,7 @@ from nsadiag.evidence.documents.communicators import Communicator, NcclStatus
 from nsadiag.evidence.records import PeerWait
 from nsadiag.evidence.spans import spans
 
-SOME_BYTES = 64 * 1024  # read or written between two looks; a thread that only listens has a few hundred
+SOME_BYTES = 64 * 1024  # read or written between two snapshots; a thread that only listens has a few hundred
 MANY_TIMES = 2.0  # of the longest wait before: from here on the ratio is worth a word
 
 Counts = dict[tuple[str, int, str], int]  # by communicator, rank in it, and operation
@@ -37,7 +37,7 @@ def was_cut_off(cell: CellEvidence) -> bool:
 
 
 def paces(case: Case) -> Mapping[int, Pace]:
-    """By rank, of those that left a black box."""
+    """By rank, of those that left a recording."""
     return {rank.rank: pace_of(case.cell, rank) for rank in case.cell.ranks if len(rank.recording.events)}
 
 

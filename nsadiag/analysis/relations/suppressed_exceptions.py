@@ -1,4 +1,4 @@
-"""Exceptions that did not end their rank, and what became of the rank after: it went on without its part of a step."""
+"""Exceptions that did not end their rank, after which it continued without its part of a step."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _is_transfer(event: Event) -> bool:
 
 
 class Timelines:
-    """Timelines of all ranks that left a black box."""
+    """Timelines of all ranks that left a recording."""
 
     def __init__(self, ranks: tuple[RankEvidence, ...]) -> None:
         self.events = {r.rank: found for r in ranks if (found := timeline_of(r))}

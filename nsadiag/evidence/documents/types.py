@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nsadiag.evidence.documents import training
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Cause, Leaving, Raised, SentSignal
@@ -33,25 +34,6 @@ from nsadiag.evidence.documents.shapes import (
     table,
     text,
     whole,
-)
-from nsadiag.evidence.documents.training import (
-    Graph,
-    Loader,
-    Missing,
-    MissingNow,
-    ModelInput,
-    Observed,
-    Recomputed,
-    Registered,
-    Sample,
-    Settings,
-    StartedThread,
-    Sums,
-    Unheld,
-    Unit,
-    Unwaited,
-    Wrap,
-    WrappedModel,
 )
 from nsadiag.evidence.documents.values import row_of, rows_of, value_of
 from nsadiag.evidence.documents.watch import End, Watch
@@ -213,17 +195,17 @@ DOCUMENTS: dict[str, Shape] = {
     "bisect.json": BISECTION,
     "cell.json": CELL,
     "clock.json": record({}, {"mono_offset_ns": whole, "wall_offset_ns": whole, "rtt_ns": whole}),
-    "ddp.json": rows(row_of(WrappedModel)),
+    "ddp.json": rows(row_of(training.WrappedModel)),
     "ends.json": table(row_of(End), key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
     "exception.json": EXCEPTION,
     "fr.json": DUMP,
     "gaps.json": rows(row_of(Gap)),
     "gpu.json": GPUS,
-    "graph.json": row_of(Graph),
+    "graph.json": row_of(training.Graph),
     "index.json": table(text),
     "job.json": record({}, {"id": maybe(either(text, count))}),
     "leaving.json": row_of(Leaving, handling=maybe(EXCEPTION)),
-    "loaders.json": rows(row_of(Loader)),
+    "loaders.json": rows(row_of(training.Loader)),
     "meta.json": row_of(Meta),
     "oom.json": row_of(OomReport),
     "parity.json": row_of(ControlComparison),
@@ -232,33 +214,33 @@ DOCUMENTS: dict[str, Shape] = {
     "py_spy.json": rows(row_of(PythonThread)),
     "recorded_gradients.json": TEXTS,
     "run.json": RUN,
-    "settings.json": row_of(Settings, model=MODEL, optimizer=maybe(OPTIMIZER)),
+    "settings.json": row_of(training.Settings, model=MODEL, optimizer=maybe(OPTIMIZER)),
     "shrink.json": SHRINKING,
     "tasks.json": rows(row_of(Task)),
-    "ungraded.json": row_of(MissingNow),
-    "units.json": rows(row_of(Unit)),
+    "ungraded.json": row_of(training.MissingNow),
+    "units.json": rows(row_of(training.Unit)),
     "verdict.json": VERDICT,
     "watch.json": row_of(Watch),
-    "wraps.json": rows(row_of(Wrap)),
+    "wraps.json": rows(row_of(training.Wrap)),
 }  # fmt: skip
 LINES: dict[str, Shape] = {
-    "evaluated.jsonl": row_of(Sums),
+    "evaluated.jsonl": row_of(training.Sums),
     "gaps.jsonl": record({"gap": text}),
-    "given.jsonl": row_of(ModelInput),
+    "given.jsonl": row_of(training.ModelInput),
     "names.jsonl": record({"id": count, "name": text}),
     "parity.jsonl": row_of(FirstStep),
-    "piles.jsonl": row_of(Registered),
+    "piles.jsonl": row_of(training.Registered),
     "raised.jsonl": EXCEPTION,
-    "recomputed.jsonl": row_of(Recomputed),
-    "replicas.jsonl": row_of(Sums),
-    "samples.jsonl": row_of(Sample),
+    "recomputed.jsonl": row_of(training.Recomputed),
+    "replicas.jsonl": row_of(training.Sums),
+    "samples.jsonl": row_of(training.Sample),
     "signals.jsonl": row_of(SentSignal),
-    "threads.jsonl": row_of(StartedThread),
-    "ungraded.jsonl": row_of(Missing),
-    "unheld.jsonl": row_of(Unheld),
-    "invariants.jsonl": row_of(Observed),
+    "threads.jsonl": row_of(training.StartedThread),
+    "ungraded.jsonl": row_of(training.Missing),
+    "unheld.jsonl": row_of(training.Unheld),
+    "invariants.jsonl": row_of(training.Observed),
     "unnamed.jsonl": EXCEPTION,
-    "unwaited.jsonl": row_of(Unwaited),
+    "unwaited.jsonl": row_of(training.Unwaited),
 }  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""One pattern of source a file: what single rules and candidates look for."""
+"""Patterns of source that single rules and candidates look for, one a file."""

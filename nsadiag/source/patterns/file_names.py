@@ -1,4 +1,4 @@
-"""Parts of files' names in the source: what a loop asks for, and what a line would have made."""
+"""File names in the source: those that a loop polls for, and those that a line would have created."""
 
 from __future__ import annotations
 

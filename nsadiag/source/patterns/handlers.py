@@ -1,4 +1,4 @@
-"""Exception handlers and clean-ups of the user's: what they swallow, what they let through."""
+"""Exception handlers and clean-ups of the user's: the exceptions that they suppress or pass on."""
 
 from __future__ import annotations
 

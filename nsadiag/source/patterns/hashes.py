@@ -1,4 +1,4 @@
-"""Hashes of texts, which Python salts anew in every process, and what is made of them."""
+"""Uses of `hash()` of a text, which Python salts anew in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A logger's level, which is given at one place and asked for at another: what of it differs between ranks."""
+"""Levels of loggers that differ between ranks, and the calls that ask for them."""
 
 from __future__ import annotations
 

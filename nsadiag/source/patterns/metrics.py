@@ -1,4 +1,4 @@
-"""Metrics that the user's code logs to a framework by name, and objects of the framework's that watch one."""
+"""Metrics that the user's code logs to a framework by name, and callbacks of the framework that watch one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line that puts what a loop iterates over into an order, which may be another on each rank."""
+"""The line that orders the collection of a loop, possibly differently on each rank."""
 
 from __future__ import annotations
 

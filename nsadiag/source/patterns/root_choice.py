@@ -1,4 +1,4 @@
-"""The origin of a collective's root: back from the call, through names and what functions return."""
+"""The origin of a collective's root: from the call back through names and returned values."""
 
 from __future__ import annotations
 

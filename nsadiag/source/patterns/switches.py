@@ -1,4 +1,4 @@
-"""The question whose answer is given to a switch: behind the name, the parameter or the helper that hands it on."""
+"""The condition that decides a gradient-sync switch, through names, parameters and helpers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timer that a job has set for itself, whose signal ends a process that does not handle it."""
+"""Timers that a job sets for itself, whose signal ends a process that does not handle it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generators of candidates, by what the sides of a divergence did differently; their order decides between equals alone."""
+"""Generators of candidates, by what the sides of a divergence did differently; their order breaks ties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches in which some ranks wait now and others are not: on the rank, on what was put into a collection behind one, on data."""
+"""Branches in which some ranks wait and others do not: on the rank, on a collection filled by rank, on data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.trips import call_on_the_way, went_round_less
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import apart, is_in, parted_at, passed_by
+from nsadiag.analysis.relations.call_paths import apart, common_depth, is_in, passed_by
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.source.control import Condition
 from nsadiag.source.iterables import Filling, fillings, ways_in
@@ -173,7 +173,7 @@ def _on_data(context: Context, waiting: int, other: int) -> Condition | None:
     # Of a rank that is gone nothing says which of these conditions it met last.
     if not inside or not outside or not context.waits_for_peers(other):
         return None
-    if context.timelines.was_at(other, inside[-1]) or parted_at(inside, outside) == 0:
+    if context.timelines.was_at(other, inside[-1]) or common_depth(inside, outside) == 0:
         return None
     around = apart(context.program, inside, outside)
     # By stacks alone nobody can tell on what a loop was left.

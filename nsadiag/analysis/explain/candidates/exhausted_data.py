@@ -1,4 +1,4 @@
-"""Data that ended on one rank first, where a framework's loop asks for them and no line of the user's shows it."""
+"""Data that ran out on one rank first, in a framework's loop that no line of the user's shows."""
 
 from __future__ import annotations
 

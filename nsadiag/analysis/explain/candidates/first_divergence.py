@@ -1,4 +1,4 @@
-"""The first iteration in which ranks did not do the same: the loop or branch that led some of them elsewhere, before it showed."""
+"""The first iteration in which ranks did not do the same, and the loop or branch that led some of them elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A metric that is logged to a framework on one rank alone, and an object of the framework's that watches it there, with a collective."""
+"""A metric that is logged to a framework on one rank only, where a callback that watches it issues a collective."""
 
 from __future__ import annotations
 

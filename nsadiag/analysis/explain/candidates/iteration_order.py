@@ -1,4 +1,4 @@
-"""Loops whose one line leads each rank to another call: what they go over is ordered otherwise."""
+"""Loops over a collection that is ordered differently on each rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import apart, held_by, parted_at, passed_by
+from nsadiag.analysis.relations.call_paths import apart, common_depth, held_by, passed_by
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
@@ -81,7 +81,7 @@ def _loop_of_both(
     if not all(t.place and context.timelines.was_at(r, t.place) for r in everyone for t in (own, theirs)):
         return None
     a, b = _way_to(context, found.guilty, own), _way_to(context, found.others, theirs)
-    depth = parted_at(a, b)
+    depth = common_depth(a, b)
     if depth == min(len(a), len(b)):
         return None
     loops = [g for g in held_by(context.program, a[:depth]) if g.is_loop and not context.anchored_in(g)]

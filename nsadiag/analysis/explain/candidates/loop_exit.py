@@ -1,4 +1,4 @@
-"""Loops that some ranks have left while others still wait in them: the data ran out, or something made them leave."""
+"""Loops that some ranks have left while others still wait in them: their data ran out, or a condition ended them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _is_over_inputs(context: Context, loop: Condition, inside: CallPath) -> bool
     """Whether any rank asked for a batch in the loop, or ran a model: else it goes over metrics, parameters, names, or tasks."""
     events = (t for mine in context.timelines.events.values() for t in mine)
     places = {t.at: t.place for t in events if t.kind in (EventKind.DATA, EventKind.FORWARD)}.values()
-    # Without any black box nothing speaks against it.
+    # Without any recording nothing speaks against it.
     takes = not places or any(loop.holds(p) for at in places if at for p in context.call_paths.to(at))
     return takes and not runs_its_items(context.program, loop, inside)
 
@@ -173,7 +173,7 @@ def _where_it_left(context: Context, loop: Condition, left: int) -> Place | None
 
 def _iterations_begun(context: Context, loop: Condition, ranks: tuple[int, ...]) -> dict[int, int]:
     """By rank, where the training is in the loop: of a loop within an iteration their number says nothing."""
-    # A job that was attached to has no black box, and what no black box says is not zero.
+    # A job that was attached to has no recording, and what no recording says is not zero.
     known = context.anchored_in(loop) and all(context.timelines.events.get(r) for r in ranks)
     return {r: context.timelines.count(r) for r in ranks} if known else {}
 

@@ -1,4 +1,4 @@
-"""Rounds of the training loop in which one rank did no step: its counter went on, and led it away from its peers later.
+"""Iterations of the training loop in which one rank did no step: its counter advanced, and later led it away from its peers.
 
 Nothing is recorded of such a round: an `except` around the step, or a condition before it, let the rank go on
 before the model was called. What tells of it is where the rank came to next, fewer steps after the last time than ever.

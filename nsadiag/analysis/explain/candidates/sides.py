@@ -1,4 +1,4 @@
-"""The side of two equal ones that strayed, where the first divergence alone would blame the wrong one."""
+"""The side that left the common course, where two sides are equally large and the first divergence would blame the wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line of the user's that told a framework to end the training on some ranks, while the others trained on."""
+"""Stop flags of frameworks: a line of the user's that ends the training on some ranks only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FSDP units that ranks gather or reduce in another order, or not at all, within one iteration."""
+"""FSDP units that ranks gather or reduce in different orders, or not at all, within one iteration."""
 
 from __future__ import annotations
 

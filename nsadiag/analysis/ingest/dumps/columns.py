@@ -1,4 +1,4 @@
-"""Columns kept of one rank's dump while all ranks are compared: per process group one number a collective."""
+"""Columns of one rank's dump: per process group, one checksum for each collective."""
 
 from __future__ import annotations
 

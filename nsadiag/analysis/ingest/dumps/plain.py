@@ -1,4 +1,4 @@
-"""One dump as plain values, and its columns: for every form that the quick reader does not know."""
+"""The restricted unpickler, and the columns of a dump of any form, entry by entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads dumps in processes of their own, whose memory is limited: what a hostile file asks for is refused there."""
+"""Reads dumps in separate processes with limited memory, in which a hostile file can do no harm."""
 
 from __future__ import annotations
 

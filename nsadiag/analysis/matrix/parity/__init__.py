@@ -2,7 +2,7 @@
 
 from nsadiag.analysis.matrix.parity.compare import Comparison, compare
 from nsadiag.analysis.matrix.parity.difference import Difference
-from nsadiag.analysis.matrix.parity.told import document_of, row_of
+from nsadiag.analysis.matrix.parity.document import document_of, row_of
 
 __all__ = [
     "Comparison",

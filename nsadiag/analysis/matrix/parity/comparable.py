@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsadiag.analysis.ingest.first_steps.record import Facts, Parameter, Record
 from nsadiag.analysis.matrix.parity.tolerance import Tolerance, start_tolerance
+from nsadiag.evidence.spans import shortened
 
 SHOWN = 3
 
@@ -27,7 +28,7 @@ def why_not_comparable(cell: Record, control: Record) -> str:
     for here, there, name in ((ours, theirs, "this run"), (theirs, ours, "the control")):
         only = [p for p in here if p not in there]
         if only:
-            return f"only {name} trains {_shown(only)}"
+            return f"only {name} trains {shortened(only, SHOWN)}"
     for name, mine in ours.items():
         refused = _not_one_parameter(mine, theirs[name])
         if refused:
@@ -69,7 +70,3 @@ def why_other_work(a: Facts | None, b: Facts | None, same_world: bool, tolerance
     if difference is None or difference > tolerance.of_unknown_data:
         return "nothing says that they were given the same data, and their losses do not agree closely enough to tell"
     return ""
-
-
-def _shown(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

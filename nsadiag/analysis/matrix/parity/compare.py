@@ -1,4 +1,4 @@
-"""Two runs that should compute the same: do they? Refused where they were not given the same to compute."""
+"""Comparison of two runs that should compute the same; refused where their inputs differ."""
 
 from __future__ import annotations
 

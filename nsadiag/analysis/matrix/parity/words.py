@@ -9,8 +9,8 @@ from statistics import median
 
 from nsadiag.analysis.matrix.parity.compare import Comparison
 from nsadiag.analysis.matrix.parity.difference import Difference
+from nsadiag.evidence.spans import shortened
 
-SHOWN = 4
 ALIKE = 0.02  # factors this close to each other are one factor
 NUMBERED = re.compile(r"^((?:[^.]+\.)*?[^.\d][^.]*)\.(\d+)\.(.+)$")
 
@@ -29,7 +29,7 @@ def summary_of(found: Comparison, control: str) -> str:
         cut = [d.parameter for d in found.differing if d.nothing]
         left = count - len(cut)
         others = f"; {left} {'other differs' if left == 1 else 'others differ'}, too" if left else ""
-        return f"No gradient reaches {_some(cut)} {after}, and one does in {control}, which should compute the same{others}."
+        return f"No gradient reaches {shortened(cut)} {after}, and one does in {control}, which should compute the same{others}."
     if found.what == "clipping":
         return f"Clipping left other gradients than in {control}: they agree before it, and differ after it ({after})."
     if found.what == "update":
@@ -77,7 +77,7 @@ def scope(found: Comparison) -> str:
     told = [f"all of {_ranges(whole)}"] if whole else []
     if part:
         named = [d.parameter for d in found.differing if _group(d.parameter) in part]
-        told.append(_some(named))
+        told.append(shortened(named))
     if none:
         told.append(f"none of {_ranges(none)}")
     text = "; ".join(told)
@@ -102,7 +102,7 @@ def _ranges(groups: list[str]) -> str:
     told = []
     for stem, members in numbers.items():
         told += [f"{stem}.{run}" for run in _runs(sorted(members))] if members else [stem]
-    return _some(told)
+    return shortened(told)
 
 
 def _runs(numbers: list[int]) -> list[str]:
@@ -148,11 +148,7 @@ def size(difference: Difference) -> str:
 
 
 def _names(differing: tuple[Difference, ...]) -> str:
-    return _some([d.parameter for d in differing])
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return shortened([d.parameter for d in differing])
 
 
 def _have(count: int) -> str:

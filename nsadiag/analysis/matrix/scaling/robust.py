@@ -1,4 +1,4 @@
-"""Least squares that a few wild points do not carry away, and how sure it may be."""
+"""Robust least squares, with the uncertainty of its predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scaling` of matrix.json: measured against predicted, how the cost grows, and which cells are far off."""
+"""`scaling` of matrix.json: measured against predicted, how the cost grows, and which cells are outliers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = {
 FAR_OFF = 2.5
 LEAST_FACTOR = 1.5
 LEAST_FREE = 3
-# Where two cells alone share a setting, each is far off by the other: nobody can tell which of them is.
+# Where two cells alone share a setting, each is an outlier beside the other: nobody can tell which of them is.
 MOST_LEVERAGE = 0.6
 # What nobody would call a difference, whatever the factor.
 LEAST_DIFFERENCE = {"step_s": 0.005, "run_s": 1.0, "peak_rss_mib": 64.0, "peak_device_mib": 64.0}
@@ -51,7 +51,7 @@ def summary(points: Sequence[Point]) -> Row:
 
 
 def _cut_short(points: Sequence[Point]) -> list[Row]:
-    """Cells that ran out of time where the others foretell that they would: too little time is no hang."""
+    """Cells that ran out of time where the others predict that they would: too little time is no hang."""
     model, found = fit_model(points, "run_s"), list[Row]()
     for point in points:
         told = model.predict(point) if model and point.cut_short_s else None

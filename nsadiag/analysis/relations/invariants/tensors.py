@@ -85,7 +85,7 @@ def _spread(size: int, most: int) -> int:
 
 
 def timeline(looks: tuple[Look, ...], key: Key) -> list[tuple[int, dict[int, Checksum]]]:
-    """A parameter at each look that had it."""
+    """A parameter at each snapshot that had it."""
     return [(look.step, look.held[key]) for look in looks if key in look.held]
 
 
@@ -101,6 +101,6 @@ def kept_equal(at: list[tuple[int, dict[int, Checksum]]]) -> int:
 
 
 def has_moved(at: list[tuple[int, dict[int, Checksum]]]) -> int:
-    """Number of changes from one look to the next, on the first rank."""
+    """Number of changes from one snapshot to the next, on the first rank."""
     exact = [next(iter(values.values())).exact for _, values in at]
     return sum(one != other for one, other in itertools.pairwise(exact))

@@ -1,4 +1,4 @@
-"""Sends and the receives that are theirs: the nth from one rank to another with a tag is met by the nth there."""
+"""Sends and receives in pairs: the nth send from one rank to another with a tag matches the nth receive there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that were waited for and never sent, because the sender came to its end first."""
+"""Messages that a rank waits for and that were never sent, because the sender ended first."""
 
 from __future__ import annotations
 

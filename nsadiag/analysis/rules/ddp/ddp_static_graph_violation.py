@@ -13,7 +13,6 @@ from nsadiag.analysis.facts.parameters import (
     Change,
     branch_around,
     changed_after,
-    shown,
     unused_in,
     without_gradient,
 )
@@ -23,6 +22,7 @@ from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import NOT_RAISED, Cause
 from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.spans import shortened
 
 CHANGED = re.compile(
     r"training graph has changed in this iteration|not compatible with static_graph", re.IGNORECASE
@@ -56,7 +56,7 @@ def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
     row = changed_after(rank, 1)
     step = row.step if row else rank.end.steps
     branch = branch_around(case.cell, rank, names)
-    what = shown(names) or "some parameters"
+    what = shortened(names) or "some parameters"
     yield Draft(
         outcome=hung_or_crashed(case.cell),
         strength=Strength.CONCLUSIVE,
@@ -79,7 +79,7 @@ def _evidence(
 ) -> Iterator[tuple[str, str]]:
     yield exception.message.splitlines()[0][:300], f"{rank.source}/exception.json"
     if row:
-        yield f"from step {row.step} on {shown(names)} {how}", f"{rank.source}/ungraded.jsonl"
+        yield f"from step {row.step} on {shortened(names)} {how}", f"{rank.source}/ungraded.jsonl"
     if any(model.has("static_graph") for model in rank.ddp):
         yield "the model was wrapped with static_graph=True", f"{rank.source}/ddp.json"
     if branch:

@@ -11,7 +11,6 @@ from nsadiag.analysis.facts.exceptions import first_of, is_of_a_collective, plac
 from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.facts.parameters import (
     branch_around,
-    shown,
     unused_in,
     without_gradient,
     without_gradient_now,
@@ -24,6 +23,7 @@ from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
+from nsadiag.evidence.spans import shortened
 
 UNFINISHED = "Expected to have finished reduction in the prior iteration"
 # Lightning's own message, without the parameters, which replaces DDP's.
@@ -77,10 +77,10 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
     ranks = "every rank" if everywhere else named(cell, guilty)
     evidence = {f"DDP: {UNFINISHED}": f"{rank.source}/exception.json"}
     if unused:
-        evidence[f"no gradient arrived for {shown(unused)}"] = f"{rank.source}/{told_by}"
+        evidence[f"no gradient arrived for {shortened(unused)}"] = f"{rank.source}/{told_by}"
     return Draft(
         strength=Strength.CONCLUSIVE,
-        summary=f"On {ranks}, {shown(unused) or 'some parameters'} took no part in the previous forward, so DDP never finished reducing.",
+        summary=f"On {ranks}, {shortened(unused) or 'some parameters'} took no part in the previous forward, so DDP never finished reducing.",
         guilty_ranks=guilty,
         blocked_ranks=all_but(cell, guilty),
         where=Where(
@@ -143,7 +143,7 @@ def _at_the_last_optimizer_step(rank: RankEvidence) -> _Without | None:
     if row is None or not names:
         return None
     step = row.step
-    claim = f"at step {step} the optimizer of rank {rank.rank} found no gradient for {shown(names)}"
+    claim = f"at step {step} the optimizer of rank {rank.rank} found no gradient for {shortened(names)}"
     return _Without(names=names, step=step, claim=claim, source=f"{rank.source}/ungraded.jsonl")
 
 
@@ -157,7 +157,7 @@ def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
     names = [n for n in missing[0] if n in known]
     if not names:
         return None
-    claim = f"rank {rank.rank} has finished the backward of step {step}, in which {shown(names)} got no gradient and all its other parameters did"
+    claim = f"rank {rank.rank} has finished the backward of step {step}, in which {shortened(names)} got no gradient and all its other parameters did"
     return _Without(names=names, step=step, claim=claim, source=missing[2])
 
 
@@ -179,7 +179,7 @@ def _unfilled(case: Case, guilty: tuple[int, ...], without: _Without) -> Draft:
     return Draft(
         outcome=hung_or_crashed(case.cell),
         strength=Strength.STRONG,
-        summary=f"On {named(case.cell, guilty)}, {shown(names)} took no part in step {without.step}: DDP's bucket never filled there, and its peers wait for it.",
+        summary=f"On {named(case.cell, guilty)}, {shortened(names)} took no part in step {without.step}: DDP's bucket never filled there, and its peers wait for it.",
         guilty_ranks=guilty,
         blocked_ranks=others,
         where=Where(parameter=names[0], module=_module(names[0]), phase="forward", step=without.step).at(

@@ -1,4 +1,4 @@
-"""All nodes' digests side by side, and the kinds of ranks there are: ranks of one kind are taken for each other."""
+"""The digests of all nodes, and the kinds of ranks in them: ranks of one kind are interchangeable."""
 
 from __future__ import annotations
 

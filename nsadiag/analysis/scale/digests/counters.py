@@ -1,4 +1,4 @@
-"""Numbers of each rank, in columns: how far it is, how fast, and what it did between the two looks."""
+"""Numbers of each rank, in columns: how far it is, how fast, and what it did between the two snapshots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 RECENT = 64  # steps
 PEER = re.compile(r"\b(?:to|from)=(\d+)")
 BEFORE_STEPS = (Kind.FORWARD, Kind.BACKWARD, Kind.GRADIENT)
-# Of a look's motions (agent.stillness.motion.Motion).
+# Of a snapshot's motions (agent.stillness.motion.Motion).
 MOTIONS = (
     "cpu_share", "main_cpu_share", "frames_changed", "io_bytes", "grown_mib", "gpu_pct", "events", "collectives",
     "waits_for_peers",
@@ -44,7 +44,7 @@ def counters_of(rank: RankEvidence, motion: RankMotion | None) -> dict[str, floa
 
 
 def _peer(rank: RankEvidence) -> float | None:
-    """The rank with which it is in the midst of a transfer, by the black box, or else by NCCL's recorder."""
+    """The rank with which it is in the midst of a transfer, by the recording, or else by NCCL's recorder."""
     for event in open_spans(rank.recording):
         found = PEER.search(event.detail) if event.kind == Kind.COLLECTIVE else None
         if found:

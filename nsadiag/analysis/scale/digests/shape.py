@@ -1,4 +1,4 @@
-"""The digest of one look at one node: distinct values once, with the ranks that show them, and counters in columns.
+"""The digest of one snapshot of one node: distinct values once, with the ranks that show them, and counters in columns.
 
 It comes from other machines: whatever is not of this shape is refused.
 """
@@ -43,7 +43,7 @@ class Members:
 
 @dataclass(frozen=True, kw_only=True)
 class Digest:
-    """One look at one node; its second capture has the number `look`, and 0 stands for a job that nobody looked at."""
+    """One snapshot of one node; its second capture has the number `look`, and 0 stands for a job that nobody looked at."""
 
     host: str
     look: int

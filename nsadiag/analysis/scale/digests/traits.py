@@ -40,7 +40,7 @@ LAST_LINES = 40
 
 
 def stack(rank: RankEvidence) -> Any:
-    """The main thread's frames, whether both looks showed the same, and the lines at which other threads stand."""
+    """The main thread's frames, whether both snapshots showed the same, and the lines at which other threads stand."""
     shown = [c for c in rank.captures if c.stacks]
     if not shown:
         return None
@@ -158,7 +158,7 @@ def _state(capture: CaptureEvidence) -> str:
 
 
 def _unsent(rank: RankEvidence) -> int:
-    """Connections on which bytes waited in both looks (analysis.rules.blocked.connections)."""
+    """Connections on which bytes waited in both snapshots (analysis.rules.blocked.connections)."""
     looks = [c.proc.fds.open for c in rank.captures[-2:]]
     waiting = [{(row.local, row.peer) for row in rows if row.unsent} for rows in looks]
     return len(set.intersection(*waiting)) if waiting else 0

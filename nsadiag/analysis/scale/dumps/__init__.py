@@ -1,1 +1,1 @@
-"""Flight-recorder dumps of very many ranks: read as columns, matched as a whole, cut down to those that matter."""
+"""Flight-recorder dumps of very many ranks: matched as a whole, cut down to those that matter."""

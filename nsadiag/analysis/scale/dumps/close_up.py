@@ -1,4 +1,4 @@
-"""From all ranks to the few that tell the story: whoever is waited for, and some of those who wait."""
+"""The few dumps that are read in full: of ranks that others wait for, and of some that wait."""
 
 from __future__ import annotations
 

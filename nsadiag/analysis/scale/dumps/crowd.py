@@ -1,4 +1,4 @@
-"""All ranks' dumps side by side: in which group someone waits, who never came, and who asked for something else."""
+"""The dumps of all ranks side by side: pending collectives, missing ranks, and ranks that issued something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of snapshots of each rank, and whether it moved in between: the most that a verdict from stacks may claim."""
+"""Snapshots of each rank, and whether it moved between them: an upper bound for the strength of a verdict from stacks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Literal
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.records import Strength
 
-Looks = Literal["none", "one", "same", "moved"]
+Movement = Literal["none", "one", "same", "moved"]
 # What nobody looked at twice may be on its way.
-MOST_SURE: dict[Looks, Strength] = {
+STRONGEST: dict[Movement, Strength] = {
     "none": Strength.STRONG,
     "one": Strength.GUESS,
     "same": Strength.STRONG,
     "moved": Strength.GUESS,
 }
-GAPS: dict[Looks, str] = {
+GAPS: dict[Movement, str] = {
     "none": "one snapshot of each rank: nothing shows whether the job still moved when it was taken",
     "one": "one snapshot of each rank: nothing shows whether the job still moved when it was taken",
     "same": "the stacks do not tell how long after one another they were taken",
@@ -23,7 +23,7 @@ GAPS: dict[Looks, str] = {
 }
 
 
-def looks_of(cell: CellEvidence) -> Looks:
+def movement_of(cell: CellEvidence) -> Movement:
     """`same` where each rank that was looked at stood at the same lines twice."""
     seen = [lines for rank in cell.ranks if (lines := _lines(rank))]
     if not seen:

@@ -1,4 +1,4 @@
-"""Explicit statements in logs: ranks missing from a barrier, exit codes, communicators that were never made."""
+"""Findings from explicit statements in logs: ranks missing from a barrier, exit codes, communicators that were never created."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ended_with_code(foreign: Foreign, ranks: tuple[int, ...], code: int) -> Find
         summary=f"{ranks_first(ranks)} was the first to end, with exit code {code}; its traceback is not among these files.",
         guilty_ranks=ranks,
         blocked_ranks=others,
-        evidence=(Evidence(claim=f"the launcher saw exit code {code}", source=foreign.told.launcher),),
+        evidence=(Evidence(claim=f"the launcher saw exit code {code}", source=foreign.statements.launcher),),
         rejected=(
             Rejected(cls="rank_killed", because=f"the launcher saw exit code {code}, and no signal"),
             Rejected(cls="rank_exited_early", because=f"exit code {code} is not that of a clean end"),
