@@ -20,7 +20,7 @@ def control_mismatch(case: Case) -> Iterator[Draft | Declined]:
         return
     parameter = compared.parameter
     yield Draft(
-        strength=Strength.within(compared.confidence or 0.0),
+        strength=Strength.within(compared.confidence) if compared.confidence else Strength.GUESS,
         summary=compared.says or "",
         where=Where(
             parameter=parameter,
