@@ -97,7 +97,7 @@ def compiled(capability: int, shapes: list[Shape]) -> dict[tuple[str, str, str],
     for each in shapes:
         shape = each.name
         for module in (band, choose, gather):
-            module.describable = lambda *tensors, described=each.described: described
+            module.describable = lambda *_, described=each.described, **__: described
         if each.decode:
             decode_step(each)
         elif capability == 90 or not each.described:

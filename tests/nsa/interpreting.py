@@ -49,7 +49,7 @@ def uninitialised_memory_is_nan():
 def take_tiles_by_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Hopper for long rows, with several tiles for few tokens."""
     for module in (band, choose, gather):
-        monkeypatch.setattr(module, "describable", lambda *_: True)
+        monkeypatch.setattr(module, "describable", lambda *_, **__: True)
     for name in ("band_forward_tile", "band_dkv_tile"):
         monkeypatch.setattr(band, name, lambda *_: Tile(32, 32, 4, 2))
 

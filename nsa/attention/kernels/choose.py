@@ -274,7 +274,7 @@ def select(
     n_blocks = n_tiles(past + n_queries, lengths.block, borders)
     per_block = lengths.block // lengths.stride
     keys_per_block = power_of_two(per_block)
-    is_described = per_block == keys_per_block and describable(q, k)
+    is_described = per_block == keys_per_block and describable(q, k, packed=borders is not None)
     tile = tile or selection_tile(padded(dim), q.dtype, keys_per_block, is_described)
     shape = _shape(q, k, lengths, tile, borders, is_described)
     blocks = q.new_empty(batch, kv_heads, n_queries, lengths.count, dtype=torch.int32)
