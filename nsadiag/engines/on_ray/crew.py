@@ -34,6 +34,7 @@ class Crew:
         self._pulses: dict[Any, int] = {}
         self._heard: dict[int, float] = {}
         self._pulsed = 0.0
+        self._felt = 0.0
 
     # -- how far it is ------------------------------------------------------------------------------
 
@@ -97,6 +98,10 @@ class Crew:
         return found
 
     def _feel_pulses(self) -> None:
+        before, self._felt = self._felt, time.monotonic()
+        if self._felt - before > 2 * PULSE_S:
+            # Nobody asked meanwhile: that is no silence of theirs.
+            self._heard = dict.fromkeys(self._heard, self._felt)
         for index, found in self._ready(self._pulses):
             if not isinstance(found, BaseException):
                 self._heard[index] = time.monotonic()
