@@ -71,6 +71,20 @@ def test_a_rank_that_naps_while_it_uploads_is_suspected_and_the_job_lives(jobs: 
     assert [s["withdrawn_s"] is not None for s in watched["suspicions"]] == [True]
 
 
+def test_a_suspicion_is_withdrawn_by_a_rank_that_goes_on_and_ends_at_once(jobs: Jobs) -> None:
+    source = UPLOADS.replace(
+        "        dist.broadcast(x, 0)\n", "        dist.broadcast(x, 0)\n        step == 8 and os._exit(0)\n"
+    )
+    line = ("run", "--out", "run", "--stall-after", "2", "--patience", "auto", "--", *TORCHRUN)
+    run = jobs.run(
+        *line, script(jobs, source.replace("import hashlib", "import os, hashlib")), "60", seconds=240
+    )
+    assert "nsadiag: suspected hang, no progress for" in run.stderr, run.stderr
+    assert "nsadiag: no hang: the job continued after" in run.stderr
+    watched = json.loads((jobs.directory / "run/watch.json").read_text())
+    assert [s["withdrawn_s"] is not None for s in watched["suspicions"]] == [True]
+
+
 def test_a_suspected_hang_counts_once_patience_is_over(jobs: Jobs) -> None:
     line = ("run", "--out", "run", "--stall-after", "2", "--patience", "9", "--", *TORCHRUN)
     run = jobs.run(*line, script(jobs, UPLOADS), "9000", seconds=120)

@@ -91,6 +91,15 @@ Patience = Annotated[
         rich_help_panel="Hangs",
     ),
 ]
+RestartOn = Annotated[
+    str | None,
+    typer.Option(
+        "--restart-on",
+        metavar="retry=N",
+        help="Start the job again, at most N times, after a verdict whose action is retry",
+        rich_help_panel="Hangs",
+    ),
+]
 Probes = Annotated[
     str,
     typer.Option(
@@ -184,6 +193,7 @@ def run(
     stall_after: StallAfter = "auto",
     patience: Patience = "auto",
     on_hang: OnHang = "stop",
+    restart_on: RestartOn = None,
     probes: Probes = "light",
     notify: Notify = None,
     metrics: Metrics = None,
@@ -230,9 +240,10 @@ def run(
         metrics=metrics, passthrough=passthrough, with_locals=with_locals, cuda_core=cuda_core, ring=ring,  # type: ignore[arg-type]
         die_with_me=die_with_me, log_limit_mib=log_limit, force=force, silent=silent, quiet_stdout=as_json,
     )  # fmt: skip
+    restarts = _restarts(restart_on, alone=place is None and not on_ray)
     if on_ray:
         _run_on_ray(request, nnodes or 1, wait, as_json=as_json, verbose=verbose, **cluster)
-    _run(request, place, as_json=as_json, verbose=verbose)
+    _run(request, place, restarts, as_json=as_json, verbose=verbose)
 
 
 def _run_on_ray(
@@ -279,11 +290,19 @@ def _check_choices(on_hang: str, ring: str) -> None:
         raise UsageError(f"--ring is {ring!r}", "choose auto, disk or memory")
 
 
-def _run(request: RunRequest, place: Place | None, *, as_json: bool, verbose: bool) -> None:
-    if place is None:
-        from nsadiag.commands.run import run_once
+def _restarts(restart_on: str | None, *, alone: bool) -> int:
+    from nsadiag.commands.experiments.restart import restarts_of
 
-        result = run_once(request)
+    if restart_on is not None and not alone:
+        raise UsageError("--restart-on on several nodes", "it restarts jobs of one machine; leave it out")
+    return 0 if restart_on is None else restarts_of(restart_on)
+
+
+def _run(request: RunRequest, place: Place | None, restarts: int, *, as_json: bool, verbose: bool) -> None:
+    if place is None:
+        from nsadiag.commands.experiments.restart import run_again
+
+        result = run_again(request, restarts)
         with _last_word(result.exit_code if request.passthrough else None):
             if result.failure is not None:
                 raise result.failure

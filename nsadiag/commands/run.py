@@ -50,6 +50,7 @@ class RunRequest:
     cuda_core: bool = False
     ring: Choice = "auto"
     die_with_me: bool = False
+    attempt: int = 1
     log_limit_mib: float = 0.0  # of each log; 0: none
     notify: str | None = None  # an address or a command
     metrics: Path | None = None
@@ -65,6 +66,7 @@ class RunResult:
     verdict: Verdict | None
     exit_code: int
     failure: Exception | None = None
+    left_running: bool = False
 
 
 def run_once(request: RunRequest) -> RunResult:
@@ -74,7 +76,8 @@ def run_once(request: RunRequest) -> RunResult:
         notify.check(request.notify)
     if request.metrics:
         metrics.check(request.metrics)
-    run = output.prepare(request.out, name_of(request.command), force=request.force)
+    attempt = f"-attempt{request.attempt}" if request.attempt > 1 else ""
+    run = output.prepare(request.out, name_of(request.command) + attempt, force=request.force)
     kept.start()
     about = begin(run, request)
     follow = Follow()
@@ -156,10 +159,11 @@ def judged(
     follow.finish()
     if verdict:
         tell(request, run, verdict)
-    if request.log_limit_mib and watch is not None and not watch.left_running:
+    left = watch is not None and watch.left_running
+    if request.log_limit_mib and watch is not None and not left:
         close_holes(logs_of(run))
     code = EXIT_INTERRUPTED if interrupted else exit_code(verdict, watch, passthrough=request.passthrough)
-    return RunResult(directory=run.path, verdict=verdict, exit_code=code, failure=failure)
+    return RunResult(directory=run.path, verdict=verdict, exit_code=code, failure=failure, left_running=left)
 
 
 def logs_of(run: RunDir) -> list[Path]:
@@ -185,6 +189,7 @@ def begin(run: RunDir, request: RunRequest) -> dict[str, Any]:
         "name": name_of(request.command),
         "command": request.command,
         "started_at": output.now(),
+        **({"attempt": request.attempt} if request.attempt > 1 else {}),
     }
     output.write_run(run, **about)
     return about

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import multiprocessing
 import multiprocessing.util
 import os
 import runpy
@@ -28,6 +29,8 @@ def run_rank(request: dict[str, Any]) -> None:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.orig_argv = [sys.executable, *request["argv"]]
+    # The fork server has handed down its own, with which a loader's workers would have to be pickled.
+    multiprocessing.set_start_method(None, force=True)
     output.redirect_to_files(RunDir(path=Path(request["env"]["NSADIAG_RUN_DIR"])).rank(rank))
     startup.attach_to_warm_process(rank, world_size)
     code = _execute(request["argv"])

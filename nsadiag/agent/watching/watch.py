@@ -247,7 +247,8 @@ class Watch:
                     rank.end = end
                     self._discovery.look_everywhere()
             if self._ending_since_ns is None:
-                self._suspicion = None  # neither borne out nor withdrawn: another silence begins
+                self._feel_pulses()  # a rank that went on and ended since then withdraws it
+                self._suspicion = None  # else neither borne out nor withdrawn: another silence begins
                 self._progress()
 
     # -- a closer look ----------------------------------------------------------------------------

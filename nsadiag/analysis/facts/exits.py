@@ -23,6 +23,8 @@ MISMATCH = re.compile(
     r"|message truncated : receiv|mismatch in collective sizes|Mismatched collective detected",
     re.IGNORECASE,
 )
+# torchrun, of a rank that had ended so (SIGINT, SIGTERM) before it sent a signal to the others.
+SEEN_FIRST = re.compile(r"failed \(exitcode: -(?:2|15)\) local_rank: \d+ \(pid: (\d+)\)")
 # Ends are seen by looking again and again: of two so near, either may have been first.
 TOGETHER_S = 0.5
 HELD_BACK_NS = 60 * 1_000_000_000
@@ -48,9 +50,18 @@ def breaks(cell: CellEvidence) -> list[Break]:
     # Launchers end the ranks that are left by SIGTERM: unless it is the first thing that happened at all.
     if found and found[0].kind == "killed" and not _gave_up_waiting(found[0].rank):
         found[0] = dataclasses.replace(found[0], follows_a_peer=False)
-    if found and _is_the_worlds(found):
+    if all(b.follows_a_peer for b in found) and any(_launcher_saw_first(cell, b) for b in found):
+        # A peer hears of a death at once, by its connection; we see it later.
+        found = [dataclasses.replace(b, follows_a_peer=not _launcher_saw_first(cell, b)) for b in found]
+    elif found and _is_the_worlds(found):
         found[0] = dataclasses.replace(found[0], follows_a_peer=False)
     return found
+
+
+def _launcher_saw_first(cell: CellEvidence, one: Break) -> bool:
+    """Whether somebody else than the launcher ended that rank by a signal, as the launcher itself says."""
+    pids = {int(pid) for pid in SEEN_FIRST.findall(cell.launcher_stderr)}
+    return one.kind == "killed" and one.rank.meta.pid in pids
 
 
 def _is_the_worlds(found: list[Break]) -> bool:
@@ -89,7 +100,8 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
             hidden = rank.exception.hidden
             follows = follows_a_peer(first_of(rank.exception)) or bool(hidden and follows_a_peer(hidden))
             found.append(Break(rank=rank, kind="exception", t_s=t_s, follows_a_peer=follows))
-    if end.signal and not end.by_us and not end.clean:
+    # Python runs its exit handlers before it ends itself by the SIGINT that it was sent.
+    if end.signal and not end.by_us and (not end.clean or end.signal == signal.SIGINT):
         follows = end.signal == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
         found.append(Break(rank=rank, kind="killed", t_s=end.t_s or 0.0, follows_a_peer=follows))
     elif end.t_s is not None and not end.by_us and not found and not _died_of_it(rank):
