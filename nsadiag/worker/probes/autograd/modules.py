@@ -83,7 +83,7 @@ def _leave(name: int, nested: int, output: Any) -> None:
 def _first_tensor(output: Any) -> torch.Tensor | None:
     """One tensor of what a module returned: alone, in a sequence, in a mapping."""
     if is_a(output, torch.Tensor):
-        return output  # type: ignore[no-any-return]
+        return output
     return next((v for v in items_of(output) if is_a(v, torch.Tensor) and v.grad_fn is not None), None)
 
 
