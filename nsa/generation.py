@@ -26,7 +26,7 @@ class Decoder(Protocol):
 
 
 class Sampling(NamedTuple):
-    """How a token is drawn from the logits; temperature 0 takes the most probable one."""
+    """The way a token is drawn from the logits; temperature 0 takes the most probable one."""
 
     temperature: float = 1.0
     generator: torch.Generator | None = None

@@ -19,7 +19,7 @@ class Frame(TypedDict, total=False):
 
 
 class _Named(TypedDict):
-    """What every entry of torch 2.4 and later has."""
+    """Keys of every entry since torch 2.4."""
 
     process_group: Sequence[str]  # name, description
     collective_seq_id: int

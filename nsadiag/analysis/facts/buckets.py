@@ -142,7 +142,7 @@ def elements_of(sizes: list[list[int]] | None) -> int:
 
 
 def _reduced(elements: int, reductions: list[tuple[int, bool]] | None) -> tuple[bool | None, bool | None]:
-    """Whether the bucket was issued, and is reduced. Takes the bucket's own out of the list: buckets of one size are reduced in order."""
+    """State of a bucket: issued, and reduced. Takes its reduction out of the list, since buckets of one size are reduced in order."""
     if reductions is None:
         return None, None
     for position, (size, over) in enumerate(reductions):

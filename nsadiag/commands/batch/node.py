@@ -76,7 +76,7 @@ def main(spec: str, directory: str, about: str, pools: Pools) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What this agent is to run its part of."""
+    """One launcher line, of which this agent runs the part of its node."""
 
     run: RunDir
     matrix: Matrix

@@ -68,7 +68,7 @@ def _read(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
 
 @contextlib.contextmanager
 def _surroundings(env: Mapping[str, str], log: Path) -> Any:
-    """Of one job: its variables, and its output in its own file."""
+    """Environment variables and log file of one job, for the duration of the block."""
     before = dict(os.environ)
     os.environ.update(env)
     with open_private(log, "ab") as file:

@@ -239,7 +239,7 @@ class Batched:
 
 
 def _reasons(states: Iterable[JobState]) -> Counter[tuple[Phase, str]]:
-    """Why jobs wait, each with how many; and what the scheduler says where it does not answer."""
+    """Reasons for which jobs wait, with counts; the scheduler's own words where it does not answer."""
     # Before it was first thought about, a job has the reason None.
     told = ((s.phase, s.words) for s in states if s.words not in ("", "None"))
     return Counter(reason for reason in told if reason[0] in ("pending", "untold"))

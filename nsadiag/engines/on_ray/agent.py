@@ -44,7 +44,7 @@ class Agent:
         self._answers.put(None)
 
     def place(self) -> dict[str, Any]:
-        """Where this is; that it answers says that the node is alive."""
+        """Host and free port of this node; an answer shows that the node is alive."""
         with socket.socket() as probe:
             probe.bind((self._address, 0))
             return {"host": platform.node(), "address": self._address, "port": probe.getsockname()[1]}

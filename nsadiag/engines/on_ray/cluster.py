@@ -57,7 +57,7 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None) -> Any:
 
 
 def why_waiting(ray: Any, shape: Shape) -> str:
-    """Why no placement group of this shape could be made yet; empty where Ray has only not come to it."""
+    """The reason for which no placement group of this shape exists yet; empty where Ray has merely not scheduled it."""
     totals = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     large = sum(_has(total, shape) for total in totals.values())
     if large < shape.nodes:

@@ -84,7 +84,7 @@ class Crew:
             self.state = "free"
 
     def _ready(self, waited: dict[Any, int]) -> list[tuple[int, Any]]:
-        """What has come of it, by node: a value, or the exception that it ended with."""
+        """Results by node: a value, or the exception that the call raised."""
         if not waited:
             return []
         ready, _ = self._ray.wait(list(waited), num_returns=len(waited), timeout=0)
@@ -182,7 +182,7 @@ def _spelled(first: int, count: int) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Why a node's actor answers no more, in few words."""
+    """The reason for which a node's actor no longer answers, in a few words."""
     kind = type(error).__name__
     if kind == "ActorUnavailableError":
         return "the connection to it broke"

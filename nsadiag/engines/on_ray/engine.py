@@ -124,7 +124,7 @@ class Ray(BatchEngine):
         self._see_off()
 
     def _ask_for_more(self) -> None:
-        """Of each shape one crew is waited for, and one in all where the user limits how many there are."""
+        """Request one crew for each shape that waits, or a single one where the user limits their number."""
         module = {self._shape(job.task): job.task.module for job in reversed(self._waiting)}
         for shape in dict.fromkeys(self._shape(job.task) for job in self._waiting):
             awaited = [crew.shape for crew in self._crews if crew.state in ("asked", "coming")]
@@ -153,7 +153,7 @@ class Ray(BatchEngine):
         return crew.state == "busy" and 0 in crew.lost
 
     def _note_end(self, job: _Job, crew: Crew) -> None:
-        """Why it has ended; of a node that is lost a person is to hear at once."""
+        """Record the reason for a job's end, and report a lost node at once."""
         codes = ", ".join(str(code) for _, code in sorted(crew.codes.items()))
         job.trouble = crew.trouble(job.task.ranks_per_node) if crew.lost else ""
         job.ended = job.trouble or f"its agents ended with {codes or 'nothing said'}"

@@ -1,4 +1,4 @@
-"""What lies on a job's nodes and is wanted here: its output while it runs, and the run directory where nobody shares it."""
+"""Files of a job's nodes, copied to the driver: output while it runs, and the run directory where no disk is shared."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Position = Annotated[Any, either(of(count, count), rows(of(count, count)))]
 
 @dataclass(frozen=True, kw_only=True)
 class StepInput:
-    """What went into a step of this rank."""
+    """Inputs of one step of this rank."""
 
     losses: tuple[Measured | None, ...] = ()  # of each backward; None where it is no number
     backwards: int = 0

@@ -37,7 +37,7 @@ def standard_library_first(before: set[str], *, at_start: bool = False) -> Itera
 
 
 def _preceding() -> list[str]:
-    """Where the program looks before it looks into the standard library: its own folder, PYTHONPATH."""
+    """Folders that precede the standard library on the program's path: its own, and those of PYTHONPATH."""
     found = []
     for entry in sys.path:
         if _is_standard(entry):
@@ -51,7 +51,7 @@ def _is_standard(entry: str) -> bool:
 
 
 def _folder_of_the_program() -> list[str]:
-    """What becomes `sys.path[0]` when the start-up is over."""
+    """The folder that becomes `sys.path[0]` when start-up is over."""
     if getattr(sys.flags, "safe_path", False):
         return []
     words = iter(sys.orig_argv[1:])

@@ -14,7 +14,7 @@ def is_a(value: Any, *kinds: type) -> bool:
 
 
 def items_of(value: Any) -> Iterable[Any]:
-    """What a mapping, list or tuple holds; nothing of anything else."""
+    """Elements of a mapping, list or tuple; none of anything else."""
     if is_a(value, dict):
         return dict.values(value)
     if is_a(value, list):

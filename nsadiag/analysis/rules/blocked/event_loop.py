@@ -172,7 +172,7 @@ def _wait(row: Task, why: str, strength: Strength, source: str) -> LoopWait | No
 
 
 def _why(rows: list[Task], others: list[Task]) -> str:
-    """What became of the tasks that should have woken it."""
+    """The fate of the tasks that should have woken it."""
     failed = [(row, row.failed) for row in rows if row.failed]
     if failed:
         (row, error), more = failed[0], len(failed) - 1

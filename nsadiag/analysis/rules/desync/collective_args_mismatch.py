@@ -112,7 +112,7 @@ def _finding(case: Case, one: Disagreement) -> Draft:
 
 
 def _each(cell: CellEvidence, one: Disagreement) -> str:
-    """What each rank issued, for a sentence."""
+    """The calls of each rank, for a sentence."""
     said: dict[str, list[int]] = {}
     for rank, asked in sorted(one.asked.items()):
         said.setdefault(asked.what, []).append(rank)

@@ -248,7 +248,7 @@ def _survived(case: Case) -> Iterator[Draft]:
 
 
 def _then(swallowed: Swallowed) -> str:
-    """What the rank did afterwards, and what its peers wait for."""
+    """The rank's next action, and the call in which its peers wait."""
     code = swallowed.rank.end.exit_code
     if code is not None and has_left(swallowed.rank):
         return f"and ended with exit code {code}; its peers wait for calls that it never made"
@@ -290,7 +290,7 @@ def _finding(case: Case, found: Swallowed, then: str) -> Draft:
 
 
 def _end_of(rank: RankEvidence) -> str:
-    """How the rank ended afterwards."""
+    """The rank's end afterwards."""
     code = rank.end.exit_code
     if code is None or not has_left(rank):
         return "did not end"
