@@ -63,8 +63,8 @@ def test_help_is_as_wide_as_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("command", "groups"),
     [
-        ("run", ["Options", "Hangs", "Recording", "Several nodes"]),
-        ("matrix", ["Arguments", "Options", "Slurm", "Recording", "Several nodes"]),
+        ("run", ["Options", "Hangs", "Recording", "Several nodes", "Slurm and Ray"]),
+        ("matrix", ["Arguments", "Options", "Slurm and Ray", "Kubernetes", "Recording", "Several nodes"]),
     ],
 )
 def test_help_has_many_options_in_groups(command: str, groups: list[str]) -> None:
