@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
+from threading import get_ident
 
 import torch
 
@@ -26,6 +27,7 @@ class _Hooked:
     def __init__(self, parameter: torch.Tensor, text: str, name: int, index: int) -> None:
         self.parameter = weakref.ref(parameter)
         self.text, self.name, self.index = text, name, index
+        self.thread = get_ident()  # that runs its model
         self.undo: Callable[[], None] | None = None
 
     def hook(self) -> None:
@@ -97,7 +99,9 @@ def spread(count: int, wanted: int) -> set[int]:
 def _review(step_s: float) -> None:
     """Keeps as many hooks as the budget has room for, spread over the model."""
     global _thinned
-    living = [hooked for hooked in _known.values() if hooked.parameter() is not None]
+    # Of this thread's models alone: to change the hooks of one that another thread's backward runs through crashes the process.
+    everyones = [hooked for hooked in list(_known.values()) if hooked.parameter() is not None]
+    living = [hooked for hooked in everyones if hooked.thread == get_ident()]
     afforded = budget.afforded(step_s, COST)
     keep = spread(len(living), afforded)
     for number, hooked in enumerate(living):
@@ -109,7 +113,7 @@ def _review(step_s: float) -> None:
     if rank is None:
         return
     # Whoever reads the events must not take a gradient that nobody looks for to be missing.
-    write_json(rank.directory.recorded_gradients, sorted(h.text for h in living if h.undo is not None))
+    write_json(rank.directory.recorded_gradients, sorted(h.text for h in everyones if h.undo is not None))
     if budget.is_full() and len(keep) < len(living) and not _thinned:
         _thinned = True
         rank.gap(
