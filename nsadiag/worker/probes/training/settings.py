@@ -122,9 +122,12 @@ def _model(optimizer: Any) -> dict[str, Any]:
     roots = [module for module in (ref() for ref in _roots) if module is not None]
     parameters = {id(p): p for root in roots for _, p in module_tree.named_parameters(root)}
     buffers = {id(b): b for root in roots for _, b in module_tree.named_buffers(root)}
-    if not parameters and optimizer is not None:
-        parameters = {id(p): p for group in optimizer.param_groups for p in group["params"]}
-    gradients = [p.grad for p in parameters.values() if p.grad is not None]
+    stepped = (
+        [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else []
+    )
+    parameters = parameters or {id(p): p for p in stepped}
+    # Of what this thread has stepped alone: the gradient of another thread's model may be replaced by its backward right now.
+    gradients = [p.grad for p in stepped if p.grad is not None]
     return {
         "roots": [type(root).__name__ for root in roots],
         "training": [root.training for root in roots],
