@@ -101,3 +101,35 @@ def test_light_probes_leave_most_parameters_of_short_steps_as_they_found_them(jo
     hooked = next(line for line in done.stdout.splitlines() if line.startswith("hooked")).split()
     assert 2 <= int(hooked[1]) < 100, done.stdout
     assert hooked[2] == "0"
+
+
+IN_ANOTHER_THREAD = """
+import threading, torch
+
+class Stays(torch.autograd.Function):  # in its backward, until the main thread has trained
+    @staticmethod
+    def forward(ctx, x): return x * 1
+    @staticmethod
+    def backward(ctx, gradient): inside.set(); trained.wait(); return gradient
+
+def made(): return torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(100)])
+def hooked(model): return [p._backward_hooks is not None for p in model.parameters()]
+inside, trained, theirs, ours = threading.Event(), threading.Event(), made(), made()
+if WARM_UP: theirs(torch.randn(1, 2))
+other = threading.Thread(target=lambda: Stays.apply(theirs(torch.randn(1, 2))).sum().backward())
+other.start(); inside.wait()
+before = hooked(theirs)
+optimizer = torch.optim.SGD(ours.parameters(), 1e-3)
+for step in range(8):
+    ours(torch.randn(1, 2)).sum().backward(); optimizer.step()
+print("changed", hooked(theirs) != before, all(hooked(ours)))
+trained.set(); other.join()
+"""
+
+
+@pytest.mark.parametrize("warm_up", [False, True], ids=["", "warmed_up_by_this_one"])
+def test_the_hooks_of_a_model_in_another_threads_backward_stay_as_they_are(jobs: Jobs, warm_up: bool) -> None:
+    """Changed under it, they crashed three of 24 jobs that trained several models in threads."""
+    (jobs.directory / "job.py").write_text(IN_ANOTHER_THREAD.replace("WARM_UP", str(warm_up)))
+    done = jobs.run("run", "--passthrough", "--out", "run", "--", "python", "job.py")
+    assert "changed False False" in done.stdout, done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from threading import get_ident
 
 import torch
 
@@ -13,7 +12,7 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
-from nsadiag.worker.probes.autograd import gradient_hooks, module_calls, module_tree
+from nsadiag.worker.probes.autograd import gradient_hooks, module_calls, module_tree, roots
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.patch import harmless
 
@@ -24,10 +23,10 @@ COST = 6.0  # of one gradient, in events: the engine takes the GIL for the hook,
 class _Hooked:
     """One parameter, and its hook while it has one."""
 
-    def __init__(self, parameter: torch.Tensor, text: str, name: int, index: int) -> None:
+    def __init__(self, root: int, parameter: torch.Tensor, text: str, name: int, index: int) -> None:
         self.parameter = weakref.ref(parameter)
         self.text, self.name, self.index = text, name, index
-        self.thread = get_ident()  # that runs its model
+        self.root = root  # the id of the module that it was met in
         self.undo: Callable[[], None] | None = None
 
     def hook(self) -> None:
@@ -53,17 +52,6 @@ def name_of(parameter: torch.Tensor) -> str | None:
     return known.text if known is not None and known.parameter() is parameter else None
 
 
-def gradient_at(addresses: set[int]) -> str | None:
-    """The parameter whose gradient lies at one of these addresses."""
-    for known in _known.values():
-        parameter = known.parameter()
-        if parameter is None or parameter.grad is None or hasattr(parameter.grad, "_local_tensor"):
-            continue
-        if parameter.grad.data_ptr() in addresses:
-            return known.text
-    return None
-
-
 @harmless
 def _hook_parameters(root: torch.nn.Module) -> None:
     rank = session.current()
@@ -75,7 +63,7 @@ def _hook_parameters(root: torch.nn.Module) -> None:
         if known is not None and known.parameter() is parameter:
             continue
         text = module_calls.qualified(name)
-        _known[id(parameter)] = hooked = _Hooked(parameter, text, rank.names(text), index)
+        _known[id(parameter)] = hooked = _Hooked(id(root), parameter, text, rank.names(text), index)
         hooked.hook()
 
 
@@ -99,9 +87,8 @@ def spread(count: int, wanted: int) -> set[int]:
 def _review(step_s: float) -> None:
     """Keeps as many hooks as the budget has room for, spread over the model."""
     global _thinned
-    # Of this thread's models alone: to change the hooks of one that another thread's backward runs through crashes the process.
     everyones = [hooked for hooked in list(_known.values()) if hooked.parameter() is not None]
-    living = [hooked for hooked in everyones if hooked.thread == get_ident()]
+    living = [hooked for hooked in everyones if roots.is_ours(hooked.root)]
     afforded = budget.afforded(step_s, COST)
     keep = spread(len(living), afforded)
     for number, hooked in enumerate(living):

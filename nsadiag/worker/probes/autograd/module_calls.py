@@ -20,7 +20,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 
 from nsadiag.worker import session
 from nsadiag.worker.probes import suppressed_exceptions
-from nsadiag.worker.probes.autograd import module_tree
+from nsadiag.worker.probes.autograd import module_tree, roots
 from nsadiag.worker.probes.patch import dressed, failed, not_compiled, replaced, unseen
 from nsadiag.worker.recorder import Recorder
 from nsadiag.worker.replacement import leave_no_frame
@@ -63,6 +63,7 @@ def name_of(module: torch.nn.Module, rank: Recorder) -> int:
 def _learn(root: torch.nn.Module, rank: Recorder) -> None:
     """Names all modules under a root that is met for the first time."""
     patches.add_root(root)
+    roots.met(root)
     for name, module in module_tree.named_modules(root):
         number = rank.names(qualified(name) or type(root).__name__)
         _names[id(module)] = (weakref.ref(module), number)
@@ -151,6 +152,7 @@ class _Calls:
                 if _enter is not None:
                     _enter(rank, number, nested, args, kwargs)
             if not nested:
+                roots.called(id(module))
                 for subscriber in on_call:
                     subscriber(module, args, kwargs)
                 # Where it is not in there the module is no user's (a scripted one): asking it would run its code.
@@ -277,6 +279,7 @@ class _Patches:
             calls.limit = 0
             # Numbers are those of a recording that may be over.
             _names.clear()
+            roots.forget()
 
     def place(self, *, everywhere: bool) -> None:
         """Moves the frame. On a class it is found before the one of nn.Module, and nobody pays for it but the roots."""

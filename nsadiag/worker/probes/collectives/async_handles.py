@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import session
 from nsadiag.worker.place import is_user_code, user_place
-from nsadiag.worker.probes.autograd.gradients import gradient_at
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
 
 MOST_OPEN = 4096
 MOST_REPORTS = 64
-MOST_ASKED = 512  # which gradient it is: all parameters are looked through
 # What counts as having looked after it: whoever asks whether it is done, or hands on its future, knows of it.
 ASKED = (
     "is_completed",
@@ -47,23 +46,35 @@ class Handle:
     number: int
     place: str
     step: int
-    parameter: str | None  # whose gradient it was handed
+    memory: tuple[tuple[int, StorageWeakRef], ...]  # the address and the storage of each tensor it was handed
     work: weakref.ref[Any] | None = None
     dropped: bool = False
 
 
 opened: dict[int, Handle] = {}  # open ones; by the address of its Work, or of itself once that is gone
 _reports = 0
-_asked = 0
 
 
-def _gradient_among(tensors: Iterable[Any]) -> str | None:
-    """Asked at once: the memory of a buffer that is freed is a gradient's a moment later."""
-    global _asked
-    if _asked >= MOST_ASKED:
-        return None
-    _asked += 1
-    return gradient_at({t.data_ptr() for t in tensors if isinstance(t, torch.Tensor)})
+def _memory_of(tensors: Iterable[Any]) -> tuple[tuple[int, StorageWeakRef], ...]:
+    """Where they lie, without keeping them: memory that is freed may be a gradient's a moment later."""
+    with torch._C.DisableTorchFunction():  # a question of ours is none of a tensor subclass's
+        return tuple(
+            (t.data_ptr(), StorageWeakRef(t.untyped_storage()))
+            for t in tensors
+            if isinstance(t, torch.Tensor)
+        )
+
+
+def _gradients_at(parameters: Mapping[str, torch.Tensor]) -> dict[int, str]:
+    """The parameter whose gradient lies at an address.
+
+    Of parameters that the calling thread trains: the gradient of another thread's may be replaced by its backward right now.
+    """
+    with torch._C.DisableTorchFunction():
+        gradients = ((name, parameter.grad) for name, parameter in parameters.items())
+        return {
+            g.data_ptr(): name for name, g in gradients if g is not None and not hasattr(g, "_local_tensor")
+        }
 
 
 @harmless
@@ -78,7 +89,7 @@ def started(work: Any, op: str, group: str, number: int, tensors: Iterable[Any],
         number=number,
         place=user_place(),
         step=rank.box.step,
-        parameter=_gradient_among(tensors),
+        memory=_memory_of(tensors),
     )
     key = id(work)
     handle.work = weakref.ref(work, functools.partial(_gone, key, handle))
@@ -100,11 +111,13 @@ def mark_waited(work: Any) -> None:
 
 
 @harmless
-def report(rank: Recorder, stepped: set[str], before: set[int]) -> None:
-    """After an optimizer's step over the parameters `stepped`: those in `before` that nobody waited for."""
+def report(rank: Recorder, stepped: Mapping[str, torch.Tensor], before: set[int]) -> None:
+    """After an optimizer's step over the parameters `stepped`, by name: those in `before` that nobody waited for."""
     global _reports
+    gradients = _gradients_at(stepped)
     for key, handle in list(opened.items()):
-        parameter = handle.parameter if handle.parameter in stepped else None
+        held = (gradients.get(address) for address, storage in handle.memory if not storage.expired())
+        parameter = next(filter(None, held), None)
         if id(handle) not in before or (parameter is None and not handle.dropped):
             continue
         del opened[key]

@@ -168,7 +168,7 @@ def _after_step(optimizer: Any, *_: Any) -> None:
             _note_missing(rank, optimizer, asked, begun)
         if _before:
             before, _before = _before, set()
-            async_handles.report(rank, {_name(p, i) for i, p in enumerate(_parameters(optimizer))}, before)
+            async_handles.report(rank, {_name(p, i): p for i, p in enumerate(_parameters(optimizer))}, before)
         if _subject is not None and optimizer is _subject():
             _since += 1
             _rates = _rates_of(optimizer)

@@ -18,7 +18,7 @@ import torch
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
-from nsadiag.worker.probes.autograd import module_calls, module_tree
+from nsadiag.worker.probes.autograd import module_calls, module_tree, roots
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.patch import harmless
 from nsadiag.worker.probes.training import optimizer
@@ -28,32 +28,17 @@ MOST_ROWS = 12
 LOOKED_AT = (2, 4)  # of a new optimizer's own steps
 SHOWN = 16
 
-# By id, and gone with the module: some jobs make a module, such as a loss, in every step.
-_roots: dict[int, weakref.ref[torch.nn.Module]] = {}
 # Steps that new optimizers have made, by id: they may define __eq__.
 _fresh: dict[int, tuple[weakref.ref[Any], int]] = {}
 _doubled = False
 _rows = 0
 
 
-@harmless
-def _met(root: torch.nn.Module) -> None:
-    key = id(root)
-    if module_tree.has_parameters(root):
-        _roots[key] = weakref.ref(root, lambda gone: _forget(key, gone))
-
-
-def _forget(key: int, gone: weakref.ref[torch.nn.Module]) -> None:
-    if _roots.get(key) is gone:
-        del _roots[key]
-
-
-def _in_models() -> dict[int, tuple[str, torch.Tensor]]:
-    """By id, with its name: all that is in a module that has run, as the module is now."""
-    living = [root for reference in list(_roots.values()) if (root := reference()) is not None]
+def _in_models(models: list[torch.nn.Module]) -> dict[int, tuple[str, torch.Tensor]]:
+    """By id, with its name: all that is in these, as they are now."""
     return {
         id(p): (module_calls.qualified(name), p)
-        for root in living
+        for root in models
         for name, p in module_tree.named_parameters(root)
     }
 
@@ -71,9 +56,11 @@ def _look(rank: Recorder, stepping: Any) -> None:
     idle = [p for p in mine if p.grad is None and p.requires_grad]
     if not idle:
         return
-    models = _in_models()
+    models = _in_models(roots.living())
     stale = [p for p in idle if id(p) not in models]
-    graded = {i: (n, p) for i, (n, p) in models.items() if p.grad is not None and p.requires_grad}
+    graded = {
+        i: (n, p) for i, (n, p) in _in_models(roots.ours()).items() if p.grad is not None and p.requires_grad
+    }
     unheld = {i: each for i, each in graded.items() if i not in {id(p) for p in mine}} if stale else {}
     held = _held() if unheld else set()
     loose = [each for i, each in unheld.items() if i not in held]
@@ -143,8 +130,6 @@ def held() -> Iterator[None]:
     """Parameters that get gradients and that no optimizer holds, where one holds what is in no model (unheld.jsonl)."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(module_calls.observed_calls())
-        subscribe(stack, module_calls.on_root, _met)
-        stack.callback(_roots.clear)
         subscribe(stack, optimizer.on_new, _on_new)
         subscribe(stack, budget.on_doubling, _on_doubling)
         stack.callback(_fresh.clear)
