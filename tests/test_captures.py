@@ -143,6 +143,7 @@ def test_a_rank_that_holds_the_gil_is_seen_by_its_c_endpoints_and_by_name(ranks:
     )
     assert (answers["gil_owner"]["function"], answers["reads_as"]) == ("wait_for_ever_in_c", "gil_owned")
     assert isinstance(read_json(look.counters), dict)
+    assert read_json(look.proc)["mutex_held_by"] == rank.process.pid
     assert not look.gaps.exists()
     # torch's own handler would wait for the GIL, for ever.
     blind = look_by_signal(rank, 2)

@@ -220,6 +220,10 @@ SYSCALLS: dict[str, tuple[int, int, str]] = {
     "pause": (34, -1, ""),
     "rt_sigsuspend": (130, 133, ""),
 }
+CONTENDED = [
+    "0x80",
+    "0x2",
+]  # operation and value of the futex by which glibc waits for a mutex: FUTEX_WAIT, private
 BY_DESCRIPTOR: dict[str, State] = {
     "tcp": "socket",
     "unix": "socket",
@@ -258,6 +262,16 @@ def by_kernel(call: str | None, descriptor: Descriptor | None = None) -> Blockin
 def syscall_name(number: int, machine: str) -> str | None:
     """The name of a system call in which a thread can wait; None of any other, and of a machine that is not in the table."""
     return _names(machine).get(number)
+
+
+def mutex_address(syscall: str | None, machine: str) -> int | None:
+    """The address of the pthread mutex for which a thread with this /proc/<pid>/syscall waits; Python's own locks are semaphores."""
+    words = (syscall or "").split()
+    if len(words) < 4 or not words[0].isdigit():
+        return None
+    if syscall_name(int(words[0]), machine or MACHINES[0]) != "futex":
+        return None
+    return int(words[1], 0) if words[2:4] == CONTENDED else None
 
 
 @functools.cache

@@ -1,12 +1,13 @@
 """Deadlocked ranks: a set of waiters that only other members of the set could wake.
 
 The largest such set. A collective needs all its members, so one that never comes is enough (an AND-wait); a lock needs any
-thread of its process. A rank that runs, sleeps, reads, waits with a limit, or waits for the world outside the job could still
-continue by itself: it is in no such set, and neither is who waits for it alone.
+thread of its process, and a mutex the one that owns it. A rank that runs, sleeps, reads, waits with a limit, or waits for the
+world outside the job could still continue by itself: it is in no such set, and neither is who waits for it alone.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
@@ -15,11 +16,15 @@ from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
 from nsadiag.analysis.relations.wait_graph import Graph, graph_of
-from nsadiag.evidence.blocking import Waker, by_frames, by_wchan
+from nsadiag.evidence.blocking import Waker, by_frames, by_native, by_wchan, mutex_address
+from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import PythonThread
+from nsadiag.evidence.user_code import is_user
 
 # Waits that another thread of the process ends, and nobody else.
 FOR_THREADS = ("lock", "queue")
+# Native threads of torch and of its backends, by the beginning of their names: they serve collectives, and no other wait.
+TRANSPORTS = ("pt_", "gloo_", "cuda", "nccl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +88,37 @@ def _is_locked(cell: CellEvidence, rank: RankEvidence, at: ThreadState | None) -
         return False
     capture = [c for c in rank.captures if c.stacks][-1]
     children = [c for c in capture.proc.children if c.is_alive]
-    return not children and not any(_may_act(thread, capture) for thread in capture.other_threads)
+    if children or any(_may_act(thread, capture) for thread in capture.other_threads):
+        return False
+    return _waits_for_own_thread(rank, at, capture)
+
+
+def _waits_for_own_thread(rank: RankEvidence, at: ThreadState, capture: CaptureEvidence) -> bool:
+    """Whether the wait is certain to be for a thread of its own that cannot act.
+
+    Frames of the standard library say so, or native ones. A bare futex is what anything native waits in, for threads that
+    have no Python: under the user's own line it is a lock if no collective is open, which only the recording says.
+    """
+    main = capture.main_frames
+    inner = [(f.name, f.filename) for f in itertools.takewhile(lambda f: not is_user(f.filename), main)]
+    rows = (by_frames(inner), by_native(at.inner))
+    if any(row is not None and row.state in FOR_THREADS for row in rows):
+        return True
+    python = {thread.os_thread_id for thread in capture.other_threads if thread.os_thread_id}
+    if any(_acts_alone(row) for row in capture.proc.threads if row.tid not in (capture.proc.pid, *python)):
+        return False
+    if mutex_address(capture.proc.syscall, capture.proc.machine):
+        owner = capture.proc.mutex_held_by
+        return owner == capture.proc.pid or (at.owns_gil and owner in python)
+    recorded = len(rank.recording.events) > 0
+    return not inner and (at.owns_gil or recorded)
+
+
+def _acts_alone(thread: KernelThread) -> bool:
+    """Whether a thread without Python may do something that is no part of a collective."""
+    row = by_wchan(thread.wchan)
+    waits = row is not None and row.waker == Waker.THREAD and not thread.waits_until_mono_ns
+    return not waits and not thread.name.startswith(TRANSPORTS)
 
 
 def _has_limit(cell: CellEvidence, rank: int) -> bool:

@@ -114,6 +114,7 @@ class KernelProcess:
     children: tuple[KernelChild, ...] = ()
     fds: Descriptors = Descriptors()
     lock_held_by: LockHolder | None = None
+    mutex_held_by: int | None = None
     pipe_held_by: tuple[int, ...] | None = None
     spawner: Spawner | None = None
 

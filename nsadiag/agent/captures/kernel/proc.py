@@ -14,7 +14,13 @@ from nsadiag.agent.captures.kernel.cgroups import cgroup
 from nsadiag.agent.captures.kernel.descriptors import descriptors
 from nsadiag.agent.captures.kernel.file_locks import holder
 from nsadiag.agent.captures.kernel.pipes import far_end
-from nsadiag.agent.captures.kernel.sleeping import locked_for_good, sleeps_until, wait_limit_s, waits_until
+from nsadiag.agent.captures.kernel.sleeping import (
+    locked_for_good,
+    mutex_owner,
+    sleeps_until,
+    wait_limit_s,
+    waits_until,
+)
 from nsadiag.agent.captures.kernel.spawner import spawner
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.processes import ZOMBIE, cpu_s, queued_s, stat_fields
@@ -136,6 +142,7 @@ def proc(target: Target) -> None:
         "machine": platform.machine(),
         "syscall": syscall,
         "lock_held_by": _holder(target.pid, syscall),
+        "mutex_held_by": mutex_owner(target.pid, syscall),
         # Of its children, those without which the pipe at which the main thread stands stays as it is.
         "pipe_held_by": far_end(target.pid, syscall, _parents(children)),
         "kernel_stack": _text(folder / "stack"),

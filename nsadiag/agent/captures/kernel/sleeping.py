@@ -8,7 +8,7 @@ import struct
 import time
 from pathlib import Path
 
-from nsadiag.evidence.blocking import syscall_name
+from nsadiag.evidence.blocking import mutex_address, syscall_name
 
 # By which time.sleep waits from Python 3.11 on, with an absolute time to wake at.
 SLEEP = "clock_nanosleep"
@@ -25,6 +25,7 @@ FUTEX_PRIVATE = 128  # only threads of the same process can end the wait
 MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
 POINTERS = {"rt_sigtimedwait": 2, "pselect6": 4, "ppoll": 2}
 TIMESPEC = struct.Struct("qq")
+MUTEX = struct.Struct("iIi")  # of glibc's pthread_mutex_t the beginning: lock, count, owner
 
 
 def sleeps_until(pid: int, tid: int | None = None) -> int | None:
@@ -84,6 +85,21 @@ def _waits_for_own(pid: int, tid: int) -> bool:
     return call == FUTEX and waits and bool(operation & FUTEX_PRIVATE) and not limit
 
 
+def mutex_owner(pid: int, syscall: str | None) -> int | None:
+    """The thread that owns the pthread mutex for which the main thread waits; None if it waits for none, or nobody may look.
+
+    `syscall` is /proc/<pid>/syscall.
+    """
+    address = mutex_address(syscall, platform.machine())
+    if address is None:
+        return None
+    try:
+        owner = MUTEX.unpack(_memory(pid, address, MUTEX.size))[-1]
+    except (OSError, struct.error):
+        return None
+    return owner if Path(f"/proc/{pid}/task/{owner}").exists() else None
+
+
 def wait_limit_s(pid: int, tid: int | None = None) -> float | None:
     """The longest that a thread (the main one by default) may wait; None if without a limit, or it waits for no file or signal.
 
@@ -118,7 +134,11 @@ def _began_ns(pid: int) -> int:
 
 
 def _moment(pid: int, address: int) -> int:
+    seconds, nanoseconds = TIMESPEC.unpack(_memory(pid, address, TIMESPEC.size))
+    return int(seconds) * 10**9 + int(nanoseconds)
+
+
+def _memory(pid: int, address: int, size: int) -> bytes:
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         memory.seek(address)
-        seconds, nanoseconds = TIMESPEC.unpack(memory.read(TIMESPEC.size))
-    return int(seconds) * 10**9 + int(nanoseconds)
+        return memory.read(size)
