@@ -45,6 +45,7 @@ class Job:
     skew: int = 0  # rings that wrapped: up to so many of the oldest entries are gone
     form: str = "pickle"
     prefix: str = "nccl_trace_rank_"
+    torchcomms: bool = False  # as its recorder writes them
 
     @property
     def wrong_at(self) -> int:
@@ -68,9 +69,41 @@ def _write_ranks(folder: Path, job: Job, ranks: range) -> None:
     for rank in ranks:
         path = folder / f"{job.prefix}{rank}"
         if job.form == "json":
-            path.with_suffix(".json").write_text(json.dumps(dump_of(job, rank, stacks, everyone)))
+            path.with_suffix(".json").write_text(json.dumps(_written(job, rank, stacks, everyone)))
         else:
-            path.write_bytes(pickle.dumps(dump_of(job, rank, stacks, everyone), protocol=2))
+            path.write_bytes(pickle.dumps(_written(job, rank, stacks, everyone), protocol=2))
+
+
+def _written(job: Job, rank: int, stacks: list[Any], everyone: str) -> dict[str, Any]:
+    dump = dump_of(job, rank, stacks, everyone)
+    return as_torchcomms(dump, absent=0 if job.form == "json" else None) if job.torchcomms else dump
+
+
+def as_torchcomms(dump: dict[str, Any], *, absent: int | None) -> dict[str, Any]:
+    """The same of torchcomms: no stacks, no times of starts and ends, one count for all communicators; `retired` says what is over."""
+    names = {"0": "world", **{name: f"tp{name}" for name in dump["pg_config"] if name != "0"}}
+    config = {
+        names[key]: {"name": names[key], "desc": "nccl", "ranks": group["ranks"].strip("[]").replace(" ", "")}
+        for key, group in dump["pg_config"].items()
+    }
+    unknown = {
+        "state": "scheduled",
+        "time_discovered_started_ns": absent,
+        "time_discovered_completed_ns": absent,
+    }
+    entries = [
+        {
+            **entry,
+            **unknown,
+            "process_group": (names[entry["process_group"][0]], "nccl"),
+            "collective_seq_id": number,
+        }
+        for number, entry in enumerate(dump["entries"])
+    ]
+    for entry in entries:
+        del entry["frames"]
+    kept = {key: dump[key] for key in ("version", "comm_lib_version")}
+    return {**kept, "pg_config": config, "pg_status": {}, "entries": entries}
 
 
 def dump_of(job: Job, rank: int, stacks: list[Any], everyone: str) -> dict[str, Any]:
@@ -181,6 +214,7 @@ def main() -> None:
     parser.add_argument("--culprit", type=int, default=7)
     parser.add_argument("--tp", type=int, default=0)
     parser.add_argument("--skew", type=int, default=0)
+    parser.add_argument("--torchcomms", action="store_true")
     parser.add_argument("--form", choices=("pickle", "json"), default="pickle")
     options = vars(parser.parse_args())
     folder = options.pop("folder")

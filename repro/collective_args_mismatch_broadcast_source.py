@@ -7,7 +7,7 @@ On plain torchrun: silence after the first round; half an hour later gloo's time
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: hung
+  outcome: hung (proven)
   class: collective_args_mismatch
   guilty_ranks: [0]
   code: "dist.broadcast(parameter.data, src=best)"

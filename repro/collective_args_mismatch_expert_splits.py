@@ -7,7 +7,7 @@ On plain torchrun: gloo's error about sizes on some ranks, lost connections on t
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: [crashed, hung, wrong]
+  outcome: [crashed, hung (suspected), wrong]
   class: collective_args_mismatch
   guilty_ranks: [0]
   code: "dist.all_to_all_single(arrived"

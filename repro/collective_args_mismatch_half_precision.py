@@ -7,7 +7,7 @@ On plain torchrun: gloo's "op.preamble.length <= op.nbytes" or lost connections;
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: collective_args_mismatch
   guilty_ranks: [2]
   code: "dist.all_reduce(flat)"

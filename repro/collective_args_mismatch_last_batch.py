@@ -8,7 +8,7 @@ NCCL is silent, or gathers rubbish.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: collective_args_mismatch
   guilty_ranks: [1]
   code: "dist.all_gather(gathered, scores)"

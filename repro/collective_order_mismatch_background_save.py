@@ -7,7 +7,7 @@ On plain torchrun: gloo's error about sizes, or silence; half an hour later gloo
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: collective_order_mismatch
   guilty_ranks: [0, 1]
   code: ["dist.barrier()", "dist.all_gather_object(parts, part)"]

@@ -7,7 +7,7 @@ On plain torchrun: silence, or gloo's abort on a message of another size.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: collective_order_mismatch
   guilty_ranks: [1]
   code: ["dist.all_reduce(parameter.grad)"]

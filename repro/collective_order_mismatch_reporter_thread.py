@@ -6,7 +6,7 @@ On plain torchrun: gloo aborts a rank on a message of another size, or silence.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: collective_order_mismatch
   guilty_ranks: [0, 1]
   code: ["dist.all_reduce(total)", ".backward()"]

@@ -7,7 +7,7 @@ On plain torchrun: gloo's error about sizes or silence, after the first epoch; N
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: collective_order_mismatch
   guilty_ranks: [2]
   code: ["dist.all_reduce(histogram)", "dist.all_gather_object(everyone,"]

@@ -7,7 +7,7 @@ On plain torchrun: silence after step 4; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: hung
+  outcome: hung (proven)
   class: collective_order_mismatch
   guilty_ranks: [1]
   code: ["for name in self.order:", "dist.all_reduce(self.norm)"]

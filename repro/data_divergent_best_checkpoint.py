@@ -7,7 +7,7 @@ On plain torchrun: "new best" from some ranks, then silence until gloo's timeout
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: data_divergent_control_flow
   guilty_ranks: [2]
   code: ["if mean.item() < best:", "state = get_model_state_dict(", "save(model, epoch)"]

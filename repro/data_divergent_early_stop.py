@@ -7,7 +7,7 @@ On plain torchrun: "no better for 2 epochs" from rank 0, then silence until gloo
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: data_divergent_control_flow
   guilty_ranks: [0]
   code: ["if stopper.should_stop(validation):", "dist.barrier()"]

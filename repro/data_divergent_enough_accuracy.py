@@ -7,7 +7,7 @@ On plain torchrun: silence after a few steps, until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: data_divergent_control_flow
   guilty_ranks: [1]
   code: ["if state.best_metric > ENOUGH:", "control.should_training_stop = True"]

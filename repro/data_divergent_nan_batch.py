@@ -7,7 +7,7 @@ On plain torchrun: "left out" from rank 1 at step 7, a few more lines, then sile
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: data_divergent_control_flow
   guilty_ranks: [1]
   code: ["if not torch.isfinite(loss):", "return None"]

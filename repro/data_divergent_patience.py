@@ -7,7 +7,7 @@ On plain torchrun: "no progress" from rank 0, then gloo aborts it on a message o
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: data_divergent_control_flow
   guilty_ranks: [0]
   code: ["if stopper.stop:"]

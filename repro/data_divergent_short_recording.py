@@ -7,7 +7,7 @@ On plain torchrun: two validations, then silence until gloo's timeout, or its er
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: data_divergent_control_flow
   guilty_ranks: [1]
   code: "except ValueError:"

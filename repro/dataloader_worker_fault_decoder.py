@@ -7,7 +7,7 @@ On plain torchrun: three steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: dataloader_worker_fault
   guilty_ranks: [0]
   code: ["return decoder.communicate()[0]", "batch = next(batches)"]

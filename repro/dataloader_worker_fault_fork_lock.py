@@ -7,7 +7,7 @@ On plain torchrun: rank 0 waits in its first backward, no error, until gloo's ti
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: dataloader_worker_fault
   guilty_ranks: [1]
   code: ["with LOCK:  # one decode at a time", "for step, batch in enumerate(loader):"]

@@ -7,7 +7,7 @@ On plain torchrun: silence after the last step of rank 1; half an hour later glo
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: ddp_unused_parameter
   guilty_ranks: [1]
   code: ["scores = model(", "if sound is not None"]

@@ -7,7 +7,7 @@ On plain torchrun: some steps, then silence until gloo's timeout, or a size that
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (suspected), crashed]
   class: divergent_module_execution
   guilty_ranks: [1]
   code: ["if not chosen.any():", "mixed[chosen] = expert(x[chosen])", "loss.backward()", "loss = (model(tokens, topic)"]

@@ -7,7 +7,7 @@ On plain torchrun: a step or two, then silence until gloo's timeout, or a size t
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: [hung, crashed]
+  outcome: [hung (suspected), crashed]
   class: divergent_module_execution
   guilty_ranks: [2]
   code: ["if self.training and self.dropped(number):", "x = layer(x)", "loss.backward()", "model(batch)"]

@@ -7,7 +7,7 @@ On plain torchrun: four steps, then silence until gloo's timeout, or a size that
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (suspected), crashed]
   class: [divergent_module_execution, data_divergent_control_flow]
   guilty_ranks: [1]
   code: ["if pictures is not None:", "x = self.text(words)", "predicted = model(words, pictures)", "loss.backward()", "return self.head("]

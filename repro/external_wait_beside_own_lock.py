@@ -7,7 +7,7 @@ On plain torchrun: five steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: hung
+  outcome: hung (proven)
   class: [external_wait, local_lock_deadlock]
   guilty_ranks: [1, 2]
   code: ["with lock, lock:", "return connection.recv(64)"]

@@ -7,7 +7,7 @@ On plain torchrun: five steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: hung
+  outcome: hung (proven)
   class: external_wait
   guilty_ranks: [0]
   code: "return self.store.get(f"

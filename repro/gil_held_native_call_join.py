@@ -7,7 +7,7 @@ On plain torchrun: ten steps, then silence until gloo's timeout; rank 1 is in th
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: gil_held_native_call
   guilty_ranks: [0]
   code: "libc.sem_wait(self.finished)"

@@ -9,7 +9,7 @@ On plain torchrun: four steps, then silence at full CPU until gloo's timeout.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--timeout, "80"]
-  outcome: hung
+  outcome: hung (suspected)
   class: gil_held_native_call
   guilty_ranks: [1]
   code: "return bool(TABLE.fullmatch(text))"

@@ -7,7 +7,7 @@ On plain torchrun: six steps, then silence; on rank 1 not even a signal handler 
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: gil_held_native_call
   guilty_ranks: [1]
   code: "self.library.read(self.outgoing, self.buffer, 64)"

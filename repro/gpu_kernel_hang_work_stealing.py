@@ -9,7 +9,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   needs: gpu
   options: [--timeout, "60"]
-  outcome: hung
+  outcome: hung (suspected)
   class: gpu_kernel_hang
   guilty_ranks: [1]
   code: "return int(counter.item())"

@@ -7,7 +7,7 @@ On plain torchrun: steps of both ranks drift apart, then silence until gloo's ti
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: grad_sync_mismatch
   guilty_ranks: [1]
   code: ["with nullcontext() if last else model.no_sync():", "self.free_mb < NEEDED_MB:"]

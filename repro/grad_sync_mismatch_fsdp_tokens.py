@@ -7,7 +7,7 @@ On plain torchrun: a few steps, then gloo aborts on a size that does not match, 
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (proven)]
   class: grad_sync_mismatch
   guilty_ranks: [1]
   code: ["model.set_requires_gradient_sync(last)", "loss = nn.functional.cross_entropy(model(tokens", "last = seen >= TOKENS_A_STEP"]

@@ -7,7 +7,7 @@ On plain torchrun: steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: grad_sync_mismatch
   guilty_ranks: [3]
   code: ["with self.model.no_sync():", "if self.should_sync(step):"]

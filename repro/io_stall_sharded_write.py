@@ -7,7 +7,7 @@ On plain torchrun: "saving", then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: io_stall
   guilty_ranks: [1]
   action: retry

@@ -8,7 +8,7 @@ On plain torchrun: silence after the first evaluation, or gloo's error about siz
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: [hung, crashed]
+  outcome: [hung (suspected), crashed]
   class: [library_version_mismatch, data_divergent_control_flow]
   guilty_ranks: [2]
 """

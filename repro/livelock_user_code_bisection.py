@@ -7,7 +7,7 @@ On plain torchrun: silence at full CPU before the first step, until gloo's timeo
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: hung
+  outcome: hung (suspected)
   class: livelock_user_code
   guilty_ranks: [3]
   code: ["while low < high:", "middle = (low + high) // 2", "if cost(middle, width) <= budget:", "low = middle", "return 4 * rows * width"]

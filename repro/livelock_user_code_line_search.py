@@ -9,7 +9,7 @@ On plain torchrun: some iterations, then silence at full CPU on rank 1 until glo
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--timeout, "50"]
-  outcome: hung
+  outcome: hung (suspected)
   class: livelock_user_code
   guilty_ranks: [1]
   code: ["while not (value < start", "value = float(evaluate(", "length *= 0.5", "return nn.functional.mse_loss(", "move(model, old, length)", "p.copy_(start"]

@@ -7,7 +7,7 @@ On plain torchrun: five steps, then silence at full CPU until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: livelock_user_code
   guilty_ranks: [1]
   code: ["while used < self.size and self.waiting:", "length = self.waiting.popleft()", "if used + length <= self.size:", "used += length", "self.waiting.append(length)"]

@@ -7,7 +7,7 @@ On plain torchrun: ten steps, then silence at full CPU until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: livelock_user_code
   guilty_ranks: [1]
   code: ["while not flag.is_set():", "wait_for(resumed)"]

@@ -8,7 +8,7 @@ On plain torchrun: silence after step 3, rank 0 inside backward; half an hour la
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: local_lock_deadlock
   guilty_ranks: [1]
   code: "self.acknowledged.get()"

@@ -8,7 +8,7 @@ On plain torchrun: four steps, then silence until NCCL's timeout.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   needs: gpu
-  outcome: hung
+  outcome: hung (proven)
   class: local_lock_deadlock
   guilty_ranks: [1]
   code: "self.permits.get()"

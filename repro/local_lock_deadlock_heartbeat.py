@@ -7,7 +7,7 @@ On plain torchrun: ten steps, then "rank 1 alive" every half second until gloo's
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: local_lock_deadlock
   guilty_ranks: [1]
   code: "self.uploaded.wait()"

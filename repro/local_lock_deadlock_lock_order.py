@@ -7,7 +7,7 @@ On plain torchrun: eight steps, then silence on all four ranks until gloo's time
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: hung
+  outcome: hung (proven)
   class: local_lock_deadlock
   guilty_ranks: [2]
   code: "with self.entries_lock:  # look it up"

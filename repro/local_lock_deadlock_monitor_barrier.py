@@ -7,7 +7,7 @@ On plain torchrun: ten steps, then "all alive" forever.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: local_lock_deadlock
   guilty_ranks: [1]
   code: "batches.get()"

@@ -8,7 +8,7 @@ On plain torchrun: seven steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: local_lock_deadlock
   guilty_ranks: [0]
   code: "with self.guard:  # the totals"

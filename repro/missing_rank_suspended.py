@@ -8,7 +8,7 @@ On plain torchrun: seven steps, then silence until gloo's timeout, which blames 
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: missing_rank
   guilty_ranks: [1]
   action: retry

@@ -8,7 +8,7 @@ On plain torchrun: some steps at a third of their rate, then silence until gloo'
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: missing_rank
   guilty_ranks: [1]
   action: retry

@@ -7,7 +7,7 @@ On plain torchrun: silence after step 5 on both ranks, each in the same all-redu
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: network_stall
   guilty_ranks: [0, 1]
   action: retry

@@ -7,7 +7,7 @@ On plain torchrun: silence after step 4 on all ranks, each in its backward.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: hung
+  outcome: hung (suspected)
   class: network_stall
   guilty_ranks: [2]
   action: retry

@@ -7,7 +7,7 @@ On plain torchrun: silence after the second level; half an hour later gloo's tim
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: p2p_mismatch
   guilty_ranks: [0, 1]
   code: ["dist.send(edge.contiguous(), neighbour)", "dist.recv(theirs, neighbour)"]

@@ -8,7 +8,7 @@ On plain torchrun: nine steps, a loss that makes less and less sense, then rank 
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: p2p_mismatch
   guilty_ranks: [0]
   code: "dist.send(hidden.detach(), dst=1)"

@@ -7,7 +7,7 @@ On plain torchrun: silence from the start on ranks 2 and 3; half an hour later g
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: hung
+  outcome: hung (proven)
   class: p2p_mismatch
   guilty_ranks: [3]
   code: "dist.irecv(x, src=peer)"

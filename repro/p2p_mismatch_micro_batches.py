@@ -7,7 +7,7 @@ On plain torchrun: silence after step 2; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: hung
+  outcome: hung (proven)
   class: p2p_mismatch
   guilty_ranks: [2]
   code: "dist.recv(x, self.rank - 1)"

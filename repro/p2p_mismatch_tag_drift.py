@@ -6,7 +6,7 @@ On plain torchrun: silence.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: hung
+  outcome: hung (proven)
   class: p2p_mismatch
   guilty_ranks: [2]
   code: ["dist.isend(border", "requests = [", "request.wait()"]

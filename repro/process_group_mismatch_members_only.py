@@ -7,7 +7,7 @@ On plain torchrun: silence from the start; after some minutes a store's timeout,
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: [hung, crashed]
+  outcome: [hung (suspected), crashed]
   class: process_group_mismatch
   guilty_ranks: [0]
   code: ['groups[name] = dist.new_group(list(members))', 'self.group = dist.new_group(backend="gloo")']

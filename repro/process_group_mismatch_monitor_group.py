@@ -7,7 +7,7 @@ On plain torchrun: silence after step 4; after some minutes a store's timeout on
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: process_group_mismatch
   guilty_ranks: [0]
   code: 'self.group = dist.new_group(backend="gloo")'

@@ -7,7 +7,7 @@ On plain torchrun: gloo's connection errors or silence from the start.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: [hung, crashed]
+  outcome: [hung (suspected), crashed]
   class: process_group_mismatch
   guilty_ranks: [2]
   code: "self.groups[name] = dist.new_group(members)"

@@ -7,7 +7,7 @@ On plain torchrun: ten steps, then gloo aborts on a size that does not match, or
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: rank_conditional_collective
   guilty_ranks: [0]
   code: ["dist.all_reduce(total)", "callback.on_step_end(step, len(batch))", "for callback in callbacks:", "callbacks.append("]

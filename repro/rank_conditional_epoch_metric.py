@@ -6,7 +6,7 @@ On plain torchrun: silence after the first epoch, rank 1 in the batches of the n
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: rank_conditional_collective
   guilty_ranks: [0]
   code: ["dist.all_gather(out", "print(f\\"accuracy", "self.metric.compute()"]

@@ -7,7 +7,7 @@ On plain torchrun: steps up to the export, then gloo aborts on a size that does 
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: rank_conditional_collective
   guilty_ranks: [0]
   code: ["weights[name] = parameter.full_tensor().cpu()", "self.export(step)", "if not self.is_writer:"]

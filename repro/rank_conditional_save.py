@@ -8,7 +8,7 @@ On plain torchrun: silence after step 3 on both ranks; half an hour later gloo's
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: rank_conditional_collective
   guilty_ranks: [0]
   code: ["dist.all_gather_object(positions, position)", "save_checkpoint(model.module", "if rank == 0:"]

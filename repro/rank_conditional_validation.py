@@ -7,7 +7,7 @@ On plain torchrun: the first epoch's steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: rank_conditional_collective
   guilty_ranks: [0]
   code: ["scores.append(nn.functional.cross_entropy(model(images)", "score = validate(model, device)", "if dist.get_rank() == 0:"]

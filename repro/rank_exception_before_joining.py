@@ -8,7 +8,7 @@ On plain python: a traceback of one process, then silence until the store's time
 Promise:
   launch: python
   world_size: 2
-  outcome: hung
+  outcome: hung (suspected)
   class: rank_exception
   guilty_ranks: [1]
   code: "raise FileNotFoundError("

@@ -7,7 +7,7 @@ On plain torchrun: a traceback "Process producer", a few more steps, silence.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: rank_exception
   guilty_ranks: [1]
   code: "json.loads(line)"

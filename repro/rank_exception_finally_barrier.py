@@ -8,7 +8,7 @@ On plain torchrun: silence after step 3, no traceback; half an hour later gloo's
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: rank_exception
   guilty_ranks: [1]
   code: "return LABELS["

@@ -7,7 +7,7 @@ On plain torchrun: one log line with a traceback, then "Connection closed by pee
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: rank_exception
   guilty_ranks: [2]
   code: "sum(scores) / len(scores)"

@@ -8,7 +8,7 @@ On plain torchrun: "skipping" from rank 1, then steps as usual, then silence; ha
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (suspected), crashed]
   class: rank_exception
   guilty_ranks: [1]
   code: ["self.position(torch.arange(", "loss.item()"]  # on a GPU the rank hears of it there

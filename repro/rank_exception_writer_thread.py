@@ -8,7 +8,7 @@ On plain torchrun: a traceback "Exception in thread writer", a few more steps, s
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: [rank_exception, local_lock_deadlock]
   guilty_ranks: [1]
   code: ["int(path.stem.split(", "pending.put("]

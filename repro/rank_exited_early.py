@@ -9,7 +9,7 @@ With NCCL rank 0 waits instead.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: rank_exited_early
   guilty_ranks: [1]
   code: "sys.exit(0)"

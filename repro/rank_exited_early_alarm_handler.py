@@ -7,7 +7,7 @@ On plain torchrun: "saved, leaving" from rank 0, then rank 1's connection error,
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: rank_exited_early
   guilty_ranks: [0]
   code: "sys.exit(0)"

@@ -6,7 +6,7 @@ On plain torchrun: a warning of rank 1, and rank 0's connection error within DDP
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: rank_exited_early
   guilty_ranks: [1]
   code: ["sys.exit(0)"]

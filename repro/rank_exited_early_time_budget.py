@@ -7,7 +7,7 @@ On plain torchrun: "time is up" from rank 2, "Connection closed by peer" from th
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: rank_exited_early
   guilty_ranks: [2]
 """

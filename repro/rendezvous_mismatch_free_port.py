@@ -7,7 +7,7 @@ On plain python: silence from the start; minutes later "client socket has failed
 Promise:
   launch: python
   world_size: 2
-  outcome: hung
+  outcome: hung (suspected)
   class: rendezvous_mismatch
   guilty_ranks: [1]
   code: "dist.init_process_group(backend, rank=rank"

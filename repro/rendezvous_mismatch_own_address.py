@@ -7,7 +7,7 @@ On plain torchrun: silence from the start; half an hour later a timeout of the s
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: rendezvous_mismatch
   guilty_ranks: [0, 1]
   code: "dist.init_process_group(backend, init_method="

@@ -7,7 +7,7 @@ On plain torchrun: silence from the start; half an hour later rank 0's timeout i
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: [rendezvous_mismatch, external_wait]
   guilty_ranks: [1]
   code: ["time.sleep(0.5)", "while not path.exists():"]

@@ -8,7 +8,7 @@ On plain python: silence from the start; half an hour later the store's "timed o
 Promise:
   launch: python
   world_size: 4
-  outcome: hung
+  outcome: hung (suspected)
   class: rendezvous_mismatch
   guilty_ranks: [2, 3]
   code: "dist.init_process_group("

@@ -7,7 +7,7 @@ On plain torchrun: "done" on all ranks, and a job that never ends.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
-  outcome: hung
+  outcome: hung (suspected)
   class: teardown_hang
   guilty_ranks: [2]
   code: "self.process.wait()"

@@ -7,7 +7,7 @@ On plain torchrun: "trained" on both ranks, and a job that never ends.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: teardown_hang
   guilty_ranks: [1]
   code: ["writers.shutdown()", "self.ready.wait()"]

@@ -7,7 +7,7 @@ On plain torchrun: "done" on both ranks, and a job that never ends.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: teardown_hang
   guilty_ranks: [0]
   code: "record = self.records.get()"

@@ -7,7 +7,7 @@ On plain torchrun: a few batches on both ranks, then gloo aborts on a size, or s
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: uneven_inputs
   guilty_ranks: [1]
   code: ["dist.all_reduce(total)", "for number, (features, targets) in enumerate(loader):"]

@@ -7,7 +7,7 @@ On plain torchrun: rank 1 ends with exit code 0; rank 0 raises a connection erro
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [crashed, hung]
+  outcome: [crashed, hung (suspected)]
   class: uneven_inputs
   guilty_ranks: [1]
   code: ["for start in range(0, len(mine), BATCH):", "dist.destroy_process_group()"]

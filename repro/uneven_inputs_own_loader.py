@@ -7,7 +7,7 @@ On plain torchrun: "evaluated" from nobody, silence until gloo's timeout, or its
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung, crashed]
+  outcome: [hung (proven), crashed]
   class: uneven_inputs
   guilty_ranks: [1]
   code: "trainer.evaluate()"

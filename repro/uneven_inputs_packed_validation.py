@@ -7,7 +7,7 @@ On plain torchrun: "validation" from all but rank 0, then silence until gloo's t
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: [hung, crashed]
+  outcome: [hung (suspected), crashed]
   class: uneven_inputs
   guilty_ranks: [0]
   code: ["total += loss_of(model, tokens.to(device)).item()", "return nn.functional.cross_entropy(model(tokens", "for tokens in packed(documents(rank)"]

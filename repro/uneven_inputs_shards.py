@@ -7,7 +7,7 @@ On plain torchrun: rank 1 says it is done, then silence; half an hour later gloo
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (proven)
   class: uneven_inputs
   guilty_ranks: [1]
   code: "dist.barrier()"

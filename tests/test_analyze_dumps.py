@@ -53,6 +53,21 @@ def test_each_fault_is_named_with_its_rank(tmp_path: Path, fault: str, tp: int) 
         )
 
 
+@pytest.mark.parametrize("form", ["pickle", "json"])
+@pytest.mark.parametrize("fault", ["none", "missing", "type", "size"])
+def test_torchcomms_recorder_counts_over_all_groups_and_says_only_what_is_retired(
+    tmp_path: Path, fault: str, form: str
+) -> None:
+    prefix = "comm_lib_trace_rank_"
+    job = Job(ranks=8, entries=100, fault=fault, culprit=5, tp=4, form=form, prefix=prefix, torchcomms=True)
+    write_dumps(tmp_path, job)
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.cls, verdict.guilty_ranks) == (FAULTS[fault], () if fault == "none" else (5,))
+    if fault != "none":
+        assert verdict.where is not None and verdict.where.collective is not None
+        assert (verdict.where.collective.group, verdict.where.collective.seq) == ("world", 41)
+
+
 @pytest.mark.parametrize("fault", ["missing", "size", "straggle"])
 def test_names_order_and_one_dump_in_a_hundred_make_no_difference(tmp_path: Path, fault: str) -> None:
     job = Job(ranks=100, entries=150, fault=fault, culprit=42, tp=4)

@@ -284,3 +284,54 @@ def test_torchruns_error_file_has_the_time_of_the_first_error(tmp_path: Path) ->
     verdict = judge_foreign(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (1,))
     assert "at 0.0 s" in verdict.evidence[0].claim
+
+
+def deepspeed_summary(more_ms: float) -> str:
+    """Two operations, as `deepspeed.comm.log_summary(show_straggler=True)` prints them."""
+    columns = (
+        "Comm. Op",
+        "Message Size",
+        "Count",
+        "Total comm lat(ms)",
+        "Total straggler(ms)",
+        "Avg comm lat(ms)",
+        "Avg straggler(ms)",
+    )
+    lines = [
+        "_" * 31,
+        "Breakdown with straggler effect",
+        "-" * 31,
+        "".join(f"{name: <20}" for name in columns),
+    ]
+    for name, size, least_ms in (
+        ("all_reduce", "678.86 MB", 4000.0),
+        ("reduce_scatter_tensor", "6.0 MB", 1000.0),
+    ):
+        values = (size, 100, *(f"{ms:.2f}" for ms in (least_ms, more_ms / 2, least_ms / 100, more_ms / 200)))
+        lines += [name, "".join(f"{value: <20}" for value in (" ", *values))]
+    return "\n".join(lines) + "\n"
+
+
+def test_deepspeeds_summaries_name_the_rank_that_waited_for_nobody(tmp_path: Path) -> None:
+    for rank in range(4):
+        folder = tmp_path / f"logs/none/attempt_0/{rank}"
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text(f"step 100\n{deepspeed_summary(30.0 if rank == 2 else 9000.0)}")
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.cls, verdict.outcome, verdict.guilty_ranks) == ("straggler_rank", "slow", (2,))
+    assert (verdict.world_size, verdict.blocked_ranks) == (4, (0, 1, 3))
+    assert "rank 0 waited for it for 9.0 s, beside 5.0 s of communication" in verdict.summary
+
+
+def test_deepspeeds_summary_of_one_rank_names_nobody(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(deepspeed_summary(9000.0))
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.cls, verdict.guilty_ranks) == ("straggler_rank", ())
+    assert verdict.gaps
+
+
+def test_a_network_without_a_straggler_is_no_finding(tmp_path: Path) -> None:
+    for rank in range(4):
+        (tmp_path / f"rank_{rank}.log").write_text(deepspeed_summary(200.0))
+    with pytest.raises(UsageError):
+        judge_foreign(tmp_path)

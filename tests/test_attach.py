@@ -7,11 +7,12 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from support.jobs import Jobs, wait_until
@@ -68,6 +69,24 @@ for parameter in model.parameters():
     seen.update(parameter.detach().numpy().tobytes() + parameter.grad.numpy().tobytes())
 seen.update(torch.get_rng_state().numpy().tobytes())
 print(f"rank {rank} step {step} heard {heard} {seen.hexdigest()}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+MEETS = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+x = torch.ones(4)
+dist.all_reduce(x)
+if dist.get_rank():
+    with open(os.environ["SIGNALS"], "w") as pipe:
+        pipe.write("waiting\\n")
+    open(os.environ["GO"]).readline()
+dist.all_reduce(x)
+print("summed", x.sum().item(), flush=True)
 dist.destroy_process_group()
 """
 
@@ -155,6 +174,61 @@ def test_a_run_without_a_living_rank_is_sent_to_analyze(jobs: Jobs) -> None:
     (jobs.directory / "run/ranks/00000/meta.json").write_text(json.dumps({"pid": os.getpid(), "rank": 0}))
     done = jobs.run("attach", "--run", "run")
     assert (done.returncode, "nsadiag analyze run" in done.stderr) == (2, True), done.stderr
+
+
+def line_with(stream: IO[str], words: str) -> str:
+    """The next line in which these words are."""
+    return next(line for line in stream if words in line)
+
+
+def test_the_first_answer_comes_before_the_second_look(jobs: Jobs, train: Path) -> None:
+    job = started(jobs, WAITS="1", STEPS="8")
+    assert jobs.signals.wait() == "waiting"
+    looking = jobs.start("attach", "--out", "looked", str(job.pid))
+    assert looking.stderr is not None
+    assert line_with(looking.stderr, "nsadiag: ").startswith("nsadiag: suspected: Rank 1 ")
+    assert len(read_json(jobs.directory / "looked/watch.json")["looks"]) == 1
+    looking.communicate(timeout=60)
+    assert len(read_json(jobs.directory / "looked/watch.json")["looks"]) == 2
+    jobs.go()
+    job.communicate(timeout=60)
+
+
+def test_a_deadlock_is_proven_by_the_first_look_alone(jobs: Jobs) -> None:
+    (jobs.directory / "train.py").write_text(MEETS)
+    job = started(jobs)
+    assert jobs.signals.wait() == "waiting"
+    (stopped,) = [r.process.pid for r in find_ranks([job.pid])[0] if r.rank == 1]
+    os.kill(stopped, signal.SIGSTOP)
+    looking = jobs.start("attach", "--out", "looked", str(job.pid))
+    _, stderr = looking.communicate(timeout=60)
+    assert stderr.startswith("nsadiag: proven: Rank 1 is stopped by SIGSTOP"), stderr
+    assert len(read_json(jobs.directory / "looked/watch.json")["looks"]) == 1
+    assert read_json(jobs.directory / "looked/verdict.json")["certainty"] == "proven"
+    os.kill(stopped, signal.SIGCONT)
+    jobs.go()
+    stdout, _ = job.communicate(timeout=60)
+    assert stdout.count("summed 16.0") == 2
+
+
+def test_who_follows_a_job_hears_what_changes_until_it_ends(jobs: Jobs, train: Path) -> None:
+    job = started(jobs, WAITS="1")
+    assert jobs.signals.wait() == "waiting"
+    following = jobs.start("attach", "--follow", "--out", "followed", str(job.pid))
+    left = jobs.start("attach", "--follow", "--out", "left", str(job.pid))
+    assert following.stderr is not None and left.stderr is not None
+    line_with(following.stderr, "nsadiag: suspected: Rank 1 ")
+    line_with(left.stderr, "nsadiag: suspected: Rank 1 ")
+    left.send_signal(signal.SIGINT)
+    _, stderr = left.communicate(timeout=10)
+    assert (left.returncode, stderr) == (0, "")
+    jobs.go()
+    line_with(following.stderr, "nsadiag: progressing: ")
+    (jobs.directory / "enough").touch()
+    line_with(following.stderr, "nsadiag: the job has ended")
+    disturbed, _ = job.communicate(timeout=60)
+    assert len(results(disturbed)) == 2
+    assert following.wait(timeout=60) == 0
 
 
 # -- what cannot be attached to ------------------------------------------------------------------

@@ -7,7 +7,14 @@ import os
 
 import pytest
 
-from nsadiag.agent.stillness.patience import LOOK_AGAIN_S, MIN_STALL_S, MOST_CROWDED, Patience, crowding
+from nsadiag.agent.stillness.patience import (
+    LOOK_AGAIN_S,
+    MIN_STALL_S,
+    MIN_SUSPICION_S,
+    MOST_CROWDED,
+    Patience,
+    crowding,
+)
 
 
 def trained(pauses: list[float], fixed_s: float | None = None) -> tuple[Patience, float]:
@@ -150,6 +157,15 @@ def test_on_a_crowded_machine_the_least_patience_is_as_many_times_as_long() -> N
     patience.progress(12.0, settled=True)
     assert patience.limit_s() == 30.0
     assert Patience(4.0, 0.0, crowding=lambda: 3.0).limit_s() == 4.0, "the user has said how long"
+
+
+def test_ranks_that_queue_for_no_cpu_are_not_waited_for_because_of_others() -> None:
+    slowed = iter([None, 1.0, 2.0, 100.0])
+    patience = Patience(None, 0.0, crowding=lambda: 6.0, slowed=lambda: next(slowed))
+    assert [patience.limit_s() / MIN_STALL_S for _ in range(4)] == [6.0, 1.0, 2.0, MOST_CROWDED]
+    assert patience.suspicion_s() == 6.0 * MIN_SUSPICION_S, (
+        "what is only suspected gets the time that a crowded machine takes"
+    )
 
 
 def test_a_machine_is_crowded_from_two_runnable_threads_a_core_on(monkeypatch: pytest.MonkeyPatch) -> None:

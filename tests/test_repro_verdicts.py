@@ -86,6 +86,8 @@ def test_the_verdict_is_the_promised_one(promise: Promise, tmp_path: Path) -> No
     where = verdict["where"] or {}
     assert verdict["class"] in promise.classes, verdict["summary"]
     assert verdict["outcome"] in promise.outcomes, verdict["summary"]
+    if verdict["outcome"] == "hung":
+        assert verdict["certainty"] == promise.certainty, verdict["summary"]
     assert tuple(verdict["guilty_ranks"]) == promise.guilty_ranks, verdict["summary"]
     if promise.codes:
         assert any(code in (where["code"] or "") for code in promise.codes), where

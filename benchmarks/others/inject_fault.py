@@ -99,7 +99,7 @@ def one(module: Path, fault: str, rank: int, folder: Path) -> dict[str, Any]:
         "class": verdict["class"],
         "guilty_ranks": verdict["guilty_ranks"],
         "certainty": verdict.get("certainty"),
-        "action": (verdict.get("action") or {}).get("kind"),
+        "action": (verdict.get("action") or {}).get("do"),
         "summary": verdict["summary"],
         "verdict_s": round(judged_at - at, 1),
         "first_line_s": round(min([*said, judged_at]) - at, 1),

@@ -26,13 +26,19 @@ def attach(
     ] = None,
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Stay, and say what changes, until the job ends or Ctrl-C")
+    ] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Diagnose a job that is already running or stuck, and leave it as it is."""
     from nsadiag.commands.attach.local import AttachRequest, attach_once
 
-    result = attach_once(AttachRequest(targets=targets or [], run=run, out=out, force=force))
-    print_directory(result.directory, as_json=as_json)
+    if follow and as_json:
+        raise UsageError("--follow with --json", "nsadiag attach --json answers once")
+    result = attach_once(AttachRequest(targets=targets or [], run=run, out=out, force=force, follow=follow))
+    if not follow:
+        print_directory(result.directory, as_json=as_json)
     raise typer.Exit(result.exit_code)
 
 

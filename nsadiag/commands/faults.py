@@ -70,7 +70,7 @@ def read_fault(script: Path) -> Fault:
         script=script,
         what=headline(docstring),
         classes=_listed(promise["class"]),
-        outcome=_listed(promise["outcome"])[0],
+        outcome=_listed(promise["outcome"])[0].partition(" (")[0],  # `hung (proven)`
         guilty_ranks=tuple(promise["guilty_ranks"]),
         launch=promise["launch"],
         options=tuple(promise.get("options", ())),

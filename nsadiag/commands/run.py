@@ -80,10 +80,10 @@ def run_once(request: RunRequest) -> RunResult:
     run = output.prepare(request.out, name_of(request.command) + attempt, force=request.force)
     kept.start()
     about = begin(run, request)
-    follow = Follow()
     interrupted, watch = False, None
     notifier = notifier_of(request, run)
     lines = Lines(notifier.tell if notifier else None, silent=request.silent)
+    follow = Follow(lines.after)
     lines.started(run.path)
     try:
         with interrupts.notifying(say_stopping), metrics_of(request, run), lines.first_step(run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from nsadiag.analysis.rules import registry
 REPRO = Path(__file__).resolve().parents[2] / "repro"
 CLASSES = tuple(registry.CLASSES)
 OUTCOMES = ("hung", "crashed", "slow", "wrong", "incomplete", "healthy", "unknown")
+OUTCOME = re.compile(r"(?P<outcome>hung) \((?P<certainty>proven|suspected)\)|(?P<other>(?!hung).+)")
 KEYS = (
     "needs", "launch", "world_size", "options", "outcome", "class", "guilty_ranks", "code", "parameter", "action",
 )  # fmt: skip
@@ -30,6 +32,7 @@ class Promise:
     world_size: int
     options: tuple[str, ...]  # of `nsadiag run`
     outcomes: tuple[str, ...]
+    certainty: str | None  # of a hang: proven or suspected
     classes: tuple[str, ...]
     guilty_ranks: tuple[int, ...]
     codes: tuple[str, ...]  # each a part of a line that `where.code` may hold; empty: no line applies
@@ -54,13 +57,19 @@ def promises() -> list[Promise]:
 def read_promise(script: Path) -> Promise:
     fields = promised_fields(script)
     launch = tuple(shlex.split(fields["launch"]))
+    outcomes = [OUTCOME.fullmatch(text) for text in as_tuple(fields["outcome"])]
+    if not all(outcomes):
+        raise ValueError(
+            f"{script.name} promises {fields['outcome']!r}: a hang is `hung (proven)` or `hung (suspected)`"
+        )
     return Promise(
         script=script,
         needs=fields.get("needs"),
         launch=launch,
         world_size=fields.get("world_size", int(launch[-1]) if len(launch) > 1 else 1),
         options=tuple(fields.get("options", ())),
-        outcomes=as_tuple(fields["outcome"]),
+        outcomes=tuple(found["outcome"] or found["other"] for found in outcomes if found),
+        certainty=next((found["certainty"] for found in outcomes if found and found["certainty"]), None),
         classes=as_tuple(fields["class"]),
         guilty_ranks=tuple(fields["guilty_ranks"]),
         codes=as_tuple(fields.get("code")),

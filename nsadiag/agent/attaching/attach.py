@@ -5,29 +5,24 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import permission, processes
 from nsadiag.agent.attaching.joining import init_arguments
-from nsadiag.agent.attaching.recorder_pipe import dump_by_pipe
-from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.namespaces import pid_of
 from nsadiag.agent.processes import End, Process
-from nsadiag.agent.stillness.motion import Motion, joined
 from nsadiag.agent.watching.progress import Progress
-from nsadiag.agent.watching.state import Pair, RankState, WatchOptions
-from nsadiag.agent.watching.watch import Watch
+from nsadiag.agent.watching.state import RankState
 from nsadiag.errors import MachineError, UsageError
 from nsadiag.evidence.documents.files import read_evidence
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node, write_json, write_private
 from nsadiag.evidence.ring.reader import Pulse
 from nsadiag.evidence.secrets.masking import mask_command
-from nsadiag.evidence.user_code import count_as_well, roots_in, roots_of
+from nsadiag.evidence.user_code import roots_of
 
 NO_REASON = "its owner, its user namespace, Yama and seccomp do not show why"
-APART_S = 5.0  # there was no silence to listen to beforehand, so the looks themselves are further apart
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT", "NSADIAG_SOCKET_DIR")
 BACKEND_THREADS = ("pt_gloo_", "gloo_", "pt_nccl_")
 RECORDED = ("blackbox.bin", "ddp.json", "exception.json", "leaving.json", "faults.log",
@@ -45,77 +40,6 @@ class AttachedRank:
     meeting: str = (
         ""  # what it gave to init_process_group, where it stands there and its environment does not say
     )
-
-
-@dataclass(kw_only=True)
-class AttachedJob:
-    """Somebody else's job: asked for nothing, and never ended."""
-
-    socket_dir: Path
-    run_id: str = ""
-    ended: dict[int, int] = field(default_factory=dict)
-
-    def poll(self) -> int | None:
-        return None
-
-    def roots(self) -> list[Process]:
-        return []
-
-    def family(self) -> set[Process]:
-        return set()
-
-    def reported_ends(self) -> dict[int, int]:
-        return self.ended
-
-    def ending(self) -> None:
-        return
-
-    def abandon(self) -> None:
-        raise AssertionError("a job that we attached to is not ours to end")
-
-
-class AttachedWatch(Watch):
-    """Looks, and writes down what it saw; the job goes on as it was."""
-
-    def __init__(self, job: AttachedJob, directory: RunDir, ranks: Iterable[RankState]) -> None:
-        super().__init__(job, directory, WatchOptions(on_hang="leave"))
-        self.ranks = {rank.directory.rank: rank for rank in ranks}
-        # What was recorded before we came is no movement of now.
-        for rank in self.ranks.values():
-            count_as_well(roots_in(read_json(rank.directory.meta)))
-            if rank.progress:
-                rank.progress.advance()
-
-    def attach(self) -> None:
-        """One pair of captures and its judgement, in watch.json and ends.json."""
-        try:
-            if self.look(APART_S) == "still":
-                self.stopped = "hang"
-            self.write()
-        finally:
-            self.close()
-
-    def _joined(self, pair: Pair) -> list[Motion]:
-        """Nobody watched before: it may have stood there since yesterday."""
-        return joined(pair.stances, set(self.ranks))
-
-    def _capture(self) -> int:
-        number = super()._capture()
-        for rank in self._alive():
-            capture = rank.directory.capture(number)
-            if rank.process and not capture.flight_recorder.exists():
-                try:
-                    dump_by_pipe(rank.process.pid, rank.directory.rank, capture)
-                except (CaptureError, OSError) as error:
-                    gaps = read_json(capture.gaps, [])
-                    write_json(capture.gaps, [*gaps, {"capture": "fr_pipe", "gap": str(error)}])
-        return number
-
-    def _about(self) -> dict[str, Any]:
-        newest = [r.progress.pulse.last() for r in self.ranks.values() if r.progress]
-        moments = [int(last["t_ns"][0]) for last in newest if last is not None]
-        last_s = (max(moments) - self._started_ns) / 1e9 if moments else None
-        return {**super()._about(), "attached": True, "last_progress_s": last_s}
 
 
 # -- from pids -----------------------------------------------------------------------------------

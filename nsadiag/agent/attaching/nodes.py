@@ -11,16 +11,8 @@ from typing import Any
 import psutil
 
 from nsadiag.agent import processes
-from nsadiag.agent.attaching.attach import (
-    APART_S,
-    AttachedJob,
-    AttachedRank,
-    AttachedWatch,
-    as_rank,
-    is_python,
-    socket_dir_of,
-    states_of,
-)
+from nsadiag.agent.attaching.attach import AttachedRank, as_rank, is_python, socket_dir_of, states_of
+from nsadiag.agent.attaching.attached_watch import APART_S, AttachedJob, AttachedWatch
 from nsadiag.agent.captures import capture_slow
 from nsadiag.agent.stillness.judgement import Judgement, judge
 from nsadiag.agent.stillness.motion import Motion, Stance, joined

@@ -276,7 +276,9 @@ class Guard:
             where = (
                 f"its output is in {self._request['run']}" if self._request["run"] else "it is not recorded"
             )
-            say(f"nsadiag died; the job goes on unwatched: process {self._launcher}, {where}")
+            say(
+                f"nsadiag died; the job goes on unwatched: process {self._launcher}, {where}; should it hang: nsadiag attach {self._launcher}"
+            )
 
     def _end_family(self) -> None:
         """SIGTERM to all, SIGKILL to those that stay; what waits in the kernel (state D) is given up."""

@@ -16,6 +16,7 @@ from nsadiag.evidence.layout import parts_of
 Files = Callable[[], dict[Path, int]]  # the descriptor by the file that is copied to it
 AT_ONCE = 1 << 20  # bytes of a file: what nobody reads stays where it is, on disk
 PIECE = 1 << 16  # of a write: a slow reader is seen to read
+STDERR = 2
 BLOCKED_S = 5.0  # without a byte taken: the reader is not waited for before the verdict
 INTERVAL_S = 0.1
 CATCH_UP_S = 1.0
@@ -24,7 +25,9 @@ CATCH_UP_S = 1.0
 class Follow:
     """Copies files' growth to streams, from a thread; only that thread waits for who reads them."""
 
-    def __init__(self) -> None:
+    def __init__(self, remark: Callable[[bytes], bytes | None] = lambda data: None) -> None:
+        """`remark` is asked of each piece that goes to stderr, and its answer follows that piece."""
+        self._remark = remark
         self._files: Files = dict
         self._offsets: dict[tuple[int, int], int] = {}  # by device and inode: a full log is renamed
         self._closed: set[int] = set()  # sinks that take no more
@@ -99,6 +102,8 @@ class Follow:
         if data and sink not in self._closed:
             try:
                 self._pass_on(data, sink)
+                if sink == STDERR and (remark := self._remark(data)):
+                    self._pass_on(remark if data.endswith(b"\n") else b"\n" + remark, sink)
             except OSError:
                 self._closed.add(sink)
         return bool(data)

@@ -212,6 +212,16 @@ class Activity:
         """
         return {rank for rank, now in usages.items() if now is not None and self._worked(rank, now)}
 
+    def slowed(self) -> float | None:
+        """Times as long as usual that things take the ranks in this silence, by how long they queued for a CPU.
+
+        None before there are two samples of it. A rank that only waits queues for none, however crowded the machine is.
+        """
+        ends = [(seen[0], seen[-1]) for seen in self._seen.values() if len(seen) > 1]
+        if not ends:
+            return None
+        return max((b.t_s - a.t_s) / unqueued_s(a, b) for a, b in ends)
+
     def _worked(self, rank: int, now: Usage) -> bool:
         seen = self._seen.setdefault(rank, deque())
         did = work(seen[-1], now) if seen else None

@@ -31,7 +31,8 @@ class Patience:
 
     Moments are monotonic seconds, given by the caller. `fixed_s` None means: learn. `expected_s` is the longest pause
     that jobs like this one were seen to make: it stands beside the job's own, and never shortens anything.
-    `crowding` says how many times as long as usual things take at the moment.
+    `crowding` says how many times as long as usual things take at the moment, by the machine's load, and `slowed` how many
+    times they take the ranks themselves, once that is known.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class Patience:
         *,
         expected_s: float = 0.0,
         crowding: Callable[[], float] = lambda: 1.0,
+        slowed: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.moved = self.stirred = now  # last event; last event or work
         self.longest_s = 0.0  # pause without event or work since the first steps
         self.longest_start_s = 0.0  # and between the first event and then
-        self._fixed_s, self._expected_s, self._crowding = fixed_s, expected_s, crowding
+        self._fixed_s, self._expected_s = fixed_s, expected_s
+        self._crowding, self._slowed = crowding, slowed
         self._began = False
         self._pause_s = 0.0  # the longest in the present silence
         self._looked = False
@@ -64,7 +67,9 @@ class Patience:
         if self._fixed_s is not None:
             return self._fixed_s
         longest_s = max(self.longest_s, self._pause_s, self._expected_s)
-        return max(MIN_STALL_S * self._crowding(), RHYTHM_MULTIPLE * longest_s)
+        slowed = self._slowed()
+        times = self._crowding() if slowed is None else min(slowed, MOST_CROWDED)
+        return max(MIN_STALL_S * times, RHYTHM_MULTIPLE * longest_s)
 
     def suspicion_s(self) -> float:
         """Seconds of silence after which a suspected hang is taken for one."""

@@ -78,10 +78,14 @@ class Watch:
         self._deaths = DeathWatch()
         self._started = time.monotonic()
         self._started_ns = time.monotonic_ns()
-        self.patience = Patience(
-            options.stall_after_s, self._started, expected_s=options.expected_quiet_s, crowding=crowding
-        )
         self._activity = Activity()
+        self.patience = Patience(
+            options.stall_after_s,
+            self._started,
+            expected_s=options.expected_quiet_s,
+            crowding=crowding,
+            slowed=self._activity.slowed,
+        )
         self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
         self.captures = CaptureSeries(job, directory, with_locals=options.with_locals)
         self._discovery = Discovery(directory, self.ranks, self._is_here)

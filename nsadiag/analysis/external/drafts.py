@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nsadiag.analysis.external import nccl_log, stacks
+from nsadiag.analysis.external import deepspeed_log, nccl_log, stacks
+from nsadiag.analysis.external.deepspeed_log import Waits
 from nsadiag.analysis.external.nccl_log import Init
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.ingest import logs
@@ -36,6 +37,7 @@ class Statements:
     launcher: str = ""  # the log that tells of ends; empty if none does
     never_came: tuple[tuple[int, ...], str] = (), ""  # ranks, and where a monitored barrier named them
     inits: list[Init] = field(default_factory=list)  # of NCCL's communicators
+    waits: list[Waits] = field(default_factory=list)  # for stragglers, by DeepSpeed
     gaps: list[str] = field(default_factory=list)
 
 
@@ -114,6 +116,7 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
     launcher = ""
     gaps: list[str] = []
     inits: list[Init] = []
+    waits: list[Waits] = []
     never_came: tuple[tuple[int, ...], str] = (), ""
     for path in sorted(gathered.logs):
         try:
@@ -128,9 +131,11 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         if facts.ended:
             launcher = source
         inits += [replace(init, source=source) for init in nccl_log.inits(text)]
+        if found := deepspeed_log.waits_of(text, max(own, 0), source):
+            waits.append(found)
         if facts.never_came:
             never_came = facts.never_came, f"{source}#line {facts.never_came_line}"
-    return Statements(launcher=launcher, never_came=never_came, inits=inits, gaps=gaps)
+    return Statements(launcher=launcher, never_came=never_came, inits=inits, waits=waits, gaps=gaps)
 
 
 def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:

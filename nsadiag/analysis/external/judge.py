@@ -9,7 +9,12 @@ from pathlib import Path
 from nsadiag.analysis.external.agreeing import all_over
 from nsadiag.analysis.external.crowd_findings import crowd_finding
 from nsadiag.analysis.external.load import Foreign, load_foreign
-from nsadiag.analysis.external.log_findings import communicator_finding, ended_with_code, never_came
+from nsadiag.analysis.external.log_findings import (
+    communicator_finding,
+    ended_with_code,
+    never_came,
+    straggler_finding,
+)
 from nsadiag.analysis.external.recognise import Gathered, gather
 from nsadiag.analysis.external.snapshots import GAPS, STRONGEST, Movement, movement_of
 from nsadiag.analysis.judgement.conclude import verdict_of
@@ -20,7 +25,7 @@ from nsadiag.evidence.records import Evidence, Finding, Progress, Rejected, Time
 
 LOOKS_FOR = (
     "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
-    "torchrun --log-dir, logs with tracebacks or timeouts"
+    "torchrun --log-dir, logs with tracebacks or timeouts, DeepSpeed's summaries of communication"
 )
 
 
@@ -32,7 +37,8 @@ def judge_foreign(path: Path) -> Verdict:
     foreign = load_foreign(gathered)
     statements = foreign.statements
     unfinished = communicator_finding(statements.inits, foreign.cell.world_size)
-    if not (foreign.crowd.ranks or statements.never_came[0] or unfinished or _says_why(foreign.cell)):
+    known = (foreign.crowd.ranks, statements.never_came[0], unfinished, straggler_finding(statements.waits))
+    if not (any(known) or _says_why(foreign.cell)):
         raise UsageError(_why_nothing(path, gathered, foreign), f"it looks for {LOOKS_FOR}")
     found, failed = _finding(foreign)
     cell = foreign.cell
@@ -60,6 +66,9 @@ def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
     by_nccl = communicator_finding(foreign.statements.inits, cell.world_size)
     if by_nccl and not _says_why(cell):
         return by_nccl, ()
+    late = straggler_finding(foreign.statements.waits)
+    if late and by_dumps is None and not _says_why(cell):
+        return late, ()
     # Only now: pandas takes as long to load as a thousand dumps do.
     from nsadiag.analysis.case import Case
     from nsadiag.analysis.resolve import resolve

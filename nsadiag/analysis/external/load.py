@@ -63,7 +63,8 @@ def load_foreign(gathered: Gathered) -> Foreign:
         crowd, closer = watchdog.crowd_of(said, silent)
     began_ns = _order(drafts)
     sizes = [init.size for init in statements.inits]
-    world = max(crowd.world_size, max(drafts, default=-1) + 1, *sizes, 0)
+    seen = [*drafts, *(wait.rank for wait in statements.waits)]
+    world = max(crowd.world_size, max(seen, default=-1) + 1, *sizes, 0)
     if gathered.dumps and crowd.ranks and crowd.unseen:
         gaps.append(f"no dump of rank {spans(crowd.unseen)} ({len(crowd.unseen)} of {world:,})")
     ranks = tuple(_rank(number, drafts[number]) for number in sorted(drafts))

@@ -1,13 +1,18 @@
-"""Findings from explicit statements in logs: ranks missing from a barrier, exit codes, communicators that were never created."""
+"""Findings from what logs say outright: absent from a barrier, exit codes, communicators never created, waits for stragglers."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 
+from nsadiag.analysis.external.deepspeed_log import Waits
 from nsadiag.analysis.external.load import Foreign
 from nsadiag.analysis.external.nccl_log import Init
 from nsadiag.analysis.external.view import NEXT, ranks_first, ranks_text
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength, Where
+
+WORTH_SHARE = 0.2  # of the communication itself: less is the noise of any network
+OWN_SHARE = 0.2  # of what its peers waited: whoever waited less is the one they waited for
 
 
 def never_came(foreign: Foreign, ranks: tuple[int, ...], source: str) -> Finding:
@@ -102,4 +107,35 @@ def _stuck(rows: list[Init], came: tuple[int, ...], absent: tuple[int, ...], who
         if absent
         else "Look at the network between the hosts: NCCL_SOCKET_IFNAME, firewalls, the lines of NCCL WARN.",
         next=NEXT,
+    )
+
+
+def straggler_finding(found: Iterable[Waits]) -> Finding | None:
+    """The rank that waited least, where its peers waited for much longer than their communication takes."""
+    rows = sorted(found, key=lambda row: row.more_ms)
+    if not rows or rows[-1].more_ms < WORTH_SHARE * rows[-1].least_ms:
+        return None
+    usual_ms = statistics.median(row.more_ms for row in rows[len(rows) > 1 :])
+    late = [row for row in rows[:-1] if row.more_ms < OWN_SHARE * usual_ms]
+    named = tuple(sorted(row.rank for row in late))
+    waited = next(row for row in rows if row.more_ms >= usual_ms)
+    length = f"{waited.more_ms / 1e3:.1f} s, beside {waited.least_ms / 1e3:.1f} s of communication"
+    return Finding(
+        detector="deepspeed",
+        cls="straggler_rank",
+        outcome="slow",
+        strength=Strength.LIKELY if len(named) == 1 else Strength.GUESS,
+        summary=f"{ranks_first(named)} came late to collectives: rank {waited.rank} waited for it for {length}."
+        if named
+        else f"Rank {waited.rank} waited for ranks that came late to its collectives for {length}.",
+        guilty_ranks=named,
+        blocked_ranks=tuple(sorted(row.rank for row in rows if row not in late)),
+        where=Where(),
+        evidence=tuple(
+            Evidence(claim=f"rank {row.rank} waited for {row.more_ms / 1e3:.1f} s", source=row.source)
+            for row in (*late[:2], waited)
+        ),
+        gaps=() if named else ("no summary of the ranks that it waited for: each rank prints its own",),
+        fix="Look at what the rank does between its collectives: its input, its share of the work, its host.",
+        next="nsadiag run -- <the same command>: the line on which that rank spends the time",
     )

@@ -15,6 +15,7 @@ from nsadiag.analysis.facts.thread_state import ThreadState
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
+from nsadiag.analysis.relations.pending import Wait, waits
 from nsadiag.analysis.relations.wait_graph import Graph, graph_of
 from nsadiag.evidence.blocking import Waker, by_frames, by_native, by_wchan, mutex_address
 from nsadiag.evidence.documents.kernel import KernelThread
@@ -78,8 +79,15 @@ def _all_disagree(case: Case, graph: Graph, peers: set[int], inert: set[int]) ->
     living = set(range(case.cell.world_size)) - inert
     if not living or living - peers:
         return False
-    differ = any([*in_recorders(case), *in_black_boxes(case)])
-    return differ or bool(graph.edges) or bool(inert)
+    if any([*in_recorders(case), *in_black_boxes(case)]):
+        return True
+    under_way = any(_is_under_way(wait, inert) for wait in waits(case))
+    return not under_way and (bool(graph.edges) or bool(inert))
+
+
+def _is_under_way(wait: Wait, inert: set[int]) -> bool:
+    """Whether all its members have issued it, and live: a slow network may still complete it."""
+    return not wait.missing and wait.calls["op"].nunique() == 1 and not {*wait.calls["rank"]} & inert
 
 
 def _is_locked(cell: CellEvidence, rank: RankEvidence, at: ThreadState | None) -> bool:
@@ -116,6 +124,8 @@ def _waits_for_own_thread(rank: RankEvidence, at: ThreadState, capture: CaptureE
 
 def _acts_alone(thread: KernelThread) -> bool:
     """Whether a thread without Python may do something that is no part of a collective."""
+    if thread.state == "R":
+        return True
     row = by_wchan(thread.wchan)
     waits = row is not None and row.waker == Waker.THREAD and not thread.waits_until_mono_ns
     return not waits and not thread.name.startswith(TRANSPORTS)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.attaching import attach
+from nsadiag.agent.attaching.attached_watch import AttachedJob, AttachedWatch, Told
 from nsadiag.agent.watching.state import RankState
 from nsadiag.commands import output
-from nsadiag.commands.run import RunResult, exit_code, judge_and_report
-from nsadiag.errors import UsageError
+from nsadiag.commands.run import RunResult, answer_first, exit_code, judge_and_report, load_analysis
+from nsadiag.errors import EXIT_HEALTHY, UsageError
 from nsadiag.evidence.layout import RunDir, read_json
 
 
@@ -22,22 +25,37 @@ class AttachRequest:
     run: Path | None = None
     out: Path | None = None
     force: bool = False
+    follow: bool = False
 
 
 def attach_once(request: AttachRequest) -> RunResult:
-    """Looks at the job twice and judges it. Raises NsadiagError before anything was written."""
+    """Looks at the job and judges it; with `follow` until it has ended, or Ctrl-C. Raises NsadiagError before anything was written."""
     if len(request.targets) == 1 and request.targets[0].startswith("slurm:") and not request.run:
         from nsadiag.commands.attach.slurm import attach_slurm
 
+        if request.follow:
+            raise UsageError("--follow of a Slurm job", "on one of its nodes: nsadiag attach --follow PID")
         return attach_slurm(request.targets[0].removeprefix("slurm:"), out=request.out, force=request.force)
+    load_analysis()
     run, about, ranks = _from_run(request) if request.run else _from_pids(request)
     sockets = attach.socket_dir_of(rank.process for rank in ranks if rank.process)
-    watch = attach.AttachedWatch(attach.AttachedJob(socket_dir=sockets), run, ranks)
-    watch.attach()
+    job = AttachedJob(socket_dir=sockets)
+    watch = AttachedWatch(job, run, ranks, on_stuck=lambda: answer_first(run))
+    if request.follow:
+        with contextlib.suppress(KeyboardInterrupt):
+            watch.follow(_say)
+            print("nsadiag: the job has ended", file=sys.stderr)
+        output.write_run(run, **about, ended_at=output.now(), world_size=len(ranks))
+        return RunResult(directory=run.path, verdict=None, exit_code=EXIT_HEALTHY)
+    watch.attach(_say)
     verdict = judge_and_report(run, about)
     return RunResult(
         directory=run.path, verdict=verdict, exit_code=exit_code(verdict, None, passthrough=False)
     )
+
+
+def _say(told: Told) -> None:
+    print(f"nsadiag: {told.state}: {told.says}", file=sys.stderr, flush=True)
 
 
 Found = tuple[RunDir, dict[str, Any], list[RankState]]

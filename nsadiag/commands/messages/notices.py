@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,11 @@ from nsadiag.agent.watching.state import Suspicion
 from nsadiag.commands.messages import first_step
 from nsadiag.evidence.layout import RunDir
 
+# The words in which a backend gives up a collective, and those in which torchrun reports the rank that ended first.
+TIMEOUT = re.compile(
+    rb"Timed out waiting \d+ms|Watchdog caught collective operation timeout|failed to pass monitoredBarrier in"
+    rb"|wait timeout after \d+ms|Root Cause \(first observed failure\)"
+)
 FIRST_S = 15.0  # of silence; after it, each time there has been twice as much
 WORTH_S = 4.0  # a shorter silence is no news
 IN_VAIN = 3  # snapshots that found nothing, after which taking another one is no news
@@ -27,6 +33,8 @@ class Lines:
         self._say = (lambda text: None) if silent else _say
         self._told_s = 0.0  # the silence at the last line
         self._looked = 0  # snapshots reported since the last one that led to something
+        self._suspected = ""
+        self._remarked = silent
         self._tell = tell or (lambda event, text: None)
 
     def started(self, directory: Path) -> None:
@@ -55,6 +63,7 @@ class Lines:
 
     def suspected(self, suspicion: Suspicion, patience_s: float) -> None:
         self._looked = 0
+        self._suspected = suspicion.says.removesuffix(".")
         said = f"suspected hang, no progress for {suspicion.quiet_s:.0f} s: {suspicion.says}"
         self._say(
             f"{said} "
@@ -63,7 +72,16 @@ class Lines:
         )
         self._tell("suspected", said)
 
+    def after(self, output: bytes) -> bytes | None:
+        """The line that follows the job's own about a timeout, once: that is where people look."""
+        if self._remarked or not TIMEOUT.search(output):
+            return None
+        self._remarked = True
+        known = f"what was suspected before it: {self._suspected}" if self._suspected else ""
+        return f"nsadiag: {known or 'the job gives up'}. The verdict follows when it has ended.\n".encode()
+
     def withdrawn(self, suspicion: Suspicion, pause_s: float) -> None:
+        self._suspected = ""
         said = f"no hang: the job continued after {pause_s:.0f} s."
         self._say(said)
         self._tell("withdrawn", said)

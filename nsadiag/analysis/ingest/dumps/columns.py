@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,6 +149,10 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
+# torchcomms describes a communicator by its backend.
+NO_DESCRIPTION = ("", "undefined", "nccl", "ncclx", "rccl", "rcclx", "gloo", "xccl")
+
+
 class GroupNames:
     """Finds the group that an entry means in its dump's configuration; texts of members are parsed once."""
 
@@ -157,7 +161,7 @@ class GroupNames:
 
     def group(self, process_group: tuple[str, str], config: dict[str, Any]) -> Group:
         name, description = process_group
-        shown = description if description not in ("", "undefined") else name
+        shown = name if description in NO_DESCRIPTION else description
         found = config.get(name)
         # gloo's entries call a group "0" that its configuration calls "".
         if not isinstance(found, dict) or found.get("desc", description) != description:
@@ -196,6 +200,12 @@ def group_column(
         open_seqs=tuple(int(seqs[0]) + int(i) for i in is_open),
         open_states=tuple(int(states[i]) for i in is_open),
     )
+
+
+def counts_over_all(seqs: npt.NDArray[np.int64], groups: Iterable[tuple[str, str]]) -> bool:
+    """Whether these numbers, in the order of issue, are one count over several groups, as torchcomms' recorder has it."""
+    several = len(set(groups)) > 1
+    return several and int(seqs[0]) <= 1 and bool((np.diff(seqs) == 1).all())
 
 
 MOST_MISSING = 1_000_000

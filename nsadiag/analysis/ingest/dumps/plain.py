@@ -5,11 +5,19 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from collections import Counter
 from typing import Any, cast
 
 import numpy as np
 
-from nsadiag.analysis.ingest.dumps.columns import Categories, GroupNames, RankColumns, columns_of
+from nsadiag.analysis.ingest.dumps.columns import (
+    Categories,
+    GroupNames,
+    RankColumns,
+    columns_of,
+    counts_over_all,
+    process_group_of,
+)
 from nsadiag.evidence.pickles import PickleRefused
 from nsadiag.evidence.recorder import Dump, Entry
 
@@ -53,7 +61,20 @@ def document_of(data: bytes) -> Dump:
         document, _ = unpickle(data)
     if not isinstance(document, dict) or not isinstance(document.get("entries"), list | tuple):
         raise PickleRefused("no flight-recorder dump: it has no entries")
-    return cast("Dump", document)
+    return _numbered_by_group(cast("Dump", document))
+
+
+def _numbered_by_group(document: Dump) -> Dump:
+    """With a count for each group where one counts over all: peers agree on how many collectives a group has had."""
+    entries = entries_of(document)
+    groups = [process_group_of(entry) for entry in entries]
+    if not counts_over_all(np.array([seq_of(entry) for entry in entries], dtype=np.int64), groups):
+        return document
+    counted: Counter[tuple[str, str]] = Counter()
+    for entry, group in zip(entries, groups, strict=True):
+        counted[group] += 1
+        entry["collective_seq_id"] = counted[group]
+    return document
 
 
 def entries_of(document: Dump) -> list[Entry]:

@@ -12,7 +12,14 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.analysis.ingest.dumps.columns import Categories, Category, GroupNames, RankColumns, columns_of
+from nsadiag.analysis.ingest.dumps.columns import (
+    Categories,
+    Category,
+    GroupNames,
+    RankColumns,
+    columns_of,
+    counts_over_all,
+)
 from nsadiag.analysis.ingest.dumps.layouts import LONGEST, Layout, NewString, Unreadable, layout_of, padded
 from nsadiag.analysis.ingest.dumps.parts import Parts, cut, first_guess
 from nsadiag.analysis.ingest.dumps.plain import PlainUnpickler, entries_of, seq_of, unpickle
@@ -63,13 +70,17 @@ class QuickReader:
         seqs, kinds, categories = self._between(parts, head, tail, reader)
         own = entries_of(document)
         own_seqs, own_kinds = np.array([seq_of(e) for e in own], dtype=np.int64), np.arange(len(own))
+        all_seqs = np.concatenate([own_seqs[:head], seqs, own_seqs[head:]])
+        asked = [*map(self._categories.of, own), *categories]
+        if counts_over_all(all_seqs, (category.process_group for category in asked)):
+            raise Unreadable("one count over several groups")
         return columns_of(
             rank,
             file,
             document,
             self._names,
-            np.concatenate([own_seqs[:head], seqs, own_seqs[head:]]),
-            [*map(self._categories.of, own), *categories],
+            all_seqs,
+            asked,
             np.concatenate([own_kinds[:head], len(own) + kinds, own_kinds[head:]]),
         )
 
