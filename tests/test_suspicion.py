@@ -118,7 +118,7 @@ TIMES_OUT = """
     import datetime, time
     import torch, torch.distributed as dist
 
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=12))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
     x = torch.ones(4)
     for step in range(8):
         dist.all_reduce(x)

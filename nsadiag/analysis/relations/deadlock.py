@@ -86,8 +86,9 @@ def _all_disagree(case: Case, graph: Graph, peers: set[int], inert: set[int]) ->
 
 
 def _is_under_way(wait: Wait, inert: set[int]) -> bool:
-    """Whether all its members have issued it, and live: a slow network may still complete it."""
-    return not wait.missing and wait.calls["op"].nunique() == 1 and not {*wait.calls["rank"]} & inert
+    """Whether all its members are seen to have issued it, and live: a slow network may still complete it."""
+    absent = wait.missing or wait.unseen
+    return not absent and wait.calls["op"].nunique() == 1 and not {*wait.calls["rank"]} & inert
 
 
 def _is_locked(cell: CellEvidence, rank: RankEvidence, at: ThreadState | None) -> bool:
