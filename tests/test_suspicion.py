@@ -111,34 +111,3 @@ def test_a_suspected_hang_is_never_stopped_where_only_proven_ones_are(jobs: Jobs
     run = jobs.run(*line, "--", *TORCHRUN, script(jobs, UPLOADS), "40", seconds=120)
     assert run.returncode == 0, run.stderr
     assert "nsadiag: suspected hang" in run.stderr
-
-
-# The collective gives up before patience does.
-TIMES_OUT = """
-    import datetime, time
-    import torch, torch.distributed as dist
-
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
-    x = torch.ones(4)
-    for step in range(8):
-        dist.all_reduce(x)
-        x /= 2
-    while dist.get_rank():
-        time.sleep(0.2)
-    dist.all_reduce(x)
-"""
-
-
-def test_the_backends_timeout_is_followed_by_what_was_suspected_and_then_by_the_verdict(jobs: Jobs) -> None:
-    line = ("run", "--out", "run", "--stall-after", "2", "--", *TORCHRUN)
-    run = jobs.run(*line, script(jobs, TIMES_OUT), seconds=120)
-    assert run.returncode == 1, run.stderr
-    (at,) = [
-        n
-        for n, each in enumerate(run.stderr.splitlines())
-        if each.startswith("nsadiag: what was suspected before it: ")
-    ]
-    lines = run.stderr.splitlines()
-    assert "Rank 1 never reached all_reduce" in lines[at] and "The verdict follows" in lines[at]
-    assert any("Timed out waiting" in each for each in lines[:at])
-    assert verdict(jobs)["guilty_ranks"] == [1]
