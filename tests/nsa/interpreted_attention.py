@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp2")
 
 
 @pytest.mark.parametrize(
-    ("n_heads", "n_kv_heads", "n_tokens"), [(2, 2, 17), (3, 1, 14), (4, 1, 15), (16, 1, 13)]
+    ("n_heads", "n_kv_heads", "n_tokens"), [(2, 2, 17), (3, 1, 14), (4, 1, 15), (8, 1, 19), (16, 1, 13)]
 )
 def test_groups_of_any_size_equal_the_reference(n_heads, n_kv_heads, n_tokens):
     assert_equals_the_reference(Case(config=TINY, n_tokens=n_tokens, n_heads=n_heads, n_kv_heads=n_kv_heads))

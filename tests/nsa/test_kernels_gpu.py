@@ -23,6 +23,7 @@ pytestmark = [
     ),
 ]
 CONFIG = AttentionConfig()
+DESCRIPTORS = "nsa.attention.kernels.descriptors"
 # Relative norms. Operands are rounded to 8 (bf16) or 11 bits; queries scaled by 8 make softmax nearly hard.
 TOLERANCE = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 3e-6}
 
@@ -132,9 +133,7 @@ def test_offsets_beyond_2_to_the_31_reach_the_right_elements():
 def test_tiles_by_descriptors_equal_torch_in_fp32(
     monkeypatch, heads, kv_heads, dim, v_dim, n_tokens, batch, dtype
 ):
-    from nsa.attention.kernels import descriptors
-
-    monkeypatch.setattr(descriptors, "WORTHWHILE", 0)
+    monkeypatch.setattr(f"{DESCRIPTORS}.WORTHWHILE", 0)
     tensors = inputs(heads, kv_heads, dim, v_dim, n_tokens, batch=batch, dtype=dtype)
     actual = output_and_gradients(tensors)
     torch.use_deterministic_algorithms(False)  # the oracle scatters
@@ -283,7 +282,9 @@ LENGTHS = (1, 20, 0, 1023, 1100, 31)
 
 
 @pytest.mark.parametrize("shape", [(64, 4, 128, 128), (12, 4, 64, 64), (6, 2, 192, 128)])
-def test_packed_sequences_equal_those_of_torch_in_fp32(shape):
+@pytest.mark.parametrize("least", [2**60, 0], ids=["by pointers", "by descriptors"])
+def test_packed_sequences_equal_those_of_torch_in_fp32(monkeypatch, shape, least):
+    monkeypatch.setattr(f"{DESCRIPTORS}.WORTHWHILE", least)
     tensors = inputs(*shape, sum(LENGTHS) + 77, packed=True)
     borders = torch.tensor([0, *LENGTHS], device="cuda").cumsum(0)
     run = functools.partial(call, cu_seqlens=borders)
@@ -295,10 +296,13 @@ def test_packed_sequences_equal_those_of_torch_in_fp32(shape):
         assert (a.float() - e).norm() <= TOLERANCE[torch.bfloat16] * e.norm() + 1e-6
 
 
-def test_a_packed_sequence_of_nan_leaves_the_others_their_bits():
+@pytest.mark.parametrize("shape", [(12, 4, 64, 64), (64, 4, 128, 128)])
+@pytest.mark.parametrize("least", [2**60, 0], ids=["by pointers", "by descriptors"])
+def test_a_packed_sequence_of_nan_leaves_the_others_their_bits(monkeypatch, shape, least):
+    monkeypatch.setattr(f"{DESCRIPTORS}.WORTHWHILE", least)
     borders = torch.tensor([0, 1500, 2600, 4000], device="cuda")
     run = functools.partial(call, cu_seqlens=borders)
-    clean, poisoned = (inputs(12, 4, 64, 64, 4000, packed=True) for _ in range(2))
+    clean, poisoned = (inputs(*shape, 4000, packed=True) for _ in range(2))
     slots = packed_borders(CONFIG, 4000, borders)[1, 1:3].tolist()
     for x in poisoned[1:7]:
         begin, end = (1500, 2600) if x.shape[1] == 4000 else slots

@@ -96,7 +96,7 @@ def bands_dq(
     batch, n_queries, heads, dim = q.shape
     v_dim = dout.shape[3]
     dq = torch.empty_like(q)
-    described = describable(q, *k, *v, dout, packed=borders is not None)
+    described = describable(q, *k, *v, dout)
     tile = tile or band_dq_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
     rows = _tiles((q, dout), tile.rows, described)
     keys, values = (_tiles(x, tile.columns, described) for x in (k, v))
@@ -178,7 +178,7 @@ def _forward(
     batch, n_queries, heads, dim = q.shape
     outs, lses = result
     v_dim = next(x for x in v if x is not None).shape[3]
-    described = describable(q, *k, *v, packed=borders is not None)
+    described = describable(q, *k, *v)
     tile = tile or band_forward_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
     (rows,) = _tiles((q,), tile.rows, described)
     keys, values = (_tiles(x, tile.columns, described) for x in (k, v))

@@ -382,6 +382,9 @@ def dq_kernel(
     if SHAPE.DESCRIBED:
         q = described(Q, b, first, h * D, ROWS, DP)
         do = described(DOUT, b, first, h * DV, ROWS, SHAPE.DVP)
+        # No longer as it was loaded, dO stays in registers, and shared memory has room for a third stage.
+        if SHAPE.DVP > 64:
+            do = tl.where(live[:, None], do, 0.0)
     else:
         q = tl.load(Q + q_offset, mask=q_mask, other=0.0)
         do_at = DOUT + (begin_row * H + h) * DV + row[:, None] * (H * DV) + odv[None, :]

@@ -17,7 +17,16 @@ from nsa.attention.kernels.band_kernels import described, wide
 from nsa.attention.kernels.descriptors import describable, tokens_descriptor
 from nsa.attention.kernels.launch import Launcher
 from nsa.attention.kernels.packing import BLOCKS, COMPRESSED, n_sequences, n_tiles, rows_of, tile_of_slab
-from nsa.attention.kernels.tiles import FEW_ROWS, LOG2_E, Tile, ceil_div, padded, power_of_two, selection_tile
+from nsa.attention.kernels.tiles import (
+    FEW_ROWS,
+    LOG2_E,
+    SCORE_REGISTERS,
+    Tile,
+    ceil_div,
+    padded,
+    power_of_two,
+    selection_tile,
+)
 
 SCORES = 2**26  # that are in memory at once, 256 MiB
 PARTS = 4  # programs that share a tile of queries
@@ -274,7 +283,7 @@ def select(
     n_blocks = n_tiles(past + n_queries, lengths.block, borders)
     per_block = lengths.block // lengths.stride
     keys_per_block = power_of_two(per_block)
-    is_described = per_block == keys_per_block and describable(q, k, packed=borders is not None)
+    is_described = per_block == keys_per_block and describable(q, k)
     tile = tile or selection_tile(padded(dim), q.dtype, keys_per_block, is_described)
     shape = _shape(q, k, lengths, tile, borders, is_described)
     blocks = q.new_empty(batch, kv_heads, n_queries, lengths.count, dtype=torch.int32)
@@ -292,6 +301,7 @@ def select(
             *_tiles(q, tile.rows, k, tile.columns * keys_per_block, is_described), lse, scores, given,
             *rows_of(borders, COMPRESSED), n_queries, n_keys, past, first_tile, dim**-0.5 * LOG2_E, n_sequences(borders),
             BLOCKS_P=blocks_p, PARTS=parts, SHAPE=shape, num_warps=tile.warps, num_stages=tile.stages,
+            maxnreg=SCORE_REGISTERS if is_described else None,
         )  # fmt: skip
         _best[(n * tile.rows, lists)](
             scores, given, blocks, *rows_of(borders, BLOCKS), n_queries, past, first_tile, n_sequences(borders),

@@ -12,15 +12,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 WORTHWHILE = 2**24
 _ALIGNMENT = 16  # bytes, of every row that is described
 _DIMS = (64, 128)
-# Right in the interpreter and compiled for sm_90, but no GPU has run or timed it yet at sizes from which on it would be used.
-PACKED_ROWS = False
 
 
-def describable(q: Tensor, *others: Tensor | None, packed: bool = False) -> bool:
+def describable(q: Tensor, *others: Tensor | None) -> bool:
     """Whether tiles of these [B, T, H, D] can be described, and whether it is worth it."""
     return (
         q.numel() >= WORTHWHILE  # first, as short calls are bound by Python
-        and (PACKED_ROWS or not packed)
         and q.is_cuda
         and q.dtype in (torch.bfloat16, torch.float16)
         and is_hopper(q.device)

@@ -89,7 +89,7 @@ def selected_forward(
     out = q.new_empty(batch, n_queries, heads, v.shape[3])
     lse = q.new_empty(batch, heads, n_queries, dtype=torch.float32)
     total = torch.empty_like(out)
-    described = _blocks_describable(q, k, v, block, packed=borders is not None)
+    described = _blocks_describable(q, k, v, block)
     shape = _shape(q, k, v, (block, blocks.shape[3]), tokens, borders, described)
     warps, stages = selected_launch(_wider(q, v), described)
     union = unions(blocks, tokens, borders)
@@ -111,7 +111,7 @@ def selected_dq(
     """
     batch, n_queries, heads, dim = q.shape
     kv_heads, tiles = k.shape[2], union.block.shape[1]
-    described = _blocks_describable(q, k, v, block, packed=borders is not None)
+    described = _blocks_describable(q, k, v, block)
     shape = _shape(q, k, v, (block, count), union.block.shape[2] // count, borders, described)
     warps, stages = selected_dq_launch(_wider(q, v), described)
     dq_kernel[(tiles, batch * kv_heads)](
@@ -178,8 +178,8 @@ def _wider(q: Tensor, v: Tensor) -> int:
     return max(padded(q.shape[3]), padded(v.shape[3]))
 
 
-def _blocks_describable(q: Tensor, k: Tensor, v: Tensor, block: int, *, packed: bool) -> bool:
-    return block == padded(block) and describable(q, k, v, packed=packed)
+def _blocks_describable(q: Tensor, k: Tensor, v: Tensor, block: int) -> bool:
+    return block == padded(block) and describable(q, k, v)
 
 
 def _described(k: Tensor, v: Tensor, block: int, described: bool) -> tuple[object, object]:

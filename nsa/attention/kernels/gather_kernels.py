@@ -327,6 +327,16 @@ def _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK: tl.constexpr
     return first, S
 
 
+@triton.jit
+def _four(TOKEN, at, end):
+    """Four tokens of a list from `at` on, -1 behind its end: scalars, which take fewer registers than rows of a tile."""
+    a = tl.load(TOKEN + at, mask=at < end, other=-1)
+    b = tl.load(TOKEN + at + 1, mask=at + 1 < end, other=-1)
+    c = tl.load(TOKEN + at + 2, mask=at + 2 < end, other=-1)
+    d = tl.load(TOKEN + at + 3, mask=at + 3 < end, other=-1)
+    return a, b, c, d
+
+
 @Launcher
 @triton.jit(do_not_specialize=["past", "S", "slab", "n_blocks", "n_lists", "n_sequences"])
 def dkv_kernel(
@@ -370,10 +380,19 @@ def dkv_kernel(
     dv = tl.zeros([BLOCK_P, DVP], tl.float32)
     first_row = b.to(tl.int64) * T * H + kv * SHAPE.GROUP
     STATS += (b * H + kv * SHAPE.GROUP).to(tl.int64) * T
+    which = row // SHAPE.GROUP_P
+    FOUR: tl.constexpr = SHAPE.TOKENS_P == 4
+    if FOUR:  # fetched a round ahead, or every round would wait to learn where its queries are
+        t0, t1, t2, t3 = _four(TOKEN, begin, end)
     for i in range(begin, end, SHAPE.TOKENS_P):
-        entry = i + row // SHAPE.GROUP_P
-        live = (entry < end) & (head < SHAPE.GROUP)
-        token = tl.load(TOKEN + entry, mask=live, other=0)
+        if FOUR:
+            token = tl.where(which < 2, tl.where(which == 0, t0, t1), tl.where(which == 2, t2, t3))
+            live = (token >= 0) & (head < SHAPE.GROUP)
+            token = tl.maximum(token, 0)
+            t0, t1, t2, t3 = _four(TOKEN, i + 4, end)
+        else:
+            live = (i + which < end) & (head < SHAPE.GROUP)
+            token = tl.load(TOKEN + i + which, mask=live, other=0)
         q_row = first_row + token.to(tl.int64) * H + head
         q = tl.load(Q + q_row[:, None] * D + od[None, :], mask=live[:, None] & (od < D)[None, :], other=0.0)
         do_at = DOUT + q_row[:, None] * DV + odv[None, :]

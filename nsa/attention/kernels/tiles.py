@@ -21,6 +21,8 @@ ONE_WAVE = 384
 TOGETHER = 16
 
 
+# Registers of a thread that scores blocks, of tiles by descriptors: so few that three programs fit a multiprocessor.
+SCORE_REGISTERS = 168
 # Queries of a program that selects among few blocks, whose square it holds for each.
 FEW_ROWS = 16
 
@@ -64,6 +66,8 @@ def band_dq_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
     """As `band_forward_tile`, for the gradient of q."""
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
+    if described:
+        return Tile(64, 64, 4, 3)
     return Tile(64, 64, 4, 2) if dim <= 128 else Tile(64, 32, 8, 1)
 
 
