@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """What being watched costs a training job on a GPU: nsa's production step, eager, compiled, as a CUDA graph, and with 32k tokens.
 
-    python benchmarks/overhead_gpu.py            # ten minutes on one GPU
-    python benchmarks/overhead_gpu.py --quick    # four
+    python benchmarks/overhead_gpu.py            # twelve minutes on one GPU
+    python benchmarks/overhead_gpu.py --quick    # six
     python benchmarks/overhead_gpu.py --all      # twice as long: agent, every and control too
     python benchmarks/overhead_gpu.py --json
 
 A process trains nsa's model (12 layers, 2,048 tokens, bf16, DDP, activation checkpointing, fused AdamW) under
 `nsadiag run --probes light`. It takes turns of some steps, as it is and with its probes taken out, hundreds of rounds of
-them in changing order:
+them in changing order. Eager and compiled, where Python launches what the GPU waits for, turns are two steps long, since a
+core's speed drifts within a second, and four such processes work side by side, each on a core of its own:
 
     probes    light against its probes taken out
     noise     its probes taken out against its probes taken out: what the figures are worth
@@ -39,20 +40,31 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PRODUCTION = "m7c_125m_2xa100_production"
 WORKER = Path(__file__).with_name("gpu_worker.py")
 CHOICES = 1000  # random ones, for an interval
 SETTLED_PCT = 0.2
 CLOCK_PCT = 2.0  # by which the GPU's clock may differ within a round
-# By name: what differs from the production configuration, steps of a turn, and seconds of turns (quick, else).
-JOBS: dict[str, tuple[list[str], int, tuple[int, int]]] = {
-    "eager": ([], 6, (80, 200)),
-    "compiled": (["train.compile=true"], 8, (60, 160)),
-    "graph": (["train.compile=true", "train.cuda_graph=true", "parallel.mode=single"], 20, (30, 60)),
-    "32k": (["data.seq_len=32768"], 4, (30, 60)),
+
+
+class Job(NamedTuple):
+    """One way to train."""
+
+    options: list[str]  # what differs from the production configuration
+    steps: int  # of a turn
+    processes: int  # side by side
+    seconds: tuple[int, int]  # of turns: quick, else
+
+
+JOBS = {
+    "eager": Job([], 2, 4, (80, 240)),
+    "compiled": Job(["train.compile=true"], 2, 4, (80, 240)),
+    "graph": Job(["train.compile=true", "train.cuda_graph=true", "parallel.mode=single"], 20, 1, (30, 60)),
+    "32k": Job(["data.seq_len=32768"], 4, 1, (30, 60)),
 }
 # By condition: whether the process is watched, its probes (in, out, every: a hook on each parameter), whether the agent runs.
 CONDITIONS = {
@@ -63,8 +75,8 @@ CONDITIONS = {
     "every": (True, "every", True),
     "plain": (False, "out", True),
 }
-COMPARED = {
-    "probes": ("light", "removed"),
+COMPARED = {  # by figure: a condition, and those against whose mean it stands
+    "probes": ("light", "removed", "again"),
     "noise": ("again", "removed"),
     "agent": ("light", "alone"),
     "every": ("every", "removed"),
@@ -78,11 +90,11 @@ Told = dict[str, Any]  # of a turn: milliseconds of each step, events a step, th
 class Worker:
     """A process that takes turns."""
 
-    def __init__(self, folder: Path, job: list[str], *, watched: bool) -> None:
+    def __init__(self, folder: Path, options: list[str], core: int, *, watched: bool) -> None:
         folder.mkdir()
         for name in ("in", "out"):
             os.mkfifo(folder / name)
-        line = [sys.executable, str(WORKER), str(folder), *job]
+        line = [sys.executable, str(WORKER), str(folder), str(core), PRODUCTION, *options]
         # A worker that waits for its turn is blocked on a pipe: that would be called hung, and rightly.
         watch = ["nsadiag", "run", "--stall-after", "36000", "--out", str(folder / "run"), "--", *line]
         with (folder / "log").open("w") as log:
@@ -126,29 +138,47 @@ class Worker:
 
 
 @contextlib.contextmanager
-def workers(job: list[str], kinds: set[bool]) -> Iterator[dict[bool, Worker]]:
-    """The watched one, the plain one, or both, warm."""
+def workers(job: Job, kinds: set[bool]) -> Iterator[list[dict[bool, Worker]]]:
+    """As often as the job has processes: the watched one, the plain one, or both, warm."""
+    cores = sorted(os.sched_getaffinity(0))
+    cores = cores[-min(job.processes, max(1, len(cores) - 1)) :]  # one is left for the agents
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        started = {yes: Worker(Path(folder) / str(yes), job, watched=yes) for yes in kinds}
-        for worker in started.values():
+        started = [
+            {yes: Worker(Path(folder) / f"{core}-{yes}", job.options, core, watched=yes) for yes in kinds}
+            for core in cores
+        ]
+        every = [worker for pair in started for worker in pair.values()]
+        for worker in every:
             worker.ready()
         yield started
-        for worker in started.values():
+        for worker in every:
             worker.close()
 
 
-def take_turns(job: list[str], names: Sequence[str], steps: int, seconds: float) -> list[dict[str, Told]]:
-    """Rounds of one turn of each condition."""
-    rounds = []
-    dice = random.Random(0)
-    with workers(job, {CONDITIONS[name][0] for name in names}) as started:
+def take_turns(job: Job, names: Sequence[str], seconds: float) -> list[dict[str, Told]]:
+    """Rounds of one turn of each condition, of all processes."""
+    with (
+        workers(job, {CONDITIONS[name][0] for name in names}) as started,
+        ThreadPoolExecutor(len(started)) as pool,
+    ):
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            told = {}
-            for name in dice.sample(list(names), len(names)):
-                watched, probes, agent = CONDITIONS[name]
-                told[name] = started[watched].take(probes, steps, agent=agent)
-            rounds.append(told)
+        taken = [
+            pool.submit(_turns_of, pair, names, job.steps, until, random.Random(i))
+            for i, pair in enumerate(started)
+        ]
+        return [told for each in taken for told in each.result()]
+
+
+def _turns_of(
+    pair: dict[bool, Worker], names: Sequence[str], steps: int, until: float, dice: random.Random
+) -> list[dict[str, Told]]:
+    rounds = []
+    while time.monotonic() < until:
+        told = {}
+        for name in dice.sample(list(names), len(names)):
+            watched, probes, agent = CONDITIONS[name]
+            told[name] = pair[watched].take(probes, steps, agent=agent)
+        rounds.append(told)
     return rounds
 
 
@@ -169,10 +199,13 @@ def faster(steps: Sequence[float]) -> float:
     return statistics.fmean(sorted(steps)[: len(steps) // 2])
 
 
-def compare(rounds: list[dict[str, Told]], one: str, other: str) -> tuple[float, float, float]:
-    """Per cent by which `one` takes longer, and between which bounds with 95 %."""
+def compare(rounds: list[dict[str, Told]], one: str, *others: str) -> tuple[float, float, float]:
+    """Per cent by which `one` takes longer than the `others` do, and between which bounds with 95 %."""
     dice = random.Random(0)
-    each = [(faster(told[one]["ms"]) / faster(told[other]["ms"]) - 1) * 100 for told in rounds]
+    each = [
+        (faster(told[one]["ms"]) / statistics.fmean(faster(told[other]["ms"]) for other in others) - 1) * 100
+        for told in rounds
+    ]
     chances = sorted(middle(dice.choices(each, k=len(each))) for _ in range(CHOICES))
     return middle(each), chances[CHOICES // 40], chances[-CHOICES // 40 - 1]
 
@@ -185,8 +218,7 @@ def measure(
 
     figures: dict[str, Any] = {}
     for job in jobs:
-        options, steps, usual = JOBS[job]
-        every = take_turns([PRODUCTION, *options], names, steps, seconds or usual[0 if quick else 1])
+        every = take_turns(JOBS[job], names, seconds or JOBS[job].seconds[0 if quick else 1])
         if kept is not None:
             with kept.open("a") as file:
                 file.writelines(json.dumps({"job": job, **told}) + "\n" for told in every)
@@ -195,7 +227,7 @@ def measure(
             sys.exit(
                 f"error: the GPU's clock changed in each of {len(every)} rounds of {job}\nhint: use a GPU of your own"
             )
-        data = load_train_config(PRODUCTION, options).data
+        data = load_train_config(PRODUCTION, JOBS[job].options).data
         step_ms = middle([ms for told in rounds for ms in told["removed"]["ms"]])
         figures[f"gpu_rounds_{job}"] = len(rounds)
         figures[f"gpu_rounds_left_out_{job}"] = len(every) - len(rounds)
