@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from nsadiag.evidence.documents import training
+from nsadiag.evidence.documents import operations, training
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
@@ -100,7 +100,7 @@ class RankEvidence:
     evaluated: tuple[training.Sums, ...]  # sums over models that it evaluated, now and then
     given: tuple[training.ModelInput, ...]  # sums over what the model was given, now and then
     unheld: tuple[training.Unheld, ...]  # parameters with gradients that are in no optimizer
-    observed: tuple[training.Observed, ...]  # operations of the first steps, and what they touched
+    observed: tuple[operations.Observed, ...]  # operations of the first steps, and what they touched
     first_steps: tuple[FirstStep, ...]  # what the probe `parity` recorded of them, where it was asked for
     piles: tuple[
         training.Registered, ...

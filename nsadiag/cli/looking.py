@@ -1,4 +1,4 @@
-"""Commands that start no job: `nsadiag attach`, `analyze`, `report`, `diff` and `top`."""
+"""Commands that start no job: `nsadiag attach`, `analyze`, `report`, `diff`, `invariants` and `top`."""
 
 from __future__ import annotations
 
@@ -165,6 +165,36 @@ def diff(
     else:
         command.show(rows, a, b, console(), everything=everything)
     raise typer.Exit(command.exit_code(rows))
+
+
+@app.command(
+    short_help="Keep the invariants of a good run, and check a later one",
+    epilog="Example: nsadiag invariants artifacts/today --against good.json",
+)
+def invariants(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory")],
+    kept: Annotated[
+        Path | None,
+        typer.Option("--against", metavar="FILE", help="Invariants of a good run, to check this one against"),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Print the invariants of a run as JSON, or with --against what it breaks of those of another run.
+
+    Exits with 1 if it breaks any.
+    """
+    import json
+
+    from nsadiag.commands import invariants as command
+    from nsadiag.errors import EXIT_FINDING
+
+    if kept is None:
+        print(json.dumps(command.document_of(path), indent=1))
+        return
+    found = command.against(path, kept)
+    print(command.as_json(found) if as_json else command.text_of(found))
+    if found:
+        raise typer.Exit(EXIT_FINDING)
 
 
 @app.command(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
-from nsadiag.evidence.documents import training
+from nsadiag.evidence.documents import operations, training
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
@@ -202,7 +202,7 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         evaluated=read_rows(training.Sums, directory.evaluated, unfit),
         given=read_rows(training.ModelInput, directory.given, unfit),
         unheld=read_rows(training.Unheld, directory.unheld, unfit),
-        observed=read_rows(training.Observed, directory.invariants, unfit),
+        observed=read_rows(operations.Observed, directory.invariants, unfit),
         first_steps=read_rows(FirstStep, directory.parity, unfit),
         piles=read_rows(training.Registered, directory.piles, unfit),
         threads=read_rows(training.StartedThread, directory.threads, unfit),

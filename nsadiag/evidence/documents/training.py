@@ -217,59 +217,6 @@ class ModelInput:
     tensors: tuple[InputSum, ...]
 
 
-class Checksum(NamedTuple):
-    """A tensor's elements, or some spread over it: an exact checksum of their bits, their sum, that of their magnitudes."""
-
-    name: str
-    shape: tuple[int, ...]
-    exact: Whole
-    total: Measured
-    magnitude: Measured
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operation:
-    """One operation of a step: forward, backward, collective, clip, unscale, step, load, epoch; or what lay in memory."""
-
-    kind: str
-    place: str = ""
-    name: str = ""
-    evaluating: bool = False
-    depends_on_mode: bool = False  # of a module that is evaluating: it has dropout or batch statistics
-    value: Measured | None = None  # of a loss, or of a norm
-    limit: Measured | None = None  # of the norm
-    kept: tuple[int, ...] = ()  # optimizers whose gradients of before were still there
-    optimizer: int | None = None
-    settings: tuple[str, ...] = ()  # hyperparameters, by group
-    held: int = 0  # parameters that ask for a gradient
-    graded: int | None = None  # of these, with a gradient
-    of: int = 0  # parameters
-    reduces: str = ""  # SUM, AVG, MAX, ... of a collective that reduces
-    group: str = ""
-    roles: tuple[str, ...] = ()
-    shape: tuple[int, ...] = ()
-    inside: str = ""  # forward or backward
-    given: int = 0  # keys of a state that is loaded
-    missing: int = 0
-    unexpected: int = 0
-    epoch: int = 0
-    shuffles: bool = False
-    sampler: int = 0
-    seed: int = 0
-    length: int = 0
-    replicas: int = 0
-    replica: int = 0
-    values: tuple[Checksum, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observed:
-    """The operations of a step in their order: invariants.jsonl."""
-
-    step: int
-    operations: tuple[Operation, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Unheld:
     """Parameters with gradients that are in no optimizer, at a step: unheld.jsonl."""

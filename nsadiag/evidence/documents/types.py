@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nsadiag.evidence.documents import training
+from nsadiag.evidence.documents import operations, training
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Cause, Leaving, Raised, SentSignal
@@ -238,7 +238,7 @@ LINES: dict[str, Shape] = {
     "threads.jsonl": row_of(training.StartedThread),
     "ungraded.jsonl": row_of(training.Missing),
     "unheld.jsonl": row_of(training.Unheld),
-    "invariants.jsonl": row_of(training.Observed),
+    "invariants.jsonl": row_of(operations.Observed),
     "unnamed.jsonl": EXCEPTION,
     "unwaited.jsonl": row_of(training.Unwaited),
 }  # fmt: skip

@@ -7,7 +7,16 @@ import re
 from collections.abc import Callable, Iterator
 
 from nsadiag.evidence.records import Place
-from nsadiag.source.model import Function, SourceModel, calls_in, given_to, last_name, name_of, place
+from nsadiag.source.model import (
+    Function,
+    SourceFile,
+    SourceModel,
+    calls_in,
+    given_to,
+    last_name,
+    name_of,
+    place,
+)
 from nsadiag.source.vocabulary import is_rank_call, is_rank_variable
 
 SEEDS = "manual_seed"
@@ -53,6 +62,36 @@ def only_assignment(code: SourceModel, attribute: str) -> Place | None:
     return _only((file, t.lineno) for file, t in targets if ast.unparse(t) != f"self.{attribute}")
 
 
+def last_assignment(code: SourceModel, name: str) -> Place | None:
+    """The last line that gives a variable, or some object's attribute, of that name a new value; not `self.x = ...`."""
+    found = [
+        (file, node.lineno)
+        for file, node in _nodes(code)
+        if isinstance(node, ast.Name | ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and name == last_name(node)
+        and ast.unparse(node) != f"self.{name}"
+    ]
+    return place(*max(found), None) if len({file for file, _ in found}) == 1 else None
+
+
+def written_attribute(code: SourceModel, name: str) -> Place | None:
+    """The one line that writes into some object's attribute of that name: in place, or by an assignment other than its first."""
+    called = [
+        (file, call.lineno)
+        for file, call in _calls(code)
+        if isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_")
+        and any(last_name(n) == name for n in ast.walk(call.func.value))
+    ]  # fmt: skip
+    stored = [
+        (file, node.lineno)
+        for file, node in _nodes(code)
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
+        and any(last_name(n) == name for n in ast.walk(node))
+    ]  # fmt: skip
+    return _only(iter(dict.fromkeys(called + stored)))
+
+
 def only_use(code: SourceModel, attribute: str) -> Place | None:
     """The line that uses an object's attribute of that name, other than to give it a value."""
     used = (
@@ -64,6 +103,64 @@ def only_use(code: SourceModel, attribute: str) -> Place | None:
         and isinstance(node.ctx, ast.Load)
     )
     return _only(iter(dict.fromkeys(used)))
+
+
+def call_near(code: SourceModel, function: str, line: Place | None) -> Place | None:
+    """The one line that calls it within the function (or the top of the file) that holds a line."""
+    found = _calls_near(code, function, line)
+    return place(*found[0][:2], None) if len({at for _, at, _ in found}) == 1 else None
+
+
+def target_near(code: SourceModel, function: str, line: Place | None) -> Place | None:
+    """The last line before that one call that gives a new value to the variable which it is given second."""
+    found = _calls_near(code, function, line)
+    call = found[0][2] if len(found) == 1 and len(found[0][2].args) > 1 else None
+    node: ast.AST | None = call.args[1] if call is not None else None
+    while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    if call is None or not isinstance(node, ast.Name):
+        return None
+    file = found[0][0]
+    given = [n.lineno for name, n in _nodes(code) if name == file and isinstance(n, ast.Name) and n.id == node.id
+             and isinstance(n.ctx, ast.Store) and n.lineno <= call.lineno]  # fmt: skip
+    return place(file, max(given), None) if given else None
+
+
+def _calls_near(code: SourceModel, function: str, line: Place | None) -> list[tuple[str, int, ast.Call]]:
+    kept = next((file for file in code.kept if line is not None and file.path == line.file), None)
+    if kept is None or line is None:
+        return []
+    around = kept.function_at(line.line)
+    return [
+        (kept.path, call.lineno, call)
+        for call in kept.calls
+        if name_of(call) == function and kept.function_at(call.lineno) is around
+    ]
+
+
+def scaled_loss(code: SourceModel) -> Place | None:
+    """The line that multiplies a loss where a test on the rank says so, or by something named after the rank."""
+    return _only(
+        (file.path, node.lineno)
+        for file in code.kept
+        for node in file.nodes
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        and _scales_loss(node)
+        and any(map(_depends_on_rank, _around(file, node)))
+    )
+
+
+def _scales_loss(node: ast.Assign | ast.AugAssign) -> bool:
+    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    by = node.value if isinstance(node, ast.Assign) else node
+    return "loss" in ast.unparse(target) and isinstance(getattr(by, "op", None), ast.Mult | ast.Div)
+
+
+def _around(file: SourceFile, node: ast.stmt) -> Iterator[ast.AST]:
+    """What is in the statement, and in the tests around it."""
+    yield from ast.walk(node)
+    for outer in file.around(node.lineno, ast.If):
+        yield from ast.walk(outer.test)
 
 
 def scheduler_step(code: SourceModel) -> Place | None:

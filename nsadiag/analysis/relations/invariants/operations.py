@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.pending import ran_together
-from nsadiag.evidence.documents.training import Operation
+from nsadiag.evidence.documents.operations import Operation
 
 LEAST = 3  # steps that agree, before anything is said of all of them
 SMALL = 16  # elements: counts, losses and flags have no more

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.invariants.operations import Step, steps_of
-from nsadiag.evidence.documents.training import Checksum
+from nsadiag.evidence.documents.operations import Checksum
 
 # Elements of one tensor that are read at most, for its exact checksum and for its sums (worker's checksums).
 EXACT, SUMMED = 1 << 15, 1 << 11
@@ -34,16 +34,16 @@ def _looks(case: Case) -> tuple[Look, ...]:
     found = [
         Look(
             step=step.number,
-            held=_tensors(step, "step"),
-            used=_tensors(step, "used"),
+            held=tensors_of(step, "step"),
+            used=tensors_of(step, "used"),
         )
         for step in steps_of(case)
     ]
     return tuple(look for look in found if look.held)
 
 
-def _tensors(step: Step, kind: str) -> dict[Key, dict[int, Checksum]]:
-    """Only what all ranks have."""
+def tensors_of(step: Step, kind: str) -> dict[Key, dict[int, Checksum]]:
+    """Values of operations of a kind, by tensor and rank: only what all ranks have."""
     found: dict[Key, dict[int, Checksum]] = {}
     for rank, operations in step.of(kind).items():
         met: dict[tuple[int, str], int] = {}

@@ -28,6 +28,8 @@ NOT_NUMBERED = 1 << 62  # AccumulateGrad nodes carry the largest number there is
 _BACKWARD, _BEGIN, _END = int(Kind.BACKWARD), int(Phase.BEGIN), int(Phase.END)
 # Called with the roots and the gradients handed in (None for a loss), before an outermost backward.
 on_backward: list[Callable[[Any, Any], None]] = []
+# Called after an outermost backward.
+on_backward_end: list[Callable[[], None]] = []
 
 
 class Now:
@@ -174,6 +176,8 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
             _census, now.counting = None, now.made < COUNTED_STEPS or slow
             if session.recorded.rank is not None:
                 session.recorded.rank.emit(_BACKWARD, _END)
+            for each in on_backward_end:
+                each()
 
     return backward
 

@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.fx._symbolic_trace as fx_trace
@@ -41,6 +41,17 @@ Leave = Callable[[int, int, Any], None]
 _enter: Enter | None = None
 _leave: Leave | None = None
 
+
+class Inner(Protocol):
+    """What follows every observed call with its values."""
+
+    def entered(self, module: torch.nn.Module, nested: int, args: Any, kwargs: Any) -> None: ...
+
+    def left(self, nested: int, output: Any) -> None: ...
+
+
+inner: Inner | None = None
+
 calls_by_depth: Counter[int] = Counter()  # observed since the last review of the budget
 # Weak: the probe must not keep a model alive. Keyed by id, since modules may define __eq__.
 _names: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
@@ -58,6 +69,12 @@ def name_of(module: torch.nn.Module, rank: Recorder) -> int:
         _learn(module, rank)
         known = _names[id(module)]
     return known[1]
+
+
+def known_number(module: torch.nn.Module) -> int:
+    """The number of its qualified name; 0 of a module that was never met."""
+    known = _names.get(id(module))
+    return known[1] if known is not None and known[0]() is module else 0
 
 
 def _learn(root: torch.nn.Module, rank: Recorder) -> None:
@@ -134,6 +151,8 @@ class _Calls:
                     _leave(number, nested, output)
                 except Exception as error:
                     failed(_Calls.observe, error)
+            if inner is not None:
+                inner.left(nested, output)
 
     def _enter(
         self, module: torch.nn.Module, nested: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -151,6 +170,8 @@ class _Calls:
                     self.entered.append(number)
                 if _enter is not None:
                     _enter(rank, number, nested, args, kwargs)
+                if inner is not None:
+                    inner.entered(module, nested, args, kwargs)
             if not nested:
                 roots.called(id(module))
                 for subscriber in on_call:
@@ -268,13 +289,13 @@ class _Patches:
             self._compiling = get_eval_frame_callback
         self._users += 1
         if self._users == 1:
-            calls.limit = EVERY_DEPTH
-            self.place(everywhere=True)
+            observe(EVERY_DEPTH, everywhere=True)
 
     def release(self) -> None:
         self._users -= 1
         if not self._users:
             self._undo.close()
+            self.everywhere = False
             # Somebody may have kept a frame of ours, and put it back later.
             calls.limit = 0
             # Numbers are those of a recording that may be over.
@@ -306,6 +327,8 @@ def _replaced_call(owner: type[torch.nn.Module], compiling: Callable[[], Any]) -
 
 
 patches = _Patches()
+_asked = EVERY_DEPTH, True  # by `observe`
+_all = False
 
 
 def observe(limit: int, *, everywhere: bool) -> None:
@@ -313,6 +336,20 @@ def observe(limit: int, *, everywhere: bool) -> None:
 
     Whoever they are called on, or not `everywhere`: on the classes met so far as outermost, where 1 costs next to nothing.
     """
+    global _asked
+    _asked = limit, everywhere
+    _apply()
+
+
+def observe_all(now: bool) -> None:
+    """Has every call observed, whatever `observe` asks for meanwhile; when it is over, what was asked for last holds."""
+    global _all
+    _all = now
+    _apply()
+
+
+def _apply() -> None:
+    limit, everywhere = (EVERY_DEPTH, True) if _all else _asked
     calls.limit = limit
     if patches.everywhere != everywhere:
         patches.place(everywhere=everywhere)

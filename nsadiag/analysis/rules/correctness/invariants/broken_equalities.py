@@ -25,7 +25,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.training import Checksum, Operation
+from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
 
@@ -131,8 +131,12 @@ def _operation(
     used = next((look.used.get(found.key) for look in looks if look.step == found.until), None)
     if used and not equal(used):
         operation = _last_reduction(before.ranks) or stepped
+        odd = odd_values({rank: v.exact for rank, v in used.items()})
+        alone = 0 < len(odd) < len(used) / 2
         return (
-            "its gradients, as the optimizer used them, differ between the ranks",
+            f"its gradient, as the optimizer used it, was another one on rank {case.cell.names(odd)} than on all others, which agree to the last bit"
+            if alone
+            else "its gradients, as the optimizer used them, differ between the ranks",
             written or locations.of_text(operation.place),
             (),
         )

@@ -20,7 +20,7 @@ from nsadiag.analysis.relations.invariants.operations import (
 )
 from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
-from nsadiag.evidence.documents.training import Operation
+from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 

@@ -21,7 +21,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
 )
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.training import Operation
+from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.source.patterns.single_call import only_use
 

@@ -12,7 +12,7 @@ from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, Step, reduces_gradients, source, steps_of
 from nsadiag.analysis.relations.invariants.tensors import equal
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.training import Checksum, Operation
+from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.records import Strength, Where
 
 

@@ -13,7 +13,7 @@ from nsadiag.analysis.relations.invariants.tensors import equal, inputs_of, look
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.rules.correctness.duplicate_inputs import divides
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.training import Operation
+from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 

@@ -9,7 +9,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, source, steps_of
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.training import Operation
+from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.single_call import only_call
 

@@ -10,7 +10,7 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.invariants.operations import Step, source, steps_of
 from nsadiag.analysis.relations.invariants.tensors import looks_of
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.training import Operation
+from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.single_call import scheduler_step
 

@@ -8,7 +8,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import odd_values
 from nsadiag.analysis.relations.invariants.operations import steps_of
-from nsadiag.evidence.documents.training import Operation
+from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place
 from nsadiag.source.patterns.rank_conditions import setting_of_rank, write_on_one_rank
 from nsadiag.source.patterns.single_call import scheduler_step

@@ -17,7 +17,7 @@ Checksum = list[Any]  # name, shape, exact, sum, sum of magnitudes
 def checksums(named: Sequence[tuple[str, torch.Tensor]]) -> list[Checksum]:
     """A row for each of them; none while a CUDA graph is captured. Each device is waited for twice, however many there are."""
     rows = [(name, own) for name, tensor in named if (own := _own(tensor)) is not None]
-    if not rows or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+    if not rows or is_captured():
         return []
     with torch.no_grad():
         parts = [_spread(own) for _, own in rows]
@@ -28,6 +28,19 @@ def checksums(named: Sequence[tuple[str, torch.Tensor]]) -> list[Checksum]:
         [name, list(own.shape), bits, total, magnitude]
         for (name, own), bits, total, magnitude in zip(rows, exact, sums[::2], sums[1::2], strict=True)
     ]
+
+
+def is_captured() -> bool:
+    """Whether a CUDA graph is captured: whoever waits for the device then breaks it."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def exact_sums(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The exact checksum of each, where it lies: nothing is waited for. Zeros while a CUDA graph is captured."""
+    if is_captured():
+        return [torch.zeros((), dtype=torch.int64) for _ in tensors]
+    with torch.no_grad():
+        return [_exact(_spread(tensor.detach())) for tensor in tensors]
 
 
 def _own(tensor: Any) -> torch.Tensor | None:

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import sys
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from nsadiag.worker import session
-from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.probes import budget
 from nsadiag.worker.probes.autograd import backward, module_calls, module_tree
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.collectives import collectives
-from nsadiag.worker.probes.collectives.call_details import argument
 from nsadiag.worker.probes.correctness.fingerprints import tensors_in
-from nsadiag.worker.probes.correctness.invariants import roles
-from nsadiag.worker.probes.correctness.invariants.checksums import checksums
-from nsadiag.worker.probes.correctness.invariants.journal import Operation, current, journal
+from nsadiag.worker.probes.correctness.invariants import exchanges, roles
+from nsadiag.worker.probes.correctness.invariants.beside import note_beside
+from nsadiag.worker.probes.correctness.invariants.births import births, unheld
+from nsadiag.worker.probes.correctness.invariants.checksums import checksums, is_captured
+from nsadiag.worker.probes.correctness.invariants.flow import flow
+from nsadiag.worker.probes.correctness.invariants.journal import current, journal
+from nsadiag.worker.probes.correctness.invariants.losses import divided, inputs, losses
+from nsadiag.worker.probes.correctness.invariants.states import settle, states
 from nsadiag.worker.probes.correctness.replicas import evenly
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.probes.training import optimizer as steps
 from nsadiag.worker.recorder import Recorder
 
-MOST_COLLECTIVES = 64  # of one step whose tensors are read
 MOST_INPUTS = 4
-FEW = 16  # elements: counts, losses and flags have no more
 
-_collectives = 0  # of this step
-# In the order of their first epochs.
-_samplers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+MOST_MADE = 8  # gradients that are read after a backward, and backwards of a step after which they are
+MOST_UNHELD = 16
+# Optimizers have all stepped by then, and what was put in after them has a gradient.
+UNHELD_AT = range(2, 8)
+
+_backwards = 0  # of this step
 _now = 0  # the step that runs
 
 
@@ -49,10 +50,14 @@ def _step_ended() -> None:
 
 @harmless
 def _turn(rank: Recorder) -> None:
-    global _now, _collectives
+    global _now, _backwards
     if rank.world_size > 1:
+        settle()
+        roles.turn()
         journal.turn(rank, _now, begins=rank.box.step)
-        _now, _collectives = rank.box.step, 0
+        flow.turn(rank.box.step, valued=journal.valued)
+        exchanges.turn()
+        _now, _backwards = rank.box.step, 0
         _listen(journal.looking)
 
 
@@ -61,7 +66,8 @@ def _listen(now: bool) -> None:
     each: list[tuple[list[Any], Any]] = [
         (module_calls.on_call, _forward),
         (backward.on_backward, _backward),
-        (collectives.on_issue, _issued),
+        (backward.on_backward_end, _backward_ended),
+        (collectives.on_issue, exchanges.issued),
         (steps.before_step, _before_step),
     ]
     for subscribers, subscriber in each:
@@ -76,9 +82,16 @@ def _listen(now: bool) -> None:
 
 @harmless
 def _forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if current() is None or not torch.is_grad_enabled() or not module_tree.has_parameters(module):
+    if current() is None or not module_tree.has_parameters(module):
+        return
+    if not torch.is_grad_enabled():
+        roles.met(module, trains=False)
         return
     roles.met(module)
+    if _now == 0 and journal.valued:
+        # A forward may change them before there is an optimizer's step to look at.
+        journal.note("drawn", place="", values=checksums(evenly(roles.buffers())))
+    inputs.given(args, kwargs)
     evaluating = not module.__dict__.get("training", True)
     given = list(tensors_in([*args, *kwargs.values()]))[:MOST_INPUTS] if journal.valued else []
     journal.note(
@@ -105,9 +118,30 @@ def _backward(tensors: Any, gradients: Any) -> None:
     loss = (
         tensors if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and gradients is None else None
     )
-    known = loss is not None and not loss.is_complex() and (journal.valued or loss.device.type == "cpu")
-    kept = [number for number, held in roles.living() if _is_kept(held)]
-    journal.note("backward", value=float(loss.detach()) if known and loss is not None else None, kept=kept)
+    reads = journal.valued and not is_captured()
+    known = loss is not None and not loss.is_complex() and (reads or loss.device.type == "cpu")
+    kept = [number for number, held in roles.ours() if _is_kept(held)]
+    root = loss.grad_fn if loss is not None and reads else None
+    number, behind = divided(root)
+    journal.note(
+        "backward",
+        value=float(loss.detach()) if known and loss is not None else None,
+        kept=kept,
+        divisor=number if number != 1 else None,
+        losses=losses(root, behind) if root is not None else [],
+    )
+
+
+@harmless
+def _backward_ended() -> None:
+    """Gradients as backward leaves them: what is done to them until the optimizer uses them shows by comparison."""
+    global _backwards
+    _backwards += 1
+    if current() is None or not journal.valued or _backwards > MOST_MADE:
+        return
+    for number, optimizer in roles.ours():
+        made = [(name, p.grad) for name, p in roles.held_by(optimizer) if p.grad is not None]
+        journal.note("made", place="", optimizer=number, values=checksums(made[:MOST_MADE]))
 
 
 def _is_kept(optimizer: Any) -> bool:
@@ -117,40 +151,12 @@ def _is_kept(optimizer: Any) -> bool:
             gradient = parameter.grad
             if gradient is not None:
                 plain = type(gradient) is torch.Tensor and gradient.layout == torch.strided
-                return plain and (gradient.device.type == "cpu" or journal.valued) and bool(gradient.any())
+                return (
+                    plain
+                    and (gradient.device.type == "cpu" or (journal.valued and not is_captured()))
+                    and bool(gradient.any())
+                )
     return False
-
-
-@harmless
-def _issued(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation | None:
-    global _collectives
-    if current() is None or op not in collectives.COLLECTIVES or "object" in op or op == "barrier":
-        return None
-    given = argument(args, kwargs, "tensor", 0)
-    tensors = [
-        t for t in (given if isinstance(given, list | tuple) else [given]) if isinstance(t, torch.Tensor)
-    ]
-    _collectives += 1
-    large = journal.valued and _collectives <= MOST_COLLECTIVES and op == "all_reduce"
-    reduced = [(f"{n}", t) for n, t in enumerate(tensors[:1]) if large and t.numel() > FEW]
-    return journal.note(
-        "collective",
-        name=op,
-        reduces=_reduction(op, args, kwargs),
-        group=collectives.group_name(collectives.group_of(args, kwargs)),
-        roles=roles.roles_of(tensors),
-        shape=list(tensors[0].shape) if tensors else None,
-        inside="backward" if backward.now.depth else "forward" if module_calls.calls.depth else None,
-        values=checksums(reduced),
-    )
-
-
-def _reduction(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    position = {"all_reduce": 1, "reduce": 2, "reduce_scatter": 2, "reduce_scatter_tensor": 2}.get(op)
-    if position is None:
-        return None
-    asked = argument(args, kwargs, "op", position)
-    return "SUM" if asked is None else str(asked).rpartition(".")[2]
 
 
 @harmless
@@ -158,7 +164,9 @@ def _clipped(norm: Any, limit: Any) -> None:
     if current() is None or not journal.looking:
         return
     own = isinstance(norm, torch.Tensor) and not hasattr(norm, "_local_tensor")
-    known = own and norm.numel() == 1 and (journal.valued or norm.device.type == "cpu")
+    known = (
+        own and norm.numel() == 1 and (norm.device.type == "cpu" or (journal.valued and not is_captured()))
+    )
     most = float(limit) if isinstance(limit, int | float) else None
     journal.note("clip", value=float(norm.detach()) if known else None, limit=most)
 
@@ -187,6 +195,13 @@ def _before_step(optimizer: Any) -> None:
         made = [(name, p.grad) for name, p in chosen if p.grad is not None]
         journal.note("used", place="", optimizer=number, values=checksums(made))
         journal.note("buffers", place="", values=checksums(evenly(roles.buffers())))
+        note_beside(_now)
+        if flow.following:
+            journal.note("flow", place="", optimizer=number, calls=flow.at(optimizer))
+        if _now in UNHELD_AT:
+            journal.note(
+                "unheld", place="", optimizer=number, values=checksums(unheld(optimizer)[:MOST_UNHELD])
+            )
     journal.note("step", optimizer=number, name=type(optimizer).__name__, **details)
 
 
@@ -197,34 +212,6 @@ def _settings(optimizer: Any) -> list[str]:
         " ".join(f"{k}={v}" for k, v in sorted(group.items()) if k != "params" and isinstance(v, plain))
         for group in optimizer.param_groups[:16]
     ]
-
-
-@harmless
-def _loaded(module: torch.nn.Module, state: Any, result: Any) -> None:
-    rank = current()
-    if rank is None:
-        return
-    missing, unexpected = len(result.missing_keys), len(result.unexpected_keys)
-    name = type(module).__name__
-    journal.note("load", always=rank, name=name, given=len(state), missing=missing, unexpected=unexpected)
-
-
-@harmless
-def _epoch(sampler: Any) -> None:
-    rank = current()
-    if rank is not None:
-        journal.note(
-            "epoch",
-            always=rank,
-            name=type(sampler).__name__,
-            epoch=int(sampler.epoch),
-            shuffles=bool(sampler.shuffle) or None,
-            sampler=_samplers.setdefault(sampler, len(_samplers)),
-            seed=int(sampler.seed),
-            length=int(sampler.num_samples),
-            replicas=int(sampler.num_replicas),
-            replica=int(sampler.rank),
-        )
 
 
 # -- where they are ---------------------------------------------------------------------------------
@@ -249,36 +236,12 @@ def _around_unscale(call: Callable[..., Any]) -> Callable[..., Any]:
     return unscale_
 
 
-def _around_load(call: Callable[..., Any]) -> Callable[..., Any]:
-    @stands_for(call)
-    def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        result = call(self, state_dict, *args, **kwargs)
-        _loaded(self, state_dict, result)
-        return result
-
-    return load_state_dict
-
-
-def _around_order(call: Callable[..., Any]) -> Callable[..., Any]:
-    @stands_for(call)
-    def __iter__(self: Any) -> Any:
-        _epoch(self)
-        return call(self)
-
-    return __iter__
-
-
-def _wrap_sampler(stack: contextlib.ExitStack) -> None:
-    sampler = sys.modules["torch.utils.data.distributed"].DistributedSampler
-    stack.enter_context(replaced(sampler, "__iter__", _around_order(sampler.__iter__)))
-
-
 @contextlib.contextmanager
 def operations() -> Iterator[None]:
     """Operations of the steps that are looked at, in their order, with the user's lines (invariants.jsonl)."""
     from torch.amp.grad_scaler import GradScaler
 
-    clip, module = torch.nn.utils.clip_grad, torch.nn.Module
+    clip = torch.nn.utils.clip_grad
     with contextlib.ExitStack() as stack:
         stack.enter_context(module_calls.observed_calls())
         subscribe(stack, budget.on_step, _step_ended)
@@ -288,8 +251,7 @@ def operations() -> Iterator[None]:
         _listen(True)
         stack.enter_context(replaced(clip, "clip_grad_norm_", _around_clip(clip.clip_grad_norm_)))
         stack.enter_context(replaced(GradScaler, "unscale_", _around_unscale(GradScaler.unscale_)))
-        stack.enter_context(replaced(module, "load_state_dict", _around_load(module.load_state_dict)))
-        when_imported("torch.utils.data.distributed", functools.partial(_wrap_sampler, stack))
+        stack.enter_context(states())
         yield
 
 
@@ -297,7 +259,10 @@ def operations() -> Iterator[None]:
 def invariants() -> Iterator[None]:
     """Checksums of what these operations touch as well: inputs, losses, gradients, parameters, buffers."""
     journal.valued = True
+    flow.turn(0, valued=True)
     try:
-        yield
+        with births():
+            yield
     finally:
+        flow.follow(False)
         journal.valued = False

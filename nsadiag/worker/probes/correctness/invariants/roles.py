@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -15,12 +16,22 @@ MOST_SHOWN = 4
 
 # Models that have run, and optimizers that have stepped, in order: what belongs to neither has no role.
 _roots: dict[int, weakref.ref[torch.nn.Module]] = {}
+_now: dict[int, weakref.ref[torch.nn.Module]] = {}  # those that have run in this step, also without gradients
 _optimizers: dict[int, weakref.ref[Any]] = {}
+_threads: dict[int, int] = {}  # that step them, by id
 
 
-def met(root: torch.nn.Module) -> None:
+def met(root: torch.nn.Module, *, trains: bool = True) -> None:
+    """A model runs."""
     if module_tree.has_parameters(root):
-        _roots[id(root)] = weakref.ref(root)
+        _now[id(root)] = weakref.ref(root)
+        if trains:
+            _roots[id(root)] = _now[id(root)]
+
+
+def turn() -> None:
+    """The next step begins."""
+    _now.clear()
 
 
 def stepping(optimizer: Any) -> int:
@@ -28,6 +39,7 @@ def stepping(optimizer: Any) -> int:
     known = _optimizers.get(id(optimizer))
     if known is None or known() is not optimizer:
         _optimizers[id(optimizer)] = weakref.ref(optimizer)
+    _threads[id(optimizer)] = get_ident()
     return list(_optimizers).index(id(optimizer))
 
 
@@ -37,9 +49,31 @@ def living() -> list[tuple[int, Any]]:
     return [(number, held) for number, held in found if held is not None]
 
 
+def ours() -> list[tuple[int, Any]]:
+    """Those of `living` that the calling thread steps: gradients of others may be made by a backward that runs now."""
+    return [(number, held) for number, held in living() if _threads.get(id(held)) == get_ident()]
+
+
 def forget() -> None:
+    _threads.clear()
     _roots.clear()
+    _now.clear()
     _optimizers.clear()
+
+
+def roots() -> list[torch.nn.Module]:
+    """Models that have run."""
+    return [root for reference in list(_roots.values()) if (root := reference()) is not None]
+
+
+def running() -> list[torch.nn.Module]:
+    """Models that have run in this step, also those that do so without gradients."""
+    return [root for reference in list(_now.values()) if (root := reference()) is not None]
+
+
+def name(found: str, parameter: torch.Tensor) -> str:
+    """The name in the whole model, or the one that it was found by."""
+    return name_of(parameter) or found
 
 
 def held_by(optimizer: Any) -> list[tuple[str, torch.Tensor]]:
@@ -51,25 +85,23 @@ def held_by(optimizer: Any) -> list[tuple[str, torch.Tensor]]:
 def parameters() -> list[tuple[str, torch.Tensor]]:
     """All of models that have run and of optimizers that have stepped."""
     found: dict[int, tuple[str, torch.Tensor]] = {}
-    for reference in list(_roots.values()):
-        root = reference()
-        for name, parameter in module_tree.named_parameters(root) if root is not None else ():
-            found.setdefault(id(parameter), (name_of(parameter) or name, parameter))
+    for root in roots():
+        for own, parameter in module_tree.named_parameters(root):
+            found.setdefault(id(parameter), (name(own, parameter), parameter))
     for held in list(_optimizers.values()):
         optimizer = held()
-        for name, parameter in held_by(optimizer) if optimizer is not None else ():
-            found.setdefault(id(parameter), (name, parameter))
+        for own, parameter in held_by(optimizer) if optimizer is not None else ():
+            found.setdefault(id(parameter), (own, parameter))
     return list(found.values())
 
 
 def buffers() -> list[tuple[str, torch.Tensor]]:
     """Floating-point buffers of models that have run."""
     found: dict[int, tuple[str, torch.Tensor]] = {}
-    for reference in list(_roots.values()):
-        root = reference()
-        for name, buffer in module_tree.named_buffers(root) if root is not None else ():
+    for root in roots():
+        for own, buffer in module_tree.named_buffers(root):
             if buffer.is_floating_point() and buffer.numel() > 1:
-                found.setdefault(id(buffer), (name, buffer))
+                found.setdefault(id(buffer), (own, buffer))
     return list(found.values())
 
 
@@ -79,13 +111,13 @@ def roles_of(tensors: Iterable[torch.Tensor]) -> list[str]:
     gradients: dict[int, str] = {}
     held: dict[int, str] = {}
     elements = 0
-    for name, parameter in parameters():
+    for own, parameter in parameters():
         gradient = parameter.grad
         if hasattr(parameter, "_local_tensor"):
             continue
-        held[parameter.data_ptr()] = name
+        held[parameter.data_ptr()] = own
         if gradient is not None and gradient.layout == torch.strided:
-            gradients[gradient.data_ptr()] = name
+            gradients[gradient.data_ptr()] = own
             elements += gradient.numel()
     return [_role(tensor, gradients, held, elements) for tensor in asked[:MOST_SHOWN]]
 

@@ -1,0 +1,134 @@
+"""The invariants of a run as facts that a later run can be checked against, whatever its number of ranks."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import NamedTuple, TypeAlias
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.relations.invariants.losses import terms_of
+from nsadiag.analysis.relations.invariants.operations import steps_of
+from nsadiag.analysis.relations.invariants.tensors import (
+    equal,
+    has_moved,
+    inputs_of,
+    is_constant,
+    keys_of,
+    looks_of,
+    tensors_of,
+    timeline,
+)
+from nsadiag.evidence.documents.operations import Operation
+
+OF_A_STEP = frozenset({"forward", "backward", "collective", "clip", "unscale", "step"})
+Fact: TypeAlias = "str | int | list[str]"  # a flag is an int, too
+Facts: TypeAlias = "dict[str, Fact]"
+
+
+class Broken(NamedTuple):
+    """A fact of a good run that a later one does not keep."""
+
+    fact: str
+    kept: Fact
+    found: Fact | None
+
+
+def facts_of(case: Case) -> Facts:
+    """By name; those on tensors only where the probe `invariants` read them. Empty where no step was recorded on all ranks."""
+    steps = steps_of(case)
+    if not steps:
+        return {}
+    first = next(iter(steps[0].ranks.values()))
+    stepped = [o for o in first if o.kind == "step"]
+    found: Facts = {"operations of a step": _order(case)}
+    for operation in stepped:
+        name = f"optimizer {operation.optimizer or 0}"
+        found[name] = [operation.name, *_settings(operation)]
+        found[f"{name}: parameters"] = operation.of
+        found[f"{name}: learning rates"] = _rates(case, operation.optimizer or 0)
+    inputs = inputs_of(case)
+    if inputs:
+        apart = [each for given in inputs.values() for each in zip(*given.values(), strict=False)]
+        found["inputs"] = "equal on all ranks" if all(equal(dict(enumerate(e))) for e in apart) else "differ"
+    terms = terms_of(case)
+    if terms:
+        found["loss"] = "mean" if all(t.mean for each in terms.values() for t in each.values()) else "sum"
+    return found | _tensors(case)
+
+
+def broken(kept: Facts, found: Facts) -> list[Broken]:
+    """What both say, and say otherwise; and parameters that were trained and are gone."""
+    return [
+        Broken(fact=name, kept=value, found=found.get(name))
+        for name, value in kept.items()
+        if found.get(name) != value and (name in found or name.startswith("optimizer"))
+    ]
+
+
+def _order(case: Case) -> list[str]:
+    """Operations in their order, each once where it repeats: as in most steps of the first rank."""
+    orders = Counter(
+        tuple(
+            name
+            for name, _ in itertools.groupby(
+                _named(o) for o in next(iter(step.ranks.values())) if o.kind in OF_A_STEP
+            )
+        )
+        for step in steps_of(case)
+    )
+    return list(orders.most_common(1)[0][0])
+
+
+def _named(operation: Operation) -> str:
+    if operation.kind != "collective":
+        return " ".join(part for part in (operation.kind, operation.name) if part)
+    roles = {role.partition(" ")[0].rstrip("s") for role in operation.roles}
+    return " ".join(part for part in (operation.name, operation.reduces, *sorted(roles)) if part)
+
+
+def _settings(operation: Operation) -> list[str]:
+    """Hyperparameters by group, without the learning rate, which follows a schedule."""
+    return [
+        " ".join(w for w in text.split() if not w.startswith(("lr=", "initial_lr=")))
+        for text in operation.settings
+    ]
+
+
+def _rates(case: Case, optimizer: int) -> list[str]:
+    """Of steps 0 to 3."""
+    return [
+        word
+        for step in steps_of(case)
+        if step.number < 4
+        for o in next(iter(step.ranks.values()))
+        if o.kind == "step" and (o.optimizer or 0) == optimizer
+        for text in o.settings
+        for word in text.split()
+        if word.startswith("lr=")
+    ]
+
+
+def _tensors(case: Case) -> Facts:
+    looks = looks_of(case)
+    found: Facts = {}
+    for key in keys_of(looks):
+        at = timeline(looks, key)
+        copies = (
+            "each rank's own"
+            if not equal(at[0][1])
+            else "drift"
+            if not all(equal(v) for _, v in at)
+            else "equal"
+        )
+        found[f"copies of {key[1]}"] = copies
+        found[f"{key[1]} is trained"] = has_moved(at) > 0
+        graded = [look.used[key] for look in looks if key in look.used]
+        found[f"gradients of {key[1]}"] = "as used, " + (
+            "none" if not graded else "equal" if all(map(equal, graded)) else "differ between ranks"
+        )
+    for step in steps_of(case)[-1:]:
+        for (_, name, _), values in tensors_of(step, "buffers").items():
+            if not all(is_constant(v) for v in values.values()):
+                found[f"copies of buffer {name}"] = "equal" if equal(values) else "differ between ranks"
+    return found

@@ -1,0 +1,87 @@
+"""Targets of a loss that are those of other rows: not shifted behind their inputs, or numbered as if gathered rows began with this rank's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import Declined
+from nsadiag.analysis.relations.invariants.losses import backwards_of, terms_of
+from nsadiag.analysis.relations.invariants.operations import LEAST, source, steps_of
+from nsadiag.analysis.relations.invariants.tensors import equal, inputs_of
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Strength, Where
+from nsadiag.source.patterns.single_call import target_near
+
+
+def misplaced_targets(case: Case) -> Iterator[Draft | Declined]:
+    terms = terms_of(case)
+    if len(terms) < LEAST:
+        yield Declined(f"targets of a classification were recorded on all ranks in {len(terms)} steps")
+        return
+    if all(t.unshifted for found in terms.values() for t in found.values()):
+        yield _draft(
+            case,
+            "The targets are the model's input tokens at the same positions, without the last of each sequence: they are not shifted, so that the model learns to copy.",
+            f"in each of {len(terms)} steps, on every rank: targets equal the input without its last position, and not the input without its first",
+            "Compare the output at each position with the next token: logits[:, :-1] with ids[:, 1:].",
+        )
+    if _ignores_rank(case):
+        rows, classes = next((t.rows, t.classes) for t in next(iter(terms.values())).values())
+        yield _draft(
+            case,
+            f"Every rank's targets are 0 to {rows - 1}, although its {rows} rows are compared with {classes} rows gathered from all ranks: only those of rank 0 are its own.",
+            f"in each of {len(terms)} steps: {rows} targets 0, 1, 2, ... on all ranks, over {classes} = {case.cell.world_size} * {rows} classes, behind an all_gather",
+            "Add rank * batch_size to the targets.",
+        )
+    yield Declined(
+        f"targets of {len(terms)} steps are neither the inputs themselves nor numbered alike on all ranks"
+    )
+
+
+def _ignores_rank(case: Case) -> bool:
+    everyone, inputs = case.cell.world_size, inputs_of(case)
+    for step in steps_of(case):
+        terms = terms_of(case).get(step.number)
+        if terms is None or any(not t.is_range or t.classes != everyone * t.rows for t in terms.values()):
+            return False
+        gathers = [
+            [o for o in ops if o.kind == "collective" and "gather" in o.name] for ops in step.ranks.values()
+        ]
+        if not all(gathers) or len({t.rows for t in terms.values()}) > 1:
+            return False
+    # The same batch on all ranks is another matter.
+    return any(
+        not equal(dict(enumerate(each)))
+        for given in inputs.values()
+        for each in zip(*given.values(), strict=False)
+    )
+
+
+def _draft(case: Case, summary: str, claim: str, fix: str) -> Draft:
+    backward = next(iter(backwards_of(case)[0].ranks.values()))[0]
+    place = locations.of_text(backward.place)
+    return Draft(
+        strength=Strength.STRONG,
+        summary=summary,
+        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
+        where=Where(step=min(terms_of(case)), phase="forward").at(
+            target_near(case.cell.code, "cross_entropy", place) or place
+        ),
+        evidence={claim: source(case)},
+        fix=fix,
+    )
+
+
+RULE = Rule(
+    name="misplaced_targets",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="(`--probes light,invariants`) Targets equal the model's input tokens at the same positions; or rows that are compared with those of all ranks have the same targets 0, 1, 2, ... on every rank",
+    fix="Give each row the target that belongs to it.",
+    check=misplaced_targets,
+    explained_by=("nonfinite", "control_mismatch"),
+    confused_with=("healthy",),
+)

@@ -1,0 +1,102 @@
+"""Documents on the operations of a step, and on the tensors that they touch: invariants.jsonl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nsadiag.evidence.documents.values import Measured, Whole
+
+
+class Checksum(NamedTuple):
+    """A tensor's elements, or some spread over it: an exact checksum of their bits, their sum, that of their magnitudes."""
+
+    name: str
+    shape: tuple[int, ...]
+    exact: Whole
+    total: Measured
+    magnitude: Measured
+
+
+class Passed(NamedTuple):
+    """A value that a module is given, or returns: its exact checksum, and whether it carries a gradient."""
+
+    exact: Whole
+    carries: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A negative log-likelihood in the graph of a loss: of how many rows over how many classes, and of which targets."""
+
+    rows: int
+    classes: int
+    direct: bool = False  # it is all of the loss, up to a division
+    mean: bool = False
+    counted: Measured | None = None  # rows that are not ignored
+    exact: Whole = 0  # of the targets
+    is_range: bool = False  # the targets are 0, 1, 2, ...
+    unshifted: bool = False  # they are the inputs at the same places, without the last
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A module or a collective that was called in a step, and what an optimizer's step found of its parameters."""
+
+    name: str
+    place: str = ""
+    held: int = 0  # parameters that this optimizer trains
+    graded: int = 0  # of these, with a gradient that is not zero
+    given: tuple[Passed, ...] = ()
+    made: tuple[Passed, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One operation of a step: forward, backward, collective, clip, unscale, step, load, epoch; or what lay in memory."""
+
+    kind: str
+    place: str = ""
+    name: str = ""
+    evaluating: bool = False
+    depends_on_mode: bool = False  # of a module that is evaluating: it has dropout or batch statistics
+    value: Measured | None = None  # of a loss, or of a norm
+    limit: Measured | None = None  # of the norm
+    kept: tuple[int, ...] = ()  # optimizers whose gradients of before were still there
+    optimizer: int | None = None
+    settings: tuple[str, ...] = ()  # hyperparameters, by group
+    held: int = 0  # parameters that ask for a gradient
+    graded: int | None = None  # of these, with a gradient
+    of: int = 0  # parameters
+    reduces: str = ""  # SUM, AVG, MAX, ... of a collective that reduces
+    group: str = ""
+    roles: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    inside: str = ""  # forward or backward
+    given: int = 0  # keys of a state that is loaded
+    missing: int = 0
+    unexpected: int = 0
+    epoch: int = 0
+    shuffles: bool = False
+    sampler: int = 0
+    seed: int = 0
+    length: int = 0
+    replicas: int = 0
+    replica: int = 0
+    values: tuple[Checksum, ...] = ()
+    calls: tuple[Call, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    frozen: tuple[str, ...] = ()  # parameters that do not ask for a gradient
+    names: Whole = 0  # a checksum of all names and shapes
+    divisor: Measured | None = None  # of the loss, at the root of its graph
+    of_state: str = ""  # model, optimizer or scheduler, whose state is saved or loaded
+    apart: bool = False  # of a load: into a module that nothing that has run shares parameters with
+    gone: bool = False  # and that was gone before the step was over, without having run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """The operations of a step in their order: invariants.jsonl."""
+
+    step: int
+    operations: tuple[Operation, ...]

@@ -1,0 +1,160 @@
+"""Places in the user's sources at which a value loses its gradient, or a gradient is scaled."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from nsadiag.evidence.records import Place
+from nsadiag.source.model import SourceModel, place
+
+CUTS = frozenset({"detach", "detach_", "data", "item", "tolist", "numpy", "no_grad", "inference_mode"})
+NUMBERS = frozenset({"item", "tolist"})
+SCALES = frozenset({"div_", "mul_"})
+
+
+def cut_between(code: SourceModel, file: str, first: int, last: int) -> Place | None:
+    """The first line of these that detaches something, or turns it into numbers."""
+    for name, node in _nodes(code):
+        if name == file and isinstance(node, ast.Attribute) and node.attr in CUTS:
+            at = node.end_lineno or node.lineno
+            if first <= at <= last:
+                return place(file, at, None)
+    return None
+
+
+def used_after(code: SourceModel, file: str, line: int) -> Place | None:
+    """The first line after a call that uses what the call was given as its first argument."""
+    given = _given_at(code, file, line)
+    uses = sorted(
+        node.lineno
+        for name, node in _nodes(code)
+        if name == file
+        and isinstance(node, ast.Name)
+        and node.id in given
+        and isinstance(node.ctx, ast.Load)
+        and node.lineno > line
+    )
+    return place(file, uses[0], None) if uses else None
+
+
+def number_in_loss(code: SourceModel) -> Place | None:
+    """The line that adds a number, taken out of the graph, to a loss: it changes what is printed, and no gradient."""
+    losses = _losses(code)
+    for file, node in _nodes(code):
+        if (file, _assigned(node)) in losses and any(map(_is_number, _addends(_value(node)))):
+            return place(file, getattr(node, "lineno", 0), None)
+    return None
+
+
+def gradient_scaling(code: SourceModel, number: float) -> Place | None:
+    """The one line that divides gradients in place, by that number where several do."""
+    found = [(file, *scaled) for file, node in _nodes(code) if (scaled := _scaling(node)) is not None]
+    by_number = [
+        (file, line) for file, line, by in found if isinstance(by, ast.Constant) and by.value == number
+    ]
+    lines = set(by_number) or {(file, line) for file, line, _ in found}
+    return place(*lines.pop(), None) if len(lines) == 1 else None
+
+
+def _scaling(node: ast.AST) -> tuple[int, ast.expr] | None:
+    if (
+        isinstance(node, ast.AugAssign)
+        and isinstance(node.op, ast.Div | ast.Mult)
+        and _is_gradient(node.target)
+    ):
+        return node.lineno, node.value
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+        return None
+    scales = node.func.attr in SCALES and _is_gradient(node.func.value)
+    return (node.lineno, node.args[0]) if scales else None
+
+
+def _is_gradient(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "grad"
+
+
+def _assigned(node: ast.AST) -> str | None:
+    target = (
+        node.targets[0]
+        if isinstance(node, ast.Assign)
+        else node.target
+        if isinstance(node, ast.AugAssign)
+        else None
+    )
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def _value(node: ast.AST) -> ast.expr | None:
+    if isinstance(node, ast.AugAssign):
+        return node.value if isinstance(node.op, ast.Add | ast.Sub) else None
+    return node.value if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) else None
+
+
+def _addends(value: ast.expr | None) -> Iterator[ast.expr]:
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add | ast.Sub):
+        yield from _addends(value.left)
+        yield from _addends(value.right)
+    elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult | ast.Div):
+        # A weight in front of the number.
+        yield from (side for side in (value.left, value.right) if isinstance(side, ast.Call))
+    elif value is not None:
+        yield value
+
+
+def _is_number(value: ast.expr) -> bool:
+    if not isinstance(value, ast.Call):
+        return False
+    if isinstance(value.func, ast.Name):
+        return value.func.id == "float"
+    return isinstance(value.func, ast.Attribute) and value.func.attr in (*NUMBERS, "detach")
+
+
+def _nodes(code: SourceModel) -> Iterator[tuple[str, ast.AST]]:
+    return ((file.path, node) for file in code.kept for node in file.nodes)
+
+
+def reaches_loss(code: SourceModel, file: str, line: int) -> bool:
+    """Whether what the call on that line fills is used, by name after name, in what is called backward on."""
+    names = _given_at(code, file, line)
+    assigned = [
+        ({n.id for t in _targets(node) for n in ast.walk(t) if isinstance(n, ast.Name)}, _loaded(node.value))
+        for name, node in _nodes(code)
+        if name == file
+        and isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
+        and node.value is not None
+    ]
+    while more := {n for targets, loads in assigned if loads & names for n in targets} - names:
+        names |= more
+    return bool(names & {name for other, name in _losses(code) if other == file})
+
+
+def _losses(code: SourceModel) -> set[tuple[str, str]]:
+    """Names that `backward()` is called on, by file."""
+    return {
+        (file, name.id)
+        for file, node in _nodes(code)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "backward"
+        for name in ast.walk(node.func.value)
+        if isinstance(name, ast.Name)
+    }
+
+
+def _given_at(code: SourceModel, file: str, line: int) -> set[str]:
+    """Names that calls on that line are given as their first argument."""
+    return {
+        node.args[0].id
+        for name, node in _nodes(code)
+        if name == file and isinstance(node, ast.Call) and node.lineno == line
+        if node.args and isinstance(node.args[0], ast.Name)
+    }
+
+
+def _targets(node: ast.Assign | ast.AugAssign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _loaded(value: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}

@@ -1,0 +1,116 @@
+"""The losses that a backward begins with, read from the autograd graph: what they were averaged over, and with which targets.
+
+Nothing is wrapped for it. What hooks have packed away (offloaded, or to be computed again) is left where it is.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from nsadiag.worker.interruptions import pass_on
+from nsadiag.worker.probes.correctness.invariants.checksums import exact_sums
+from nsadiag.worker.probes.values import tensors_among
+
+MOST_NODES = 48  # from the root of the graph on
+MOST_LOSSES = 4
+MOST_ELEMENTS = 1 << 20  # of the targets
+MEAN = 1  # as torch numbers reductions
+LIKELIHOODS = ("NllLossBackward0", "NllLoss2DBackward0")
+SCALED = ("DivBackward0", "MulBackward0")
+SPARED = 1 << 63  # numbers are unsigned there: -100 lies above
+
+
+class _Inputs:
+    """The sequences of tokens that the last forward was given."""
+
+    def __init__(self) -> None:
+        self._tokens: weakref.ref[torch.Tensor] | None = None
+
+    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tokens = [
+            t for t in tensors_among((*args, *kwargs.values())) if t.dtype == torch.long and t.ndim == 2
+        ]
+        self._tokens = weakref.ref(tokens[0]) if len(tokens) == 1 else None
+
+    def at_same_places(self, targets: torch.Tensor, ignored: int) -> bool:
+        """Whether the targets are the tokens without the last of each sequence: as if they had been shifted the wrong way."""
+        tokens = self._tokens() if self._tokens is not None else None
+        if tokens is None or tokens.shape[1] < 3 or targets.numel() != tokens[:, 1:].numel():
+            return False
+        counted = targets.reshape(-1) != ignored
+        given = tokens[:, :-1].reshape(-1)
+        alike = (targets.reshape(-1) == given) | ~counted
+        follows = (targets.reshape(-1) == tokens[:, 1:].reshape(-1)) | ~counted
+        return bool(counted.any() & alike.all() & ~follows.all())
+
+
+inputs = _Inputs()
+
+
+def divided(root: Any) -> tuple[float, Any]:
+    """The number that the loss was divided by last, 1 where it was not, and the node behind that."""
+    number, node = 1.0, root
+    while node is not None and type(node).__name__ in SCALED:
+        other = _saved(node, "other")
+        if other is None or other.numel() != 1 or not float(other):
+            break
+        number = number * float(other) if type(node).__name__ == SCALED[0] else number / float(other)
+        node = next((child for child, _ in node.next_functions if child is not None), None)
+    return (number, node) if math.isfinite(number) and number else (1.0, root)
+
+
+def losses(root: Any, behind: Any) -> list[dict[str, Any]]:
+    """The log-likelihoods in the graph, nearest first; `behind` the divisions is the node of a loss that is only that."""
+    found: list[dict[str, Any]] = []
+    for node in _nodes(root):
+        targets = _saved(node, "target") if type(node).__name__ in LIKELIHOODS else None
+        scores = _saved(node, "self") if targets is not None else None
+        if targets is None or scores is None or not 0 < targets.numel() <= MOST_ELEMENTS:
+            continue
+        ignored = node._saved_ignore_index
+        ignored = ignored - 2 * SPARED if ignored >= SPARED else ignored
+        flat = targets.reshape(-1)
+        counts = torch.stack(((flat != ignored).sum(), *exact_sums([flat]))).tolist()
+        order = torch.arange(flat.numel(), device=flat.device)
+        row = {
+            "rows": flat.numel(),
+            "classes": int(scores.shape[1]),
+            "direct": node is behind,
+            "mean": node._saved_reduction == MEAN,
+            "counted": counts[0],
+            "exact": counts[1],
+            "is_range": bool((flat == order).all()),
+            "unshifted": inputs.at_same_places(targets, ignored),
+        }
+        found.append({k: v for k, v in row.items() if v not in (None, False)})
+        if len(found) >= MOST_LOSSES:
+            break
+    return found
+
+
+def _nodes(root: Any) -> Iterator[Any]:
+    pending, met = [root], 0
+    while pending and met < MOST_NODES:
+        node = pending.pop(0)
+        met += 1
+        yield node
+        if type(node).__name__ not in LIKELIHOODS:
+            pending += [child for child, _ in node.next_functions if child is not None]
+
+
+def _saved(node: Any, name: str) -> torch.Tensor | None:
+    """A tensor that the node keeps for backward; None where hooks would have to fetch it, or torch does not say."""
+    raw = getattr(node, f"_raw_saved_{name}", None)
+    if raw is None or not hasattr(raw, "unpack_hook") or raw.unpack_hook is not None:
+        return None
+    try:
+        kept = getattr(node, f"_saved_{name}")
+    except RuntimeError as error:  # it was changed in place since, as backward is about to say
+        pass_on(error)
+        return None
+    return kept.detach() if isinstance(kept, torch.Tensor) else None
