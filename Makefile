@@ -9,6 +9,9 @@ STAMP := $(VENV)/.ready
 BASE := $(shell $(PYTHON) -c 'import os, sys; own = os.path.realpath(sys.prefix) == os.path.realpath("$(VENV)"); print(sys._base_executable if own else sys.executable)')
 HAS_TORCH = $(shell $(BASE) -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "no")')
 
+# Tests start some thousand processes: where this is set, each of them would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: matrix test test-all test-cluster lint docs site setup clean
 
 matrix: $(STAMP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -160,7 +161,10 @@ def _are_partners(case: Case, one: Disagreement) -> bool:
     if len(now) < len(one.asked):
         return False
     rows = case.asked[(case.asked.group == one.group) & (case.asked.call < one.call)]
-    if any(_places_at(case, one, int(call)) == now for call in rows.call.unique()):
+    before: dict[int, dict[int, str]] = defaultdict(dict)
+    for call, rank, place in rows[["call", "rank", "place"]].itertuples(index=False):
+        before[call][rank] = place
+    if now in before.values():
         return True
     visited = {rank: set(rows[rows["rank"] == rank].place) for rank in now}
     shared = all(place in visited[rank] for rank in now for place in now.values())

@@ -3,7 +3,7 @@ import faulthandler
 import os
 import signal
 
-with open("later", "w+") as file:
+with open("later", "a+") as file:  # faulthandler writes in pieces, each wherever the last seek went
     faulthandler.dump_traceback_later(0.05, file=file, exit=False)
     while not file.seek(0) and "Timeout" not in file.read():
         pass
