@@ -75,7 +75,7 @@ def in_black_boxes(case: Case) -> list[Disagreement]:
     asked = case.asked
     if asked.empty:
         return []
-    said = asked.op + " " + asked.tensors + " " + asked.root.astype(str)
+    said = asked.op + " " + asked.tensors + " " + asked.root.map(str)
     varied = said.groupby([asked.group, asked.call]).transform("nunique") > 1
     # Their splits are compared crosswise: what is equal on all ranks may not fit.
     found = []

@@ -25,6 +25,11 @@ from nsadiag.worker.probes.patch import dressed, failed, not_compiled, replaced,
 from nsadiag.worker.recorder import Recorder
 from nsadiag.worker.replacement import leave_no_frame
 
+# Bound here: where a torch has neither, the probe is left out, and no call of the job's fails.
+_is_fx_tracing: Callable[[], bool] = (
+    getattr(fx_trace, "is_fx_symbolic_tracing", None) or fx_trace.is_fx_tracing
+)
+
 EVERY_DEPTH = 1 << 30
 WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
@@ -193,7 +198,7 @@ for _method in (_Calls.observe, _Calls._enter):
 def _is_transformed() -> bool:
     """Whether the call is not the job's own: it is traced, exported, or a function is made of it."""
     return (
-        fx_trace._is_fx_tracing_flag
+        _is_fx_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_tracing_state() is not None
         or is_compiling()
