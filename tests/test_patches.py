@@ -179,6 +179,23 @@ print(json.dumps({"seen": seen}))
     assert found["seen"] == ["Net", "Sequential", "Linear", "ReLU"]
 
 
+def test_a_torch_that_lacks_what_we_ask_it_runs_the_model_all_the_same(tmp_path: Path) -> None:
+    """torch 2.15 renamed a private flag, and every watched job failed in its first forward."""
+    found = booted(
+        tmp_path,
+        """
+asked = torch._C._functorch.peek_interpreter_stack
+del torch._C._functorch.peek_interpreter_stack
+out = net(torch.ones(1, 2)).shape
+torch._C._functorch.peek_interpreter_stack = asked
+from nsadiag.worker import session
+print(json.dumps({"shape": list(out), "gaps": session.current().directory.gaps.read_text()}))
+""",
+    )
+    assert found["shape"] == [1, 2]
+    assert "_is_transformed failed" in found["gaps"]
+
+
 def test_fx_traces_the_graph_that_it_would_without_us(tmp_path: Path) -> None:
     found = booted(
         tmp_path,

@@ -197,12 +197,16 @@ for _method in (_Calls.observe, _Calls._enter):
 
 def _is_transformed() -> bool:
     """Whether the call is not the job's own: it is traced, exported, or a function is made of it."""
-    return (
-        _is_fx_tracing()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_tracing_state() is not None
-        or is_compiling()
-    )
+    try:
+        return (
+            _is_fx_tracing()
+            or torch._C._functorch.peek_interpreter_stack() is not None
+            or torch._C._get_tracing_state() is not None
+            or is_compiling()
+        )
+    except Exception as error:  # a torch that has one of these no longer: the call is the job's all the same
+        failed(_is_transformed, error)
+        return True
 
 
 not_compiled(_is_transformed)
