@@ -78,7 +78,7 @@ def worker_server(patient: Patient) -> list[Check]:
         offered = patient.target().server.handlers()
     except CaptureError as error:
         return [
-            Check(name=n, status="missing", detail=f"{version}: {error}", remedy="torch 2.5 or later has it")
+            Check(name=n, status="missing", detail=f"{version}: {error}", remedy="torch 2.6 or later has it")
             for n in (name, recorder)
         ]
     return [

@@ -28,7 +28,7 @@ def note(rank: Recorder, wrapper: str, module: torch.nn.Module, group: Any) -> N
             "model": type(module).__name__,
             "place": user_place(),
             "t_mono_ns": monotonic_ns(),
-            "ranks": dist.get_process_group_ranks(group) if dist.is_initialized() else [],
+            "ranks": dist.get_process_group_ranks(group or dist.group.WORLD) if dist.is_initialized() else [],
             "parameters": [
                 _tensor(n, p)
                 for n, p in module_tree.named_parameters(module)
