@@ -36,7 +36,7 @@ from nsadiag.evidence.layout import RunDir
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from tests.support.crowds import Crowd  # noqa: E402
+from tests.support.crowds import DumpSet  # noqa: E402
 from tests.support.golden import archive_of, unpack  # noqa: E402
 
 RECORDING, CLASS, GUILTY = "external_wait_stale_lock", "external_wait", [1]
@@ -57,7 +57,7 @@ def measure(ranks: int) -> dict[str, Any]:
 
 
 def _measure(ranks: int, folder: Path) -> dict[str, Any]:
-    crowd = Crowd(unpack(archive_of(RECORDING), folder / "recording"), COPIED, ranks)
+    crowd = DumpSet(unpack(archive_of(RECORDING), folder / "recording"), COPIED, ranks)
     about = prepared(crowd, folder)
     centre = _started("many_nodes_centre.py", str(folder / "run"), str(about["nodes"]), about["token"])
     about["port"] = _line(centre)["port"]
@@ -103,7 +103,7 @@ def _measure(ranks: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def prepared(crowd: Crowd, folder: Path) -> dict[str, Any]:
+def prepared(crowd: DumpSet, folder: Path) -> dict[str, Any]:
     """Each node's directory, and what its agent says of it; how long a real node takes to make its digest."""
     nodes = 1 + -(-crowd.world_size // RANKS_PER_NODE)
     scratch = RunDir(path=folder / "scratch")
@@ -132,7 +132,7 @@ def prepared(crowd: Crowd, folder: Path) -> dict[str, Any]:
     }
 
 
-def _reduce_s(crowd: Crowd, folder: Path) -> float:
+def _reduce_s(crowd: DumpSet, folder: Path) -> float:
     """The digest of a whole node, as its own agent makes it."""
     run = RunDir(path=folder)
     crowd.write_frame(run)

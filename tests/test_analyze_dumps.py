@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from dump_maker import BEGAN_NS, FAULTS, Job, write_dumps
 
-from nsadiag.analysis.external.judge import judge_foreign
+from nsadiag.analysis.external.judge import judge_external
 from nsadiag.analysis.ingest.dumps.columns import Categories, GroupNames, RankColumns
 from nsadiag.analysis.ingest.dumps.layouts import Unreadable
 from nsadiag.analysis.ingest.dumps.plain import document_of, plain_columns
@@ -39,7 +39,7 @@ def told(verdict: Verdict) -> tuple[object, ...]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_named_with_its_rank(tmp_path: Path, fault: str, tp: int) -> None:
     write_dumps(tmp_path, Job(ranks=24, entries=200, fault=fault, culprit=11, tp=tp))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert verdict.cls == FAULTS[fault]
     assert verdict.outcome == OUTCOMES.get(verdict.cls, "hung")
     assert verdict.guilty_ranks == (() if fault == "none" else (11,))
@@ -61,7 +61,7 @@ def test_torchcomms_recorder_counts_over_all_groups_and_says_only_what_is_retire
     prefix = "comm_lib_trace_rank_"
     job = Job(ranks=8, entries=100, fault=fault, culprit=5, tp=4, form=form, prefix=prefix, torchcomms=True)
     write_dumps(tmp_path, job)
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == (FAULTS[fault], () if fault == "none" else (5,))
     if fault != "none":
         assert verdict.where is not None and verdict.where.collective is not None
@@ -72,14 +72,14 @@ def test_torchcomms_recorder_counts_over_all_groups_and_says_only_what_is_retire
 def test_names_order_and_one_dump_in_a_hundred_make_no_difference(tmp_path: Path, fault: str) -> None:
     job = Job(ranks=100, entries=150, fault=fault, culprit=42, tp=4)
     write_dumps(tmp_path / "a", job)
-    whole = judge_foreign(tmp_path / "a")
+    whole = judge_external(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     names = sorted(p.name for p in (tmp_path / "b").iterdir())
     for name in random.Random(1).sample(names, len(names)):
         (tmp_path / "b" / name).rename(tmp_path / "b" / f"trace.{name.rpartition('_')[2]}")
-    assert told(judge_foreign(tmp_path / "b")) == told(whole)
+    assert told(judge_external(tmp_path / "b")) == told(whole)
     (tmp_path / "a" / "nccl_trace_rank_3").unlink()
-    fewer = judge_foreign(tmp_path / "a")
+    fewer = judge_external(tmp_path / "a")
     assert (fewer.cls, fewer.guilty_ranks) == (whole.cls, whole.guilty_ranks)
     assert any(gap.startswith("no dump of rank 3 ") for gap in fewer.gaps)
 
@@ -87,7 +87,7 @@ def test_names_order_and_one_dump_in_a_hundred_make_no_difference(tmp_path: Path
 def test_json_and_wrapped_rings_tell_the_same(tmp_path: Path) -> None:
     for form, skew in (("pickle", 0), ("json", 0), ("pickle", 60)):
         write_dumps(tmp_path / f"{form}{skew}", Job(ranks=6, entries=120, culprit=2, form=form, skew=skew))
-    verdicts = [judge_foreign(folder) for folder in sorted(tmp_path.iterdir())]
+    verdicts = [judge_external(folder) for folder in sorted(tmp_path.iterdir())]
     assert all(told(verdict) == told(verdicts[0]) for verdict in verdicts)
     assert verdicts[0].guilty_ranks == (2,)
 
@@ -104,7 +104,7 @@ def test_many_culprits_are_all_named_and_few_are_listed_as_evidence(tmp_path: Pa
         dump = pickle.loads(path.read_bytes())
         dump["entries"][-1] |= {"state": "started", "retired": False}
         path.write_bytes(pickle.dumps(dump, 2))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert verdict.guilty_ranks == tuple(range(20, 40))
     assert "Ranks 20-39 never joined" in verdict.summary and "44 of 64 ranks" in verdict.summary
     assert len(verdict.evidence) < 8
@@ -115,7 +115,7 @@ def test_a_rank_that_is_only_a_moment_behind_is_not_called_missing(tmp_path: Pat
     for path in tmp_path.iterdir():
         created_s = (BEGAN_NS + 80 * 1_000_000) / 1e9
         os.utime(path, (created_s + 0.5, created_s + 0.5))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.cls) == ("unknown", "unknown")
     assert "pending for 0.5 s" in verdict.summary
 
@@ -127,7 +127,7 @@ def test_where_one_rank_alone_entered_a_collective_it_is_that_rank(tmp_path: Pat
     last = dump["entries"][-1]
     dump["entries"].append(last | {"collective_seq_id": 101, "state": "started", "retired": False})
     path.write_bytes(pickle.dumps(dump, 2))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == (
         "hung",
         "rank_conditional_collective",
@@ -141,7 +141,7 @@ def test_when_the_dump_of_the_culprit_is_the_one_that_is_absent_it_is_named_with
 ) -> None:
     write_dumps(tmp_path, Job(ranks=8, entries=100, culprit=5))
     (tmp_path / "nccl_trace_rank_5").unlink()
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("missing_rank", (5,))
     assert verdict.confidence < 0.6
 
@@ -149,7 +149,7 @@ def test_when_the_dump_of_the_culprit_is_the_one_that_is_absent_it_is_named_with
 @pytest.mark.parametrize("fault", ["type", "size"])
 def test_of_two_ranks_it_is_the_one_that_does_what_it_never_did(tmp_path: Path, fault: str) -> None:
     write_dumps(tmp_path, Job(ranks=2, entries=200, fault=fault, culprit=1))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks, verdict.blocked_ranks) == (FAULTS[fault], (1,), (0,))
     assert verdict.confidence <= 0.7
 
@@ -165,7 +165,7 @@ def test_groups_that_wait_for_each_other_are_a_circle_and_no_missing_rank(tmp_pa
         stuck = {**dump["entries"][-1], "process_group": (name, f"pair_{name}"), "collective_seq_id": 1}
         dump["entries"].append(stuck | {"state": "started", "retired": False, "record_id": 80})
         path.write_bytes(pickle.dumps(dump, 2))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert verdict.cls == "collective_order_mismatch"
     assert verdict.guilty_ranks == (0, 1, 2, 3)
 
@@ -253,7 +253,7 @@ def test_a_hostile_pickle_is_refused_and_runs_nothing(
     folder.mkdir()
     (folder / "trace_0").write_bytes(pickle.dumps({"version": "2.10", "entries": [Runs()]}, protocol))
     with pytest.raises(UsageError, match="only plain values are read from a pickle"):
-        judge_foreign(folder)
+        judge_external(folder)
     assert not (tmp_path / "planted").exists()
 
 
@@ -265,7 +265,7 @@ def test_one_hostile_dump_among_others_is_a_gap(tmp_path: Path) -> None:
             b"X\x05\x00\x00\x00state", b"cos\nsystem\nq\x7fX\x05\x00\x00\x00state", 1
         )
     )
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("missing_rank", (5,))
     assert any("nccl_trace_rank_2 was refused: it asks for os.system" in gap for gap in verdict.gaps)
 
@@ -274,12 +274,12 @@ def test_one_hostile_dump_among_others_is_a_gap(tmp_path: Path) -> None:
 def test_a_pickle_that_asks_for_all_memory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trace_0").write_bytes(b"\x80\x02Nr\xff\xff\xff\xf0.")
     with pytest.raises(UsageError, match="more memory than any dump needs"):
-        judge_foreign(tmp_path)
+        judge_external(tmp_path)
 
 
 def test_one_dump_alone_blames_nobody(tmp_path: Path) -> None:
     write_dumps(tmp_path, Job(ranks=8, entries=100))
-    verdict = judge_foreign(tmp_path / "nccl_trace_rank_3")
+    verdict = judge_external(tmp_path / "nccl_trace_rank_3")
     assert (verdict.outcome, verdict.guilty_ranks) == ("unknown", ())
     assert "Ranks 0-2, 4-7 left no dump" in verdict.summary
 
@@ -288,14 +288,14 @@ def test_the_dump_tells_its_rank_where_the_files_name_does_not(tmp_path: Path) -
     write_dumps(tmp_path, Job(ranks=3, entries=100, culprit=2))
     for path, name in zip(sorted(tmp_path.iterdir()), ("x", "y", "z"), strict=True):
         path.rename(tmp_path / f"{name}.pkl")
-    assert judge_foreign(tmp_path).guilty_ranks == (2,)
+    assert judge_external(tmp_path).guilty_ranks == (2,)
 
 
 def test_a_dump_that_is_cut_off_is_a_gap(tmp_path: Path) -> None:
     write_dumps(tmp_path, Job(ranks=4, entries=200, culprit=1))
     path = tmp_path / "nccl_trace_rank_3"
     path.write_bytes(path.read_bytes()[:9000])
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert verdict.guilty_ranks == (1,)
     assert any("nccl_trace_rank_3 was refused: not a whole pickle" in gap for gap in verdict.gaps)
 
@@ -314,5 +314,5 @@ def test_the_command_prints_the_verdict_and_writes_nothing(tmp_path: Path) -> No
 def test_a_directory_without_evidence_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "notes.bin").write_bytes(b"\0\1\2")
     with pytest.raises(UsageError, match="is evidence that nsadiag knows") as error:
-        judge_foreign(tmp_path)
+        judge_external(tmp_path)
     assert "flight-recorder dumps" in error.value.hint

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from dump_maker import Job, write_dumps
 
-from nsadiag.analysis.external.judge import judge_foreign
+from nsadiag.analysis.external.judge import judge_external
 from nsadiag.analysis.external.stacks import from_py_spy
 from nsadiag.analysis.ingest.logs import read_log
 from nsadiag.errors import UsageError
@@ -79,7 +79,7 @@ def write(folder: Path, **texts: str) -> Path:
 
 def test_py_spy_text_of_each_rank_shows_the_one_that_is_elsewhere(tmp_path: Path) -> None:
     write(tmp_path, rank_0=WAITS.format(pid=4711), rank_1=STRAYS, rank_2=WAITS.format(pid=4713))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.guilty_ranks) == ("hung", (1,))
     assert verdict.where is not None and (verdict.where.file, verdict.where.line) == (
         "/job/checkpoints.py",
@@ -92,11 +92,11 @@ def test_py_spy_text_of_each_rank_shows_the_one_that_is_elsewhere(tmp_path: Path
 
 def test_two_looks_at_the_same_lines_are_surer_than_one(tmp_path: Path) -> None:
     texts = {"rank_0": WAITS.format(pid=4711), "rank_1": STRAYS, "rank_2": WAITS.format(pid=4713)}
-    once = judge_foreign(write(tmp_path, **texts))
+    once = judge_external(write(tmp_path, **texts))
     again = tmp_path / "again"
     again.mkdir()
     write(again, **texts)
-    twice = judge_foreign(tmp_path)
+    twice = judge_external(tmp_path)
     assert once.confidence <= 0.5 < twice.confidence
     assert twice.guilty_ranks == once.guilty_ranks == (1,)
 
@@ -105,14 +105,14 @@ def test_ranks_that_moved_between_two_looks_are_not_called_hung(tmp_path: Path) 
     for folder, line in (("first", 40), ("second", 44)):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder, rank_0=WAITS.format(pid=4711), rank_1=STRAYS.replace(":40)", f":{line})"))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.cls) == ("unknown", "unknown")
     assert "the job moved" in verdict.summary
 
 
 def test_all_processes_in_one_file_are_numbered_and_that_is_said(tmp_path: Path) -> None:
     write(tmp_path, dump=WAITS.format(pid=4711) + STRAYS + WAITS.format(pid=4713))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.guilty_ranks, verdict.world_size) == ((1,), 3)
     assert any("numbered in order" in gap for gap in verdict.gaps)
 
@@ -130,7 +130,7 @@ def test_faulthandlers_main_thread_is_the_one_that_began_in_a_module(tmp_path: P
     (main,) = [t for t in threads if t.is_main]
     assert main.frames[0].line == 40
     write(tmp_path, rank_0=WAITS.format(pid=4711), rank_1=FAULTS, rank_2=WAITS.format(pid=4713))
-    assert judge_foreign(tmp_path).guilty_ranks == (1,)
+    assert judge_external(tmp_path).guilty_ranks == (1,)
 
 
 def test_a_torchrun_log_directory_tells_the_first_error_from_those_that_follow(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_torchrun_log_directory_tells_the_first_error_from_those_that_follow(t
         folder.mkdir(parents=True)
         (folder / "stderr.log").write_text(text)
         (folder / "stdout.log").write_text("step 1 loss 2.3\n")
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("crashed", "rank_exception", (1,))
     assert verdict.where is not None and verdict.where.line == 52
     assert verdict.where.code == "loss = model(batch)"
@@ -150,7 +150,7 @@ def test_ranks_that_share_a_log_are_told_apart_by_their_prefix(tmp_path: Path) -
     lines = [f"[rank3]: {line}" for line in TRACEBACK.splitlines()]
     others = [f"[rank0]: {line}" for line in LOST_PEER.splitlines()]
     (tmp_path / "train.log").write_text("\n".join(["step 7", *others, *lines]) + "\n")
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (3,))
 
 
@@ -159,8 +159,9 @@ def test_an_exception_knows_what_it_was_raised_from() -> None:
         TRACEBACK + "\nThe above exception was the direct cause of the following exception:\n\n" + LOST_PEER
     )
     (raised,) = read_log(text).raised
-    assert raised.message.startswith("[gloo/transport")
-    assert raised.cause is not None and raised.cause.type == "RuntimeError" and raised.meant
+    exception = raised.exception
+    assert exception.message.startswith("[gloo/transport")
+    assert exception.cause and exception.cause.type == "RuntimeError" and exception.cause.meant
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_what_nccls_watchdog_says_on_all_ranks_is_compared(
     tmp_path: Path, logs: list[str], cls: str, guilty: tuple[int, ...]
 ) -> None:
     (tmp_path / "job.log").write_text("".join(logs))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", cls, guilty)
     assert verdict.where is not None and verdict.where.collective is not None
     assert verdict.where.collective.seq == 808
@@ -188,7 +189,7 @@ def test_dumps_say_which_collective_and_stacks_say_where_the_rank_is(tmp_path: P
     write_dumps(tmp_path / "dumps", Job(ranks=4, entries=100, culprit=1))
     stacks = {f"rank_{r}": STRAYS if r == 1 else WAITS.format(pid=4711 + r) for r in range(4)}
     write(tmp_path, **stacks)
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.guilty_ranks, verdict.world_size) == ("hung", (1,), 4)
     assert verdict.where is not None and (verdict.where.file, verdict.where.line) == (
         "/job/checkpoints.py",
@@ -210,7 +211,7 @@ def nccl_init(rank: int, *, complete: bool = False, size: int = 4) -> str:
 
 def test_nccls_log_tells_who_never_came_to_make_a_communicator(tmp_path: Path) -> None:
     (tmp_path / "nccl.log").write_text("".join(nccl_init(rank) for rank in (0, 1, 3)))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", "process_group_mismatch", (2,))
     assert (verdict.world_size, verdict.evidence[0].source) == (4, "nccl.log#line 1")
 
@@ -218,14 +219,14 @@ def test_nccls_log_tells_who_never_came_to_make_a_communicator(tmp_path: Path) -
 def test_a_communicator_that_was_made_is_no_evidence_of_anything(tmp_path: Path) -> None:
     (tmp_path / "nccl.log").write_text("".join(nccl_init(r) + nccl_init(r, complete=True) for r in range(4)))
     with pytest.raises(UsageError):
-        judge_foreign(tmp_path)
+        judge_external(tmp_path)
 
 
 def test_a_monitored_barrier_names_who_did_not_come(tmp_path: Path) -> None:
     said = LOST_PEER.replace("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:41023",
                              "Rank 2 failed to pass monitoredBarrier in 30000 ms")  # fmt: skip
     write(tmp_path, rank_0=said, rank_1="waiting\n")
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", "missing_rank", (2,))
 
 
@@ -247,7 +248,7 @@ Root Cause (first observed failure):
   exitcode  : -9 (pid: 77)
   error_file: <N/A>
 """)
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("crashed", "rank_killed", (1,))
     assert verdict.evidence[0].source == "slurm-812.out"
 
@@ -261,7 +262,7 @@ def test_an_exit_code_without_a_traceback_is_no_clean_end(tmp_path: Path) -> Non
   exitcode  : 1 (pid: 77)
   error_file: <N/A>
 """)
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (1,))
     assert verdict.confidence <= 0.6 and any("no log of rank 1" in gap for gap in verdict.gaps)
 
@@ -269,7 +270,7 @@ def test_an_exit_code_without_a_traceback_is_no_clean_end(tmp_path: Path) -> Non
 def test_a_log_of_a_job_that_went_well_is_no_evidence_of_anything(tmp_path: Path) -> None:
     write(tmp_path, rank_0="step 1 loss 2.0\nstep 2 loss 1.9\ndone\n")
     with pytest.raises(UsageError, match="no traceback, timeout or end of a rank"):
-        judge_foreign(tmp_path)
+        judge_external(tmp_path)
 
 
 def test_torchruns_error_file_has_the_time_of_the_first_error(tmp_path: Path) -> None:
@@ -281,7 +282,7 @@ def test_torchruns_error_file_has_the_time_of_the_first_error(tmp_path: Path) ->
         (folder / "error.json").write_text(
             f'{{"message": {{"message": "{last}", "extraInfo": {{"py_callstack": "{text}", "timestamp": "{moment}"}}}}}}'
         )
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (1,))
     assert "at 0.0 s" in verdict.evidence[0].claim
 
@@ -317,7 +318,7 @@ def test_deepspeeds_summaries_name_the_rank_that_waited_for_nobody(tmp_path: Pat
         folder = tmp_path / f"logs/none/attempt_0/{rank}"
         folder.mkdir(parents=True)
         (folder / "stdout.log").write_text(f"step 100\n{deepspeed_summary(30.0 if rank == 2 else 9000.0)}")
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.outcome, verdict.guilty_ranks) == ("straggler_rank", "slow", (2,))
     assert (verdict.world_size, verdict.blocked_ranks) == (4, (0, 1, 3))
     assert "rank 0 waited for it for 9.0 s, beside 5.0 s of communication" in verdict.summary
@@ -325,7 +326,7 @@ def test_deepspeeds_summaries_name_the_rank_that_waited_for_nobody(tmp_path: Pat
 
 def test_deepspeeds_summary_of_one_rank_names_nobody(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(deepspeed_summary(9000.0))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("straggler_rank", ())
     assert verdict.gaps
 
@@ -334,4 +335,4 @@ def test_a_network_without_a_straggler_is_no_finding(tmp_path: Path) -> None:
     for rank in range(4):
         (tmp_path / f"rank_{rank}.log").write_text(deepspeed_summary(200.0))
     with pytest.raises(UsageError):
-        judge_foreign(tmp_path)
+        judge_external(tmp_path)

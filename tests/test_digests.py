@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.crowds import CannotBeCopied, Crowd
+from support.crowds import CannotBeCopied, DumpSet
 from support.golden import archive_of, recorded, unpack
 
 from nsadiag.analysis.ingest.run_directory import load_ranks, rank_without_evidence
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.analysis.scale.digests import alike, chosen, traits
-from nsadiag.analysis.scale.digests.alike import newest
+from nsadiag.analysis.scale.digests import chosen, equivalence, traits
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.scale.digests.equivalence import newest
 from nsadiag.analysis.scale.digests.make import digest_of, write_digest
-from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Shown, packed, unpacked
-from nsadiag.analysis.scale.digests.wanted import FEW_RANKS, wanted
+from nsadiag.analysis.scale.digests.representatives import FEW_RANKS, representatives
+from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, SharedValue, packed, unpacked
 from nsadiag.analysis.verdict import judge, judge_directory
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.documents.training import Sample, SampledFrame
@@ -40,14 +40,14 @@ QUICKLY_TRIED = {
 }  # fmt: skip
 
 
-def crowd_of(name: str, folder: Path, world_size: int) -> tuple[Crowd, dict[str, Any]]:
+def dumps_of(name: str, folder: Path, world_size: int) -> tuple[DumpSet, dict[str, Any]]:
     """The recording with one of those that wait copied, and its own verdict."""
     run = unpack(archive_of(name), folder)
     verdict = judge(load_cell(run.path)).to_json()
     ranks = [directory.rank for directory in run.ranks()]
     for rank in reversed([r for r in ranks if r not in verdict["guilty_ranks"]] or ranks[-1:]):
         try:
-            return Crowd(run, rank, world_size), verdict
+            return DumpSet(run, rank, world_size), verdict
         except CannotBeCopied:
             continue
     pytest.skip("each rank is in a group of its own")
@@ -72,7 +72,7 @@ def digest_of_one(tmp_path: Path, name: str = "external_wait_stale_lock") -> Dig
 def test_a_verdict_by_digests_and_few_ranks_is_that_by_the_evidence_of_all(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crowd, _ = crowd_of(name, tmp_path / "recorded", MANY)
+    crowd, _ = dumps_of(name, tmp_path / "recorded", MANY)
     if len(crowd.few) < 2:
         pytest.skip("one rank is no crowd")
     many = RunDir(path=tmp_path / "many")
@@ -98,14 +98,14 @@ def test_a_verdict_by_digests_and_few_ranks_is_that_by_the_evidence_of_all(
 def test_of_very_many_ranks_the_evidence_of_a_few_is_wanted_and_names_the_guilty(
     name: str, world_size: int, tmp_path: Path
 ) -> None:
-    crowd, small = crowd_of(name, tmp_path / "recorded", world_size)
+    crowd, small = dumps_of(name, tmp_path / "recorded", world_size)
     many = RunDir(path=tmp_path / "many")
     for digest in crowd.digests(RunDir(path=tmp_path / "scratch")):
         path = many.digest(digest.host, digest.look)
         path.parent.mkdir(parents=True)
         path.write_bytes(packed(digest))
     crowd.write_frame(many)
-    ranks = wanted(newest(unpacked(path.read_bytes()) for path in many.digests()))
+    ranks = representatives(newest(unpacked(path.read_bytes()) for path in many.digests()))
     assert {*small["guilty_ranks"]} < {*ranks}
     assert len(ranks) < 20
     for rank in ranks:
@@ -121,7 +121,7 @@ def test_of_very_many_ranks_the_evidence_of_a_few_is_wanted_and_names_the_guilty
 
 
 def test_ranks_that_are_alike_cost_no_more_than_one_of_them(tmp_path: Path) -> None:
-    crowd, _ = crowd_of("external_wait_stale_lock", tmp_path / "recorded", 10_000)
+    crowd, _ = dumps_of("external_wait_stale_lock", tmp_path / "recorded", 10_000)
     *_, last = crowd.digests(RunDir(path=tmp_path / "scratch"), per_node=16)
     *_, alone = crowd.digests(RunDir(path=tmp_path / "scratch"), per_node=1)
     assert len(packed(last)) < 1.2 * len(packed(alone))
@@ -137,7 +137,7 @@ def test_a_digest_is_the_same_after_its_journey(tmp_path: Path) -> None:
 def test_secrets_do_not_travel(tmp_path: Path) -> None:
     token = "hf_" + "a1B2" * 10
     digest = dataclasses.replace(
-        digest_of_one(tmp_path), traits={"end": (Shown(value=f"401 for {token}", ranks=(0,)),)}
+        digest_of_one(tmp_path), traits={"end": (SharedValue(value=f"401 for {token}", ranks=(0,)),)}
     )
     assert token not in gzip.decompress(packed(digest)).decode()
 
@@ -210,16 +210,16 @@ def test_whoever_the_chosen_receive_from_is_wanted_as_well() -> None:
     count = 200
     digest = Digest(
         host="n", look=2, world_size=count, ranks=tuple(range(count)), groups={}, calls=(),
-        traits={"stack": (Shown(value="recv", ranks=tuple(range(60, count))), Shown(value="send", ranks=tuple(range(60))))},
+        traits={"stack": (SharedValue(value="recv", ranks=tuple(range(60, count))), SharedValue(value="send", ranks=tuple(range(60))))},
         counters={"peer": tuple(float(rank - 1) if rank > 50 else None for rank in range(count))},
     )  # fmt: skip
-    assert {50, 51, 52, 59} <= {*wanted(newest([digest]))}
+    assert {50, 51, 52, 59} <= {*representatives(newest([digest]))}
 
 
 def test_where_all_ranks_differ_the_traits_that_tell_most_decide() -> None:
-    count = 4 * alike.MOST_KINDS
-    each = tuple(Shown(value=rank, ranks=(rank,)) for rank in range(count))
-    odd = (Shown(value="waits", ranks=tuple(range(1, count))), Shown(value="reads", ranks=(0,)))
+    count = 4 * equivalence.MOST_KINDS
+    each = tuple(SharedValue(value=rank, ranks=(rank,)) for rank in range(count))
+    odd = (SharedValue(value="waits", ranks=tuple(range(1, count))), SharedValue(value="reads", ranks=(0,)))
     digest = Digest(
         host="n", look=2, world_size=count, ranks=tuple(range(count)), groups={}, calls=(),
         traits={"stack": odd, "stderr_tail": each}, counters={"step_s": (9.0, *[1.0] * (count - 1))},
@@ -229,7 +229,7 @@ def test_where_all_ranks_differ_the_traits_that_tell_most_decide() -> None:
 
 def test_what_no_node_has_reduced_is_reduced_once_and_kept(tmp_path: Path) -> None:
     count = chosen.FEW_ENOUGH + 8
-    crowd, small = crowd_of("external_wait_stale_lock", tmp_path / "recorded", count)
+    crowd, small = dumps_of("external_wait_stale_lock", tmp_path / "recorded", count)
     many = RunDir(path=tmp_path / "many")
     crowd.write_frame(many)
     for rank in range(count):
@@ -245,7 +245,7 @@ def test_what_no_node_has_reduced_is_reduced_once_and_kept(tmp_path: Path) -> No
 
 
 def test_an_issue_names_all_ranks_that_stood_alike(tmp_path: Path) -> None:
-    crowd, _ = crowd_of("external_wait_stale_lock", tmp_path / "recorded", MANY)
+    crowd, _ = dumps_of("external_wait_stale_lock", tmp_path / "recorded", MANY)
     many = RunDir(path=tmp_path / "many")
     crowd.write_frame(many)
     for rank in range(MANY):

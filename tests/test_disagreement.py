@@ -13,7 +13,7 @@ from nsadiag.analysis.facts.collectives import ASKED_COLUMNS
 from nsadiag.analysis.facts.groups import Groups, shown
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
-from nsadiag.analysis.outliers import Basis, Outliers, minority
+from nsadiag.analysis.outliers import Criterion, Outliers, minority
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, left_short, misfits
@@ -63,7 +63,7 @@ def test_the_first_call_that_differs_is_found_whatever_the_order_of_ranks(order:
     rows += [call(r, 6, "barrier" if r else "all_reduce") for r in order]
     (found,) = told(*rows)
     assert (found.call, found.kind) == (5, "size")
-    assert call_outliers(case(*rows), found) == Outliers(ranks=(1,), basis=Basis.MAJORITY)
+    assert call_outliers(case(*rows), found) == Outliers(ranks=(1,), criterion=Criterion.MAJORITY)
 
 
 def test_shapes_with_as_many_elements_agree_and_types_do_not() -> None:
@@ -191,7 +191,7 @@ def test_who_left_a_ring_is_guilty_and_not_the_neighbours_that_wait_for_it() -> 
     )
     found = message_outliers(some, waiting)
     assert found.ranks == (0,)
-    assert found.basis == Basis.GONE_ON
+    assert found.criterion == Criterion.GONE_ON
 
 
 def stage(rank: int, steps: list[str]) -> list[dict[str, Any]]:
@@ -226,7 +226,7 @@ def test_who_leaves_the_order_of_messages_of_all_steps_before_is_guilty(
         1: replace(pending(1, 0, "from", "none sent"), place=place("/u/p.py", 4, "run")),
     }
     found = message_outliers(some, waiting)
-    assert found.ranks == (0,) and said in found.basis
+    assert found.ranks == (0,) and said in found.criterion
 
 
 def test_a_line_that_was_left_with_fewer_messages_than_ever_before_is_told() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.ingest.ends import told_end
+from nsadiag.analysis.ingest.ends import completed_end
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.documents.exceptions import Leaving
@@ -22,27 +22,27 @@ TORCHRUN = (
 
 def test_faulthandler_tells_the_signal() -> None:
     faults = "Fatal Python error: Segmentation fault\n\nExtension modules: torch._C\n"
-    assert told_end(UNSEEN, faults, "").signal == 11
+    assert completed_end(UNSEEN, faults, "").signal == 11
 
 
 def test_torchrun_tells_a_signal_or_a_code() -> None:
-    assert told_end(UNSEEN, "", TORCHRUN.format(code=-9)).signal == 9
-    assert told_end(UNSEEN, "", TORCHRUN.format(code=3)).exit_code == 3
+    assert completed_end(UNSEEN, "", TORCHRUN.format(code=-9)).signal == 9
+    assert completed_end(UNSEEN, "", TORCHRUN.format(code=3)).exit_code == 3
 
 
 def test_the_exit_of_a_spawned_process_tells_its_code() -> None:
-    assert told_end(UNSEEN, "", "", Leaving(call="exit", place="", ended_with=1)).exit_code == 1
+    assert completed_end(UNSEEN, "", "", Leaving(call="exit", place="", ended_with=1)).exit_code == 1
     # Whether the user's own call was caught is not known.
-    assert told_end(UNSEEN, "", "", Leaving(call="exit", place="", arguments="(1,)")) == UNSEEN
+    assert completed_end(UNSEEN, "", "", Leaving(call="exit", place="", arguments="(1,)")) == UNSEEN
 
 
 def test_another_process_is_not_taken_for_the_rank() -> None:
-    assert told_end(replace(UNSEEN, pid=1), "", TORCHRUN.format(code=-9)).signal is None
+    assert completed_end(replace(UNSEEN, pid=1), "", TORCHRUN.format(code=-9)).signal is None
 
 
 def test_what_was_seen_is_not_changed() -> None:
     seen = replace(UNSEEN, exit_code=0)
-    assert told_end(seen, "Fatal Python error: Aborted", TORCHRUN.format(code=-9)) == seen
+    assert completed_end(seen, "Fatal Python error: Aborted", TORCHRUN.format(code=-9)) == seen
 
 
 def test_ranks_that_were_restarted_and_never_met_are_led_back_to_what_ended_their_predecessors(

@@ -199,27 +199,3 @@ def test_rounds_are_counted_by_what_is_done_in_the_loop_alone(
     job.rank(1, job.stack(TRAIN, call="all_reduce"), *begun, *around * rounds, *step(TRAIN)[:2])
     found = job.parted()
     assert (found.cls if found and "end of the loop" in found.because else None) == cls
-
-
-def test_a_call_that_one_rank_alone_ever_made_is_laid_to_its_condition_and_not_to_a_loop_behind_it(
-    tmp_path: Path,
-) -> None:
-    job = Job(
-        tmp_path,
-        """
-        for batch in loader:
-            model(batch).backward()
-            if norm > limit:
-                dist.gather_object(text, texts)
-            for p in model.parameters():
-                dist.all_reduce(p.grad)
-        """,
-    )
-    gather: Did = (Kind.COLLECTIVE, "gather_object", "gather_object(")
-    reduce: Did = (Kind.COLLECTIVE, "all_reduce", "dist.all_reduce(")
-    begun = [*step(TRAIN), reduce, *step(TRAIN), reduce, *step(TRAIN)]
-    job.rank(0, job.stack("gather_object(", call="gather_object"), *begun, gather)
-    job.rank(1, job.stack("dist.all_reduce(", call="all_reduce"), *begun, reduce)
-    found = job.parted()
-    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (0,))
-    assert found.condition and found.condition.line == job.at("if norm > limit")

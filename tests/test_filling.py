@@ -13,7 +13,7 @@ from nsadiag.analysis.explain.candidate import Candidate
 from nsadiag.analysis.facts.locations import place
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Program
-from nsadiag.source.iterables import fillings, runs_its_items
+from nsadiag.source.iterables import insertions, runs_its_items
 
 CALLBACKS = """
 class Callback:
@@ -213,4 +213,4 @@ def test_what_nothing_is_put_into_on_some_ranks_has_no_such_condition(over: str)
     source = f"if rank == 0:\n    log = Log()\nfor each in {over}:\n    each()\n"
     program = Program({"t.py": source_file("t.py", textwrap.dedent(source))})
     (loop,) = program.around("t.py", 4)
-    assert not [f for f in fillings(program, loop) if f.guard]
+    assert not [f for f in insertions(program, loop) if f.guard]

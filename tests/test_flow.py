@@ -75,31 +75,6 @@ PROVENANCES = {
         "w.done > 3",
         "uniform",
     ),
-    "a level of the log that is set by rank": (
-        "log.setLevel(logging.INFO if rank == 0 else logging.WARNING)",
-        "log.isEnabledFor(logging.INFO)",
-        "rank",
-    ),
-    "the same in numbers": (
-        "log.setLevel(20 if rank in (-1, 0) else 30)",
-        "log.getEffectiveLevel() <= 20",
-        "rank",
-    ),
-    "one that only one rank sets": (
-        "if rank > 0:\n    logging.disable(logging.INFO)",
-        "log.isEnabledFor(20)",
-        "rank",
-    ),
-    "one for all loggers": (
-        "logging.basicConfig(format='%(message)s', level=logging.INFO if rank == 0 else logging.WARNING)",
-        "log.isEnabledFor(logging.INFO)",
-        "rank",
-    ),
-    "what a handler writes": (
-        "handler.setLevel(logging.INFO if rank == 0 else logging.WARNING)",
-        "log.isEnabledFor(logging.INFO)",
-        "data",
-    ),
     "a score that differs by rank": (
         "def score(rank):\n    if rank == 0:\n        return 0.5\n    return 0.9\nvalue = score(rank)",
         "value > 0.7",

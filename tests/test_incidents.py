@@ -9,7 +9,7 @@ import pytest
 from incident_dumps import RANKS, Incident, dump_of, groups_of, write_incident
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.external.judge import judge_foreign
+from nsadiag.analysis.external.judge import judge_external
 from nsadiag.analysis.verdict import judge_directory
 
 CULPRITS = [(12, 14), (9, 14), (10, 15), (6,), (0, 5, 11)]
@@ -22,7 +22,7 @@ def test_all_culprits_are_named_and_a_stuck_device_is_told_from_a_stuck_host(
     tmp_path: Path, fault: str, culprits: tuple[int, ...]
 ) -> None:
     write_incident(tmp_path, Incident(fault=fault, culprits=culprits))
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", CLASSES[fault], culprits)
     assert all(str(rank) in verdict.summary for rank in culprits), verdict.summary
     assert all((tmp_path / item.source.partition("#")[0]).exists() for item in verdict.evidence)
@@ -32,13 +32,13 @@ def test_all_culprits_are_named_and_a_stuck_device_is_told_from_a_stuck_host(
 def test_the_order_of_the_culprits_and_of_the_groups_does_not_matter(tmp_path: Path, fault: str) -> None:
     for number, layers in enumerate((3, 40, 200)):
         write_incident(tmp_path / str(number), Incident(fault=fault, culprits=(14, 9), layers=layers))
-        assert judge_foreign(tmp_path / str(number)).guilty_ranks == (9, 14)
+        assert judge_external(tmp_path / str(number)).guilty_ranks == (9, 14)
 
 
 def test_one_dump_less_costs_no_other_culprit(tmp_path: Path) -> None:
     write_incident(tmp_path, Incident(fault="gpu", culprits=(9, 14)))
     (tmp_path / "_dump_13").unlink()
-    verdict = judge_foreign(tmp_path)
+    verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("gpu_kernel_hang", (9, 14))
     assert any("13" in gap for gap in verdict.gaps)
 

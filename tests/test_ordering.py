@@ -13,6 +13,7 @@ from support.sources import source_file
 from nsadiag.analysis.explain.candidates.iteration_order import order_of
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.relations.call_outliers import took_new_turns
+from nsadiag.analysis.relations.call_paths import conditions_around
 from nsadiag.analysis.rules.desync.wait_cycles import in_conflict
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.control import Program
@@ -102,6 +103,7 @@ def test_what_puts_the_calls_in_order_is_named(before: str, over: str, named: st
     trains = at("# TRAINS", None).line
     situation: Any = SimpleNamespace(
         program=program,
+        around=lambda path: conditions_around(program, path),
         call_paths=SimpleNamespace(now=lambda rank: chain if rank < 2 else chain[:2]),
         anchored_in=lambda loop: loop.line < trains <= loop.ends,
     )

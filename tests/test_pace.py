@@ -12,7 +12,7 @@ import pytest
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts.meetings import Stay, waits_in
+from nsadiag.analysis.facts.collective_waits import Participation, waits_in
 from nsadiag.analysis.facts.pace import Pace
 from nsadiag.analysis.relations.peer_waits import peer_waits
 from nsadiag.analysis.rules.performance.onset import onset_of
@@ -52,22 +52,22 @@ def test_a_ring_that_has_lost_all_iterations_says_how_long_there_was_none() -> N
     assert lost.unsteady == "rank 0 completed no step in the last 40 s, of 61 steps"
 
 
-def stay(rank: int, came_s: float, left_s: float | None, call: int = 1, **more: Any) -> Stay:
-    row = {"group": "default_pg", "op": "all_reduce", "stood_s": came_s, "place": "", **more}
-    return Stay(rank=rank, call=call, came_s=came_s, left_s=left_s, **row)
+def one(rank: int, issued_s: float, left_s: float | None, call: int = 1, **more: Any) -> Participation:
+    row = {"group": "default_pg", "op": "all_reduce", "blocked_s": issued_s, "place": "", **more}
+    return Participation(rank=rank, call=call, issued_s=issued_s, left_s=left_s, **row)
 
 
 def test_the_last_to_come_has_kept_the_others_waiting() -> None:
-    (found,) = waits_in([stay(0, 1.0, 4.1), stay(1, 4.0, 4.1), stay(2, 2.0, 4.1)])
+    (found,) = waits_in([one(0, 1.0, 4.1), one(1, 4.0, 4.1), one(2, 2.0, 4.1)])
     assert (found.rank, found.for_s, found.waiters) == (1, 3.0, (0, 2))
 
 
 def test_a_source_that_has_left_before_its_receivers_come_waits_for_none_of_them() -> None:
-    assert list(waits_in([stay(0, 1.0, 1.1), stay(1, 4.0, 4.1)])) == []
+    assert list(waits_in([one(0, 1.0, 1.1), one(1, 4.0, 4.1)])) == []
 
 
 def test_an_asynchronous_collective_is_waited_for_from_its_wait_on() -> None:
-    issued = [stay(0, 1.0, 1.1), stay(0, 1.0, 5.1, stood_s=4.0), stay(1, 5.0, 5.1)]
+    issued = [one(0, 1.0, 1.1), one(0, 1.0, 5.1, blocked_s=4.0), one(1, 5.0, 5.1)]
     (found,) = waits_in(issued)
     assert (found.rank, found.for_s) == (1, 1.0)
 

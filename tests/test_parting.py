@@ -77,35 +77,6 @@ def test_a_loop_before_the_training_was_left_by_who_has_come_to_the_training(tmp
     assert found.where and found.where.line == job.at(".terminated")
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_who_goes_on_to_backward_passed_by_the_module_in_which_its_peer_is(
-    tmp_path: Path, ahead: bool
-) -> None:
-    job = Job(
-        tmp_path,
-        """
-        class Net(nn.Module):
-            def forward(self, x, picture):
-                x = self.text(x)
-                if picture is not None:
-                    x = x + self.image(picture)
-                return x
-
-        loss = net(x, picture)
-        loss.backward()
-        """,
-    )
-    forward, image, backward = "loss = net", "self.image(", "loss.backward"
-    text = [(Kind.FORWARD, "Net", forward), *gathered("text", "self.text")]
-    pictures = [*gathered("image", image), *(gathered("image.0", image) if ahead else [])]
-    job.rank(0, job.stack(image, forward, call="all_gather"), *text, *pictures)
-    skipped = [(Kind.BACKWARD, "", backward), *gathered("text", backward)]
-    job.rank(1, job.stack(backward, call="all_gather"), *text, *skipped)
-    found = job.parted()
-    assert found and (found.cls, found.guilty) == ("divergent_module_execution", (1,))
-    assert found.where and found.where.line == job.at("if picture is not None")
-
-
 def test_a_lock_whose_holder_is_in_a_collective_closes_a_cycle(tmp_path: Path) -> None:
     job = Job(
         tmp_path,
@@ -292,3 +263,29 @@ def test_whose_data_ended_is_shown_in_the_function_of_the_loop(
     found = job.parted()
     assert found and (found.cls, found.guilty) == ("uneven_inputs", (1,))
     assert found.where and found.where.line == job.at(named)
+
+
+@pytest.mark.parametrize("ran_out", [False, True])
+def test_who_was_given_a_batch_and_left_with_it_has_not_run_out_of_data(
+    tmp_path: Path, ran_out: bool
+) -> None:
+    job = Job(
+        tmp_path,
+        """
+        for epoch in range(3):
+            for batch in loader:
+                if not batch.isfinite().all():
+                    break
+                model(batch).backward()
+            dist.barrier()
+        """,
+    )
+    train, asks = "model(batch)", "for batch in loader:"
+    batch: list[Did] = [(Kind.DATA, "Clips", asks), *step(train)]
+    job.rank(0, job.stack(train, call="all_reduce"), *batch * 2, *batch[:3])
+    job.answers[asks] = ran_out
+    left: list[Did] = [(Kind.DATA, "Clips", asks), (Kind.COLLECTIVE, "barrier", "dist.barrier")]
+    job.rank(1, job.stack("dist.barrier", call="barrier"), *batch * 2, *left)
+    found = job.parted()
+    cls = "uneven_inputs" if ran_out else "data_divergent_control_flow"
+    assert found and (found.cls, found.guilty) == (cls, (1,))

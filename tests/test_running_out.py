@@ -6,10 +6,13 @@ import pytest
 
 from nsadiag.analysis.explain.candidates.exhausted_data import (
     Answer,
+    Loader,
+    answers_in,
     first_that_differs,
     had_before,
     shared_loaders,
 )
+from nsadiag.analysis.relations.timeline import timeline_of
 from nsadiag.evidence.layout import RunDir, make_private_dir
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 
@@ -18,7 +21,8 @@ FIT = "/home/me/train.py:9:main"
 
 def batches(number: int, *, ends: bool = True, dataset: str = "Clips", at: str = FIT) -> list[Answer]:
     """What a loader says in one pass."""
-    return [(dataset, at, False)] * number + [(dataset, at, True)] * ends
+    loader = Loader(dataset, at)
+    return [Answer(loader, False)] * number + [Answer(loader, True)] * ends
 
 
 def test_the_pass_in_which_the_data_end_first_on_one_rank_is_found_with_its_batches() -> None:
@@ -46,7 +50,6 @@ def test_nothing_is_said_of_loaders_that_were_not_asked_alike(one: list[Answer],
 
 
 def test_a_black_box_tells_the_end_of_the_data(tmp_path: Path) -> None:
-    from nsadiag.analysis.explain.candidates.exhausted_data import answers_of
     from nsadiag.analysis.scale.digests.cell import load_cell
 
     run = RunDir(path=tmp_path / "run")
@@ -58,7 +61,7 @@ def test_a_black_box_tells_the_end_of_the_data(tmp_path: Path) -> None:
     for ran_out in (0, 1):
         box.emit(Kind.DATA, Phase.BEGIN, names("Clips"), 0, 0, names(f"\t{FIT}"))
         box.emit(Kind.DATA, Phase.END, names("Clips"), 0, ran_out)
-    assert answers_of(load_cell(run.path).rank(0)) == batches(1)
+    assert answers_in(timeline_of(load_cell(run.path).rank(0))) == batches(1)
 
 
 def test_a_loader_that_each_rank_goes_through_by_itself_parts_nobody(tmp_path: Path) -> None:
@@ -76,12 +79,14 @@ def test_a_loader_that_each_rank_goes_through_by_itself_parts_nobody(tmp_path: P
         box.emit(Kind.DATA, Phase.END, names(dataset), 0, 0)
         box.emit(Kind.FORWARD, Phase.BEGIN, names(forward), 0, 0, names(f"\t{FIT}"))
         if trains:
-            box.emit(Kind.BACKWARD, Phase.BEGIN)
+            box.emit(Kind.BACKWARD, Phase.BEGIN, 0, 0, 0, names(f"\t{FIT}"))
 
     batch("Clips", "Net", trains=True)
     batch("Held", "Net")  # the bare model: no peer takes part
     batch("Shown", "DistributedDataParallel")
     box.emit(Kind.DATA, Phase.BEGIN, names("Held"), 0, 0, names(f"\t{FIT}"))
     box.emit(Kind.DATA, Phase.END, names("Held"), 0, 1)
-    box.emit(Kind.BACKWARD, Phase.BEGIN)  # behind the end of the data, with none of its batches
-    assert shared_loaders(load_cell(run.path).rank(0)) == {("Clips", FIT), ("Shown", FIT)}
+    box.emit(
+        Kind.BACKWARD, Phase.BEGIN, 0, 0, 0, names(f"\t{FIT}")
+    )  # behind the end of the data, with none of its batches
+    assert shared_loaders(timeline_of(load_cell(run.path).rank(0))) == {("Clips", FIT), ("Shown", FIT)}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from support.parting import Did, Job, step
 
-from nsadiag.analysis.case import Case
-from nsadiag.analysis.relations.suppressed_exceptions import gone_on
-from nsadiag.evidence.layout import append_json_line
 from nsadiag.evidence.ring.blackbox import Kind
 
 SOURCE = """
@@ -88,44 +84,6 @@ def test_the_one_line_that_raises_what_was_caught_is_shown(tmp_path: Path) -> No
     assert found and any(e.source.endswith(f"#line {raises}") for e in found.evidence)
 
 
-def test_at_the_first_evaluation_the_source_alone_has_to_tell(tmp_path: Path) -> None:
-    found = job(tmp_path, source(), trained(2), trained(2)).parted()
-    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
-    assert found.strength.value < 0.75
-
-
-@pytest.mark.parametrize(
-    ("left", "tried_again", "missed", "told"),
-    [
-        (2, 0, 1, True),
-        # Calls are paired by number: whoever leaves out two steps has peers that are one further.
-        (1, 0, 2, True),
-        (2, 1, 1, True),
-        # What it met before they were all there last had cost it nothing.
-        (2, 2, 0, False),
-        (1, 0, 3, False),
-    ],
-)
-def test_exceptions_that_were_seen_are_the_cause_if_they_are_as_many_as_the_steps_that_are_missing(
-    tmp_path: Path, left: int, tried_again: int, missed: int, told: bool
-) -> None:
-    made = Job(tmp_path, source())
-    frame = {"file": str(made.script), "line": made.at("raise ValueError"), "function": "crop", "code": ""}
-    seen = {"type": "ValueError", "module": "builtins", "message": "too few", "thread": "MainThread", "frames": [frame], "how": "handled", "during": "print", "cause": None, "place": ""}  # fmt: skip
-    gather = (Kind.COLLECTIVE, "all_gather", GATHERS)
-    rest = trained(left)
-    made.rank(0, made.stack(REDUCES, CALLS, call="all_reduce"), *TWICE, *rest, *trained(1)[:3])
-    made.rank(1, made.stack(GATHERS, EVALUATES, call="all_gather"), *TWICE, *rest, gather)
-    for number in range(tried_again + missed):
-        at = 0 if number < tried_again else time.monotonic_ns()
-        append_json_line(made.run.rank(1).raised, {**seen, "t_mono_ns": at, "step": number})
-    cell = made.cell()
-    found = gone_on(Case(cell))
-    assert bool(found) == told
-    assert not found or found.line == tried_again + 1
-    assert (made.parted() is None) == told
-
-
 @pytest.mark.parametrize(
     ("text", "earlier"),
     [
@@ -156,77 +114,3 @@ def test_what_else_may_be_so_is_left_alone(tmp_path: Path, text: str, earlier: l
 def test_a_condition_that_data_decide_on_the_way_to_the_call_is_the_cause_itself(tmp_path: Path) -> None:
     found = job(tmp_path, source(test="score > best"), [*TWICE, *trained(2)], [*TWICE, *trained(2)]).parted()
     assert found and found.where and "score > best" in found.because
-
-
-AT_THE_END = """
-    def train_on(examples):
-        model(examples).backward()  # TRAINS
-
-    for epoch in range(3):
-        for batch in {over}:
-            try:
-                train_on(batch)
-            except ValueError:
-                continue
-        dist.all_gather(scores, score)
-"""
-
-
-@pytest.mark.parametrize(
-    ("over", "asked", "named"),
-    [
-        # The loader gave both three batches: not one less to the rank that made two steps of them.
-        ("loader", 3, "except ValueError"),
-        # Without a loader of torch's, nobody knows.
-        ("batches", 0, "for batch in"),
-        ("range(3)", 0, "except ValueError"),
-        ("loader", 2, "for batch in"),
-    ],
-)
-def test_a_loop_may_come_to_its_end_after_as_many_batches_and_fewer_steps(
-    tmp_path: Path, over: str, asked: int, named: str
-) -> None:
-    made = Job(tmp_path, AT_THE_END.format(over=over))
-    head = f"for batch in {over}"
-    made.answers[head] = False
-    ask = (Kind.DATA, "next", head)
-    given = [ask] if asked else []
-    made.rank(
-        0,
-        made.stack(TRAINS, CALLS, call="all_reduce"),
-        *[*given, *step(TRAINS)] * 2,
-        *given,
-        *step(TRAINS)[:2],
-    )
-    skipped = [ask] if asked == 3 else []
-    at = (Kind.COLLECTIVE, "all_gather", GATHERS)
-    made.rank(1, made.stack(GATHERS, call="all_gather"), *[*given, *step(TRAINS)] * 2, *skipped, at)
-    found = made.parted()
-    assert found and found.guilty == (1,), found.because
-    assert found.cls == ("uneven_inputs" if named.startswith("for") else "data_divergent_control_flow")
-    if not named.startswith("for"):
-        assert found.where and found.where.line == made.at(named)
-
-
-def test_a_step_that_ended_before_its_backward_was_left_by_the_one_handler_around_it(tmp_path: Path) -> None:
-    made = Job(
-        tmp_path,
-        """
-        def train_on(examples):
-            out = check(model(examples))  # TRAINS
-            loss(out).backward()
-
-        for batch in batches:
-            try:
-                train_on(batch)
-            except ValueError:
-                skipped += 1
-        """,
-    )
-    forward = (Kind.FORWARD, "Linear", TRAINS)
-    whole = [forward, (Kind.BACKWARD, "", ".backward()"), (Kind.STEP, "", "")]
-    made.rank(0, made.stack(".backward()", CALLS, call="all_reduce"), *whole * 2, *whole[:2])
-    made.rank(1, made.stack(TRAINS, CALLS, call="broadcast"), *whole * 2, forward, forward)
-    found = made.parted()
-    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
-    assert found.where and found.where.line == made.at("except ValueError")

@@ -291,8 +291,8 @@ def test_a_hang_on_the_second_node_is_judged_by_the_evidence_of_both(jobs: Jobs)
 
 TWO_ARE_MANY = """
 import sys
-from nsadiag.analysis.scale.digests import chosen, wanted
-chosen.FEW_RANKS = wanted.FEW_RANKS = 2
+from nsadiag.analysis.scale.digests import chosen, representatives
+chosen.FEW_RANKS = representatives.FEW_RANKS = 2
 sys.argv = sys.argv[1:]
 from nsadiag.cli import main
 main()

@@ -7,18 +7,18 @@ import pytest
 from nsadiag.source import vocabulary
 
 PREDICATES = (
-    "is_rank", "is_rank_call", "is_rank_variable", "is_global_rank", "is_world_size", "is_uniform", "is_config",
+    "is_rank", "is_rank_call", "is_rank_variable", "is_uniform", "is_config",
     "is_uniform_call", "is_end_of_data", "equalizes", "is_logger", "admits_given_rank",
 )  # fmt: skip
 # What is true of each name; nothing else is.
 NAMES = {
-    "rank": "is_rank is_rank_call is_global_rank",
-    "_rank": "is_rank is_rank_call is_global_rank",
-    "global_rank": "is_rank is_rank_call is_global_rank",
+    "rank": "is_rank is_rank_call",
+    "_rank": "is_rank is_rank_call",
+    "global_rank": "is_rank is_rank_call",
     "local_rank": "is_rank is_rank_call",
     "tp_rank": "is_rank is_rank_call",
     "rank_id": "is_rank is_rank_call",
-    "get_rank": "is_rank is_rank_call is_global_rank",
+    "get_rank": "is_rank is_rank_call",
     "get_local_rank": "is_rank is_rank_call",
     "get_coordinate": "is_rank_call",
     "is_main_process": "is_rank is_rank_call",
@@ -36,8 +36,8 @@ NAMES = {
     "SLURM_PROCID": "is_rank_variable is_uniform",
     "OMPI_COMM_WORLD_LOCAL_RANK": "is_rank_variable is_uniform",
     "WORLD_SIZE": "is_uniform",
-    "world_size": "is_world_size is_uniform",
-    "get_world_size": "is_world_size is_uniform_call",
+    "world_size": "is_uniform",
+    "get_world_size": "is_uniform_call",
     "BATCH": "is_uniform",
     "step": "is_uniform",
     "log_every": "is_uniform",

@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from nsadiag.analysis.external.judge import judge_foreign
+from nsadiag.analysis.external.judge import judge_external
 
 TRACES = Path("tests/attribution/unit/fr_traces")
 INJECTED = re.compile(r"Rank (\d+), fault_type: (\w+)")
@@ -30,7 +30,7 @@ def truth_of(folder: Path) -> tuple[tuple[int, ...], str]:
 
 def row_of(folder: Path) -> dict[str, object]:
     ranks, fault = truth_of(folder)
-    verdict = judge_foreign(folder)
+    verdict = judge_external(folder)
     return {
         "incident": folder.name,
         "injected": fault,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +23,7 @@ from nsadiag.analysis.facts.device_queue import cut_off
 from nsadiag.analysis.facts.groups import Groups, newest_dump
 from nsadiag.analysis.facts.pace import STEP_COLUMNS, steps_of
 from nsadiag.analysis.facts.thread_state import ThreadState, thread_state_of
-from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, Transfer, transfers_of
+from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ EVENT_COLUMNS = [
     "site",
     "detail",
 ]
+Rows = Iterable[tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -93,36 +95,26 @@ class Case:
 
         From there on the rank can only wait for its peers: until then it worked, or waited for the step before.
         """
-        rows = [row for rank, frame in self.events.groupby("rank") for row in steps_of(int(str(rank)), frame)]
-        return pd.DataFrame(rows, columns=STEP_COLUMNS)
+        return self._of_each_rank(steps_of, STEP_COLUMNS)
 
     @cached_property
     def transfers(self) -> pd.DataFrame:
         """Sends, receives, and waits for them, by peer (analysis.facts.transfers)."""
-        rows: list[Transfer] = []
-        for rank, frame in self.events.groupby("rank"):
-            number = int(str(rank))
-            rows += cut_off(self.cell.rank(number), transfers_of(number, frame))
-        return pd.DataFrame(rows, columns=TRANSFER_COLUMNS)
+
+        def rows_of(rank: int, events: pd.DataFrame) -> Rows:
+            return cut_off(self.cell.rank(rank), transfers_of(rank, events))
+
+        return self._of_each_rank(rows_of, TRANSFER_COLUMNS)
 
     @cached_property
     def asked(self) -> pd.DataFrame:
         """Collectives that ranks called from Python, with root and splits, by number (analysis.facts.collectives)."""
-        label = self.groups.label
-        rows = [
-            row
-            for rank, frame in self.events.groupby("rank")
-            for row in asked_of(int(str(rank)), frame, label)
-        ]
-        return pd.DataFrame(rows, columns=ASKED_COLUMNS)
+        return self._of_each_rank(functools.partial(asked_of, label=self.groups.label), ASKED_COLUMNS)
 
     @cached_property
     def created(self) -> pd.DataFrame:
         """Process groups that ranks created, by number (analysis.facts.collectives)."""
-        rows = [
-            row for rank, frame in self.events.groupby("rank") for row in created_of(int(str(rank)), frame)
-        ]
-        return pd.DataFrame(rows, columns=CREATED_COLUMNS)
+        return self._of_each_rank(created_of, CREATED_COLUMNS)
 
     @cached_property
     def thread_states(self) -> dict[int, ThreadState]:
@@ -133,37 +125,30 @@ class Case:
     @cached_property
     def buckets(self) -> pd.DataFrame:
         """DDP's buckets in the last backward of each rank (analysis.facts.buckets)."""
+
+        def rows_of(number: int, events: pd.DataFrame) -> Rows:
+            rank = self.cell.rank(number)
+            calls = self.calls[self.calls["rank"] == number] if newest_dump(rank) else None
+            return buckets_of(self.cell, rank, events, calls)
+
+        return self._of_each_rank(rows_of, BUCKET_COLUMNS)
+
+    def _of_each_rank(self, rows_of: Callable[[int, pd.DataFrame], Rows], columns: list[str]) -> pd.DataFrame:
+        """The table of what a function finds in each rank's own events."""
         rows = [
-            row
-            for rank in self.cell.ranks
-            for row in buckets_of(
-                self.cell,
-                rank,
-                self.events[self.events["rank"] == rank.rank],
-                self.calls[self.calls["rank"] == rank.rank] if newest_dump(rank) else None,
-            )
+            row for rank, events in self.events.groupby("rank") for row in rows_of(int(str(rank)), events)
         ]
-        return pd.DataFrame(rows, columns=BUCKET_COLUMNS)
+        return pd.DataFrame(rows, columns=columns)
 
 
 def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
     events = rank.recording.events
     labels = rank.recording.labels_of(events)
+    numbers = {name: events[name] for name in ("kind", "phase", "step", "a", "b", "thread")}
+    texts = {name: _texts(getattr(label, name) for label in labels) for name in ("group", "site", "detail")}
+    names = _texts(rank.recording.names_of(events))
     return pd.DataFrame(
-        {
-            "rank": rank.rank,
-            "t_s": (events["t_ns"] - started_ns) / 1e9,
-            "kind": events["kind"],
-            "phase": events["phase"],
-            "name": _texts(rank.recording.names_of(events)),
-            "step": events["step"],
-            "a": events["a"],
-            "b": events["b"],
-            "thread": events["thread"],
-            "group": _texts(label.group for label in labels),
-            "site": _texts(label.site for label in labels),
-            "detail": _texts(label.detail for label in labels),
-        }
+        {"rank": rank.rank, "t_s": (events["t_ns"] - started_ns) / 1e9, "name": names, **numbers, **texts}
     )
 
 

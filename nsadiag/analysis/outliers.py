@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 S = TypeVar("S", bound=Iterable[int])
 
 
-class Basis(str, Enum):
+class Criterion(str, Enum):
     """The reason for these ranks and not the others, as a verdict says it."""
 
     MAJORITY = "the minority"
@@ -43,11 +43,11 @@ class Outliers:
     """Ranks that behaved unlike the rest; all of them where no criterion decides."""
 
     ranks: tuple[int, ...]
-    basis: Basis
+    criterion: Criterion
 
     @property
     def decided(self) -> bool:
-        return self.basis != Basis.UNDECIDED
+        return self.criterion != Criterion.UNDECIDED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +60,15 @@ class Behaviour:
 
 
 # Names the ranks that it singles out, and none where it does not tell.
-Criterion = tuple[Basis, Callable[[S], Collection[int]]]
+CriterionTest = tuple[Criterion, Callable[[S], Collection[int]]]
 
 
-def outliers(behaviour: S, criteria: Sequence[Criterion[S]]) -> Outliers:
+def outliers(behaviour: S, criteria: Sequence[CriterionTest[S]]) -> Outliers:
     """The ranks that the first criterion singles out; `behaviour` goes over all ranks."""
-    for basis, singled_out in criteria:
+    for criterion, singled_out in criteria:
         if odd := singled_out(behaviour):
-            return Outliers(ranks=tuple(sorted(odd)), basis=basis)
-    return Outliers(ranks=tuple(sorted(behaviour)), basis=Basis.UNDECIDED)
+            return Outliers(ranks=tuple(sorted(odd)), criterion=criterion)
+    return Outliers(ranks=tuple(sorted(behaviour)), criterion=Criterion.UNDECIDED)
 
 
 def which(ranks: Iterable[int], test: Callable[[int], bool]) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ def minority(keys: Mapping[int, Hashable], weight: Callable[[int], float] = lamb
     return which(keys, lambda rank: keys[rank] != most[0]) if len(most) == 1 else ()
 
 
-def odd_values(keys: Mapping[int, Hashable]) -> tuple[int, ...]:
+def outlier_ranks(keys: Mapping[int, Hashable]) -> tuple[int, ...]:
     """Ranks whose value is another than that of most; all of them where no value is that of most."""
     return outliers({rank: Behaviour(now=key) for rank, key in keys.items()}, (MAJORITY,)).ranks
 
@@ -110,7 +110,7 @@ def _unlike_first(behaviour: Mapping[int, Behaviour]) -> tuple[int, ...]:
     return which(behaviour, lambda rank: bool(behaviour[rank].now != first))
 
 
-MAJORITY: Criterion[Mapping[int, Behaviour]] = (Basis.MAJORITY, _minority)
-NOVEL: Criterion[Mapping[int, Behaviour]] = (Basis.NOVEL, _novel)
-SHORTER: Criterion[Mapping[int, Behaviour]] = (Basis.SHORTER, _shorter)
-UNLIKE_FIRST: Criterion[Mapping[int, Behaviour]] = (Basis.UNLIKE_FIRST, _unlike_first)
+MAJORITY: CriterionTest[Mapping[int, Behaviour]] = (Criterion.MAJORITY, _minority)
+NOVEL: CriterionTest[Mapping[int, Behaviour]] = (Criterion.NOVEL, _novel)
+SHORTER: CriterionTest[Mapping[int, Behaviour]] = (Criterion.SHORTER, _shorter)
+UNLIKE_FIRST: CriterionTest[Mapping[int, Behaviour]] = (Criterion.UNLIKE_FIRST, _unlike_first)

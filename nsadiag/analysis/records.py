@@ -92,9 +92,8 @@ class RankEvidence:
     raised: tuple[Raised, ...]  # exceptions that did not end it
     signals: tuple[SentSignal, ...]  # that it sent
     wraps: tuple[training.Wrap, ...]  # models as they were handed to DDP or FSDP1
-    ungraded: tuple[
-        training.Missing, ...
-    ]  # parameters that an optimizer found without a gradient, at each change
+    # parameters that an optimizer found without a gradient, at each change
+    ungraded: tuple[training.Missing, ...]
     unwaited: tuple[training.Unwaited, ...]  # asynchronous collectives that the user never waited for
     replicas: tuple[training.Sums, ...]  # sums of some parameters, now and then
     evaluated: tuple[training.Sums, ...]  # sums over models that it evaluated, now and then
@@ -102,9 +101,8 @@ class RankEvidence:
     unheld: tuple[training.Unheld, ...]  # parameters with gradients that are in no optimizer
     observed: tuple[operations.Observed, ...]  # operations of the first steps, and what they touched
     first_steps: tuple[FirstStep, ...]  # what the probe `parity` recorded of them, where it was asked for
-    piles: tuple[
-        training.Registered, ...
-    ]  # what the user's lines have registered: hooks, handlers, groups of parameters
+    # what the user's lines have registered: hooks, handlers, groups of parameters
+    piles: tuple[training.Registered, ...]
     threads: tuple[training.StartedThread, ...]  # started, that the interpreter waits for at its end
     samples: tuple[training.Sample, ...]  # innermost user line, now and then, while it ran
     captures: tuple[CaptureEvidence, ...]
@@ -210,7 +208,7 @@ class CellEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """tuple[int, ...] to read; where that is not all of them, the kinds that they stand for."""
+    """Ranks to read; where that is not all of them, the kinds that they stand for."""
 
     ranks: tuple[int, ...]
     kinds: tuple[tuple[int, ...], ...] = ()

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from nsadiag.analysis.facts.collective_waits import Participation, participations_of, waits_in
 from nsadiag.analysis.facts.groups import DEFAULT
-from nsadiag.analysis.facts.meetings import Stay, stays_of, waits_in
 from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.errors import UsageError
 from nsadiag.evidence.iterations import Iterations
@@ -68,48 +68,50 @@ def ranks_now(run: RunDir) -> Iterator[RankNow]:
     """In order of rank; one whose recording cannot be read yet is left out."""
     ends = read_json(run.ends, {})
     found: dict[int, RankNow] = {}
-    stays: list[Stay] = []
+    participations: list[Participation] = []
     for directory in run.ranks():
         recording = read_blackbox(directory.blackbox)
         if recording.header is not None:
             now = _now(recording, recording.header, ended=str(directory.rank) in ends)
             found[now.rank] = now
-            stays += _stays(now.rank, recording, recording.header)
-    yield from _with_waits(found, stays, time.time())
+            participations += _participations(now.rank, recording, recording.header)
+    yield from _with_waits(found, participations, time.time())
 
 
-def _stays(rank: int, recording: Recording, header: Header) -> list[Stay]:
+def _participations(rank: int, recording: Recording, header: Header) -> list[Participation]:
     """Its newest collectives, in seconds of the wall's clock, so that those of another machine can be laid beside them."""
     offset_ns = header.wall_ns - header.monotonic_ns
     events = recording.events
     newest = events[events["kind"] == Kind.COLLECTIVE][-COLLECTIVES:]
     recent = replace(recording, events=newest)
-    return stays_of(rank, recent, lambda t_ns: (t_ns + offset_ns) / 1e9, lambda _, name: name)
+    return participations_of(rank, recent, lambda t_ns: (t_ns + offset_ns) / 1e9, lambda _, name: name)
 
 
-def _with_waits(found: dict[int, RankNow], stays: list[Stay], now_s: float) -> Iterator[RankNow]:
+def _with_waits(
+    found: dict[int, RankNow], participations: list[Participation], now_s: float
+) -> Iterator[RankNow]:
     """The same with how long peers have waited for each; now by those who stand in a collective that it has not come to."""
     total: dict[int, float] = defaultdict(float)
-    for wait in waits_in(stays):
+    for wait in waits_in(participations):
         total[wait.rank] += wait.for_s
     met: dict[str, set[int]] = defaultdict(set)
-    for stay in stays:
-        met[stay.group].add(stay.rank)
-    current: dict[int, list[Stay]] = defaultdict(list)
-    for stay in stays:
-        if stay.left_s is None and not found[stay.rank].ended:
-            came = {each.rank for each in stays if each.group == stay.group and each.call >= stay.call}
-            members = set(found) if stay.group in DEFAULT else met[stay.group]
+    for one in participations:
+        met[one.group].add(one.rank)
+    current: dict[int, list[Participation]] = defaultdict(list)
+    for one in participations:
+        if one.left_s is None and not found[one.rank].ended:
+            came = {each.rank for each in participations if each.group == one.group and each.call >= one.call}
+            members = set(found) if one.group in DEFAULT else met[one.group]
             for missing in members - came:
-                current[missing].append(stay)
+                current[missing].append(one)
     for number, rank in sorted(found.items()):
         held = current.get(number, [])
-        waited_s = now_s - min((stay.stood_s for stay in held), default=now_s)
+        waited_s = now_s - min((one.blocked_s for one in held), default=now_s)
         yield replace(
             rank,
             waited_for_s=round(waited_s, 1),
             waited_for_total_s=round(total[number] + waited_s, 1),
-            waiters=tuple(sorted({stay.rank for stay in held})),
+            waiters=tuple(sorted({one.rank for one in held})),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsadiag.analysis.external.judge import judge_foreign
+from nsadiag.analysis.external.judge import judge_external
 from nsadiag.errors import UsageError
 from nsadiag.reports import RunReport
 
@@ -25,7 +25,7 @@ def analyze_path(path: Path) -> RunReport:
     """The report on evidence from elsewhere. Raises UsageError."""
     if not path.exists():
         raise UsageError(f"{path} does not exist", "give a run directory, or one with dumps, stacks or logs")
-    verdict = judge_foreign(path)
+    verdict = judge_external(path)
     return RunReport(
         directory=path,
         name=path.resolve().name,

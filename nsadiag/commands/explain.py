@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.explain.candidate import DEPENDS, SHOWN_BY, Candidate, named, why_lost
+from nsadiag.analysis.explain.candidate import DEPENDS, Candidate, named, why_lost
 from nsadiag.analysis.resolve import Attempt, Resolution
 from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.analysis.verdict import resolution_of
@@ -56,7 +56,7 @@ def _candidate(one: Candidate, best: Candidate) -> dict[str, Any]:
         "guilty_ranks": list(one.guilty),
         "condition": named(one),
     }
-    row |= {"decisive": one.decisive, "depends_on": one.provenance, "shown_by": SHOWN_BY[one.basis]}
+    row |= {"decisive": one.decisive, "depends_on": one.provenance, "shown_by": one.proximity.shown_by}
     return row if one is best else row | {"lost": why_lost(one, best)}
 
 

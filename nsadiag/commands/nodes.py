@@ -79,11 +79,11 @@ def hello_for(place: Place, task: Any) -> Hello:
 
 def crowd() -> Crowd:
     """Evidence of very many ranks is reduced and chosen by analysis, which agents do not know."""
-    from nsadiag.analysis.scale.digests.chosen import wanted_in
+    from nsadiag.analysis.scale.digests.chosen import representatives_in
     from nsadiag.analysis.scale.digests.make import write_digest
-    from nsadiag.analysis.scale.digests.wanted import FEW_RANKS
+    from nsadiag.analysis.scale.digests.representatives import FEW_RANKS
 
-    return Crowd(few=FEW_RANKS, reduce=write_digest, choose=wanted_in)
+    return Crowd(few=FEW_RANKS, reduce=write_digest, choose=representatives_in)
 
 
 def gathered(place: Place, task: Any) -> Crew:

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 from nsadiag.source.model import Function, Scope, SourceFile, given_to, last_name, name_of, returned_by
-from nsadiag.source.patterns.logger_levels import QUESTIONS, level_given
 
 Key = tuple[str, str, str]
 
@@ -27,6 +26,7 @@ class Binding:
     value: ast.expr
     scope: Scope
     by_flow: bool = False
+    part: int | None = None  # of a tuple that the expression gives, which of its values
 
 
 def _first_name(node: ast.expr) -> str:
@@ -66,8 +66,10 @@ class Bindings:
             _Collector(self, path).visit(file.tree)
         self._bind_parameters()
 
-    def bind(self, key: Key, value: ast.expr, scope: Scope, *, by_flow: bool = False) -> None:
-        self.bindings[key].append(Binding(key, value, scope, by_flow))
+    def bind(
+        self, key: Key, value: ast.expr, scope: Scope, *, by_flow: bool = False, part: int | None = None
+    ) -> None:
+        self.bindings[key].append(Binding(key, value, scope, by_flow, part))
 
     @cached_property
     def returns(self) -> dict[str, list[tuple[Scope, ast.expr]]]:
@@ -153,18 +155,19 @@ class _Collector(ast.NodeVisitor):
     def scope(self) -> Scope:
         return Scope(self.file, ".".join(self.path))
 
-    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+    def _assign(self, target: ast.expr, value: ast.expr, part: int | None = None) -> None:
         if isinstance(target, ast.Tuple | ast.List):
-            values: list[ast.expr] = [value] * len(target.elts)
-            if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
-                values = value.elts
-            for each, its in zip(target.elts, values, strict=True):
-                self._assign(each, its)
+            alike = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
+            for number, each in enumerate(target.elts):
+                if alike:
+                    self._assign(each, value.elts[number])  # type: ignore[attr-defined]
+                else:
+                    self._assign(each, value, number)
             return
         key = self._key(target)
         if key is None:
             return
-        self.known.bind(key, value, self.scope)
+        self.known.bind(key, value, self.scope, part=part)
         self.known.under[key] += [(test, self.scope) for test in self.tests]
         # What a branch merely changes is data; what it switches on or makes says who one is.
         made = isinstance(value, ast.List) or (
@@ -230,19 +233,12 @@ class _Collector(ast.NodeVisitor):
         if name:
             self.known.calls[name].append((self.scope, node))
         self.known.handed_over |= {last_name(each) for each in given_to(node)} - {""}
-        self._give_level(node)
         # `if rank == 0: callbacks.append(...)` makes the list depend on the rank.
         if isinstance(node.func, ast.Attribute) and name in GROWS and self.tests:
             key = self._key(node.func.value)
             for test in self.tests if key else ():
                 self.known.bind(key, test, self.scope, by_flow=True)  # type: ignore[arg-type]
         self.generic_visit(node)
-
-    def _give_level(self, node: ast.Call) -> None:
-        level = level_given(node)
-        for question in QUESTIONS if level is not None else ():
-            for each in (level, *self.tests):
-                self.known.bind(("", "func", question), each, self.scope, by_flow=True)  # type: ignore[arg-type]
 
     def visit_Return(self, node: ast.Return) -> None:
         function = self.path[-1] if self.path else ""

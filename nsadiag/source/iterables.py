@@ -17,16 +17,15 @@ OF_MAPPING = frozenset({"items", "values", "keys", "copy"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filling:
+class Insertion:
     """Something is put into the collection, behind a condition on the rank or on all ranks."""
 
     at: Place
     guard: Condition | None  # the condition on the rank
     items: frozenset[str]  # the user's classes and functions, by name
-    known: bool  # whether these are all
 
 
-def fillings(program: Program, loop: Condition) -> list[Filling]:
+def insertions(program: Program, loop: Condition) -> list[Insertion]:
     """All that the source puts into what a `for` goes over."""
     statement = program.for_at(loop)
     if statement is None:
@@ -78,17 +77,16 @@ def _depth_in(loop: Condition, path: CallPath) -> int:
     return next((n for n in range(len(path) - 1, -1, -1) if loop.holds(path[n])), len(path))
 
 
-def ways_in(
-    found: list[Filling], program: Program, loop: Condition, inside: CallPath
-) -> tuple[list[Filling], bool]:
-    """The fillings whose item the path is in; and whether that is known of all."""
+def insertions_of(
+    found: list[Insertion], program: Program, loop: Condition, inside: CallPath
+) -> list[Insertion]:
+    """The insertions whose item the path is in."""
     depth = _depth_in(loop, inside)
     beyond = {
         part for p in inside[depth + 1 :] for part in program.scope_of(p.file, p.line).path.split(".") if part
     }
-    names = {id(f): _with_bases(program, f.items) for f in found}
-    mine = [f for f in found if f.items & beyond] or [f for f in found if names[id(f)] & beyond]
-    return mine, all(f.known for f in found) and bool(beyond)
+    own = [f for f in found if f.items & beyond]
+    return own or [f for f in found if _with_bases(program, f.items) & beyond]
 
 
 def _collect(
@@ -173,12 +171,12 @@ def _given(program: Program, node: ast.expr, scope: Scope) -> Iterator[tuple[ast
         yield node, scope
 
 
-def _split(program: Program, value: ast.expr, scope: Scope) -> Iterator[Filling]:
+def _split(program: Program, value: ast.expr, scope: Scope) -> Iterator[Insertion]:
     """One for each part of the value that has a condition of its own."""
     if isinstance(value, ast.IfExp) and program.dataflow.of(value.test, scope) == "rank":
         for branch, arm in (("body", value.body), ("orelse", value.orelse)):
             if not isinstance(arm, ast.List | ast.Tuple) or arm.elts:
-                yield _filling(program, arm, scope, program.choice(value, scope, branch))
+                yield _insertion(program, arm, scope, program.choice(value, scope, branch))
         return
     parts = [p for p in _parts(value) if not isinstance(value, ast.Subscript)]
     for part in parts:
@@ -186,17 +184,15 @@ def _split(program: Program, value: ast.expr, scope: Scope) -> Iterator[Filling]
     elements = isinstance(value, ast.List | ast.Tuple | ast.Set) and any(e not in parts for e in value.elts)
     # A name is told where it gets its value.
     if elements or not (parts or isinstance(value, ast.Name | ast.Attribute | ast.List | ast.Tuple)):
-        yield _filling(program, value, scope, program.on_rank(scope, value.lineno))
+        yield _insertion(program, value, scope, program.on_rank(scope, value.lineno))
     elif isinstance(value, ast.Name | ast.Attribute) and (guard := program.on_rank(scope, value.lineno)):
-        yield _filling(program, value, scope, guard)
+        yield _insertion(program, value, scope, guard)
 
 
-def _filling(program: Program, value: ast.expr, scope: Scope, guard: Condition | None) -> Filling:
+def _insertion(program: Program, value: ast.expr, scope: Scope, guard: Condition | None) -> Insertion:
     own = {*program.dataflow.classes, *program.dataflow.functions}
     names = [_named(program, each, scope) & own for each in _elements(value)]
-    return Filling(
-        at=scope.place(value.lineno), guard=guard, items=frozenset().union(*names), known=all(names)
-    )
+    return Insertion(at=scope.place(value.lineno), guard=guard, items=frozenset().union(*names))
 
 
 def _elements(value: ast.expr) -> list[ast.expr]:

@@ -12,8 +12,6 @@ _RANK = re.compile(
 _RANK_CALL = re.compile(r"^(get_)?(\w+_)?rank$|^get_(coordinate|process_index)$|^get_local_rank$")
 _NOT_RANK = re.compile(r"matrix_rank|world(?!_(rank|process|main|master|zero))|num_rank|n_rank")
 _RANK_VARIABLE = re.compile(r"^(\w*_)?(RANK|PROCID|NODEID|LOCALID)$")
-_GLOBAL_RANK = re.compile(r"^_?(get_)?(global_)?rank$")
-_WORLD_SIZE = re.compile(r"^_?(get_)?(world|world_?size)$")
 _FIRST_RANK = re.compile(r"main|master|zero|chief|leader|primary|first")
 # `rank_zero_only`, `on_main_process`, `master_only`.
 _ADMITS_ONE_RANK = re.compile(
@@ -57,15 +55,6 @@ def is_rank_call(name: str) -> bool:
 def is_rank_variable(name: str) -> bool:
     """Whether it is an environment variable in which launchers put the rank."""
     return bool(_RANK_VARIABLE.search(name))
-
-
-def is_global_rank(name: str) -> bool:
-    """Whether it is the number in the whole job: those in smaller groups (local_rank, tp_rank) are others."""
-    return bool(_GLOBAL_RANK.match(name))
-
-
-def is_world_size(name: str) -> bool:
-    return bool(_WORLD_SIZE.match(name))
 
 
 def is_rank_number(name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from nsadiag.analysis.ingest.run_directory import load_ranks
 from nsadiag.analysis.scale.digests.make import digest_of
-from nsadiag.analysis.scale.digests.shape import Digest, Shown
+from nsadiag.analysis.scale.digests.shape import Digest, SharedValue
 from nsadiag.evidence.documents.values import rows_of
 from nsadiag.evidence.documents.watch import RankMotion
 from nsadiag.evidence.layout import RunDir, read_json
@@ -24,7 +24,7 @@ class CannotBeCopied(Exception):
     """A rank whose part is its own."""
 
 
-class Crowd:
+class DumpSet:
     """A recording, and how the files of its ranks read in a job of `world_size`."""
 
     def __init__(self, run: RunDir, copied: int, world_size: int) -> None:
@@ -128,7 +128,7 @@ class Crowd:
             yield self._of_node(of_few, f"node{first // per_node:05d}", ranks)
 
     def _of_node(self, few: Digest, host: str, ranks: tuple[int, ...]) -> Digest:
-        def shown(values: tuple[Shown, ...]) -> tuple[Shown, ...]:
+        def shown(values: tuple[SharedValue, ...]) -> tuple[SharedValue, ...]:
             here = (replace(v, ranks=tuple(r for r in ranks if self.original(r) in v.ranks)) for v in values)
             return tuple(value for value in here if value.ranks)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dump_maker import Job, write_dumps
 
-from nsadiag.analysis.external.judge import judge_foreign
+from nsadiag.analysis.external.judge import judge_external
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.errors import NsadiagError
 from nsadiag.reports import REPORTERS, load_report, write_reports
@@ -117,7 +117,7 @@ def _came(run: Path, format_: str, *, foreign: bool) -> str:
     signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
     try:
         if foreign:
-            judge_foreign(run)
+            judge_external(run)
         else:
             judge_directory(run)
             write_reports(run)

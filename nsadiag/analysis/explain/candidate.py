@@ -41,27 +41,23 @@ CLASS_OF_PROVENANCE = {  # of the other kinds: what the condition depends on mak
 }
 
 
-class Basis(IntEnum):
-    """The record that shows the sides on either side of the condition; a higher one is nearer to the divergence."""
+class Proximity(IntEnum):
+    """Proximity to the divergence of the record that shows the sides on either side of the condition."""
 
-    SOURCE = 1  # one snapshot and the source: the condition may have changed since
-    FRAMEWORK = 2  # what a framework was told, or its loader answered
-    UNITS = 3  # the order of FSDP's units
-    STEPS = 4  # numbers of steps between two calls
-    CALLS = 5  # the first calls that differ
-    ORDER = 6  # both calls, each made by all before
-    PLACE = 7  # where they wait: what depends on the rank alone is the same in every iteration
+    shown_by: str
 
+    SOURCE = 1, "one snapshot and the source"  # the condition may have changed since
+    FRAMEWORK = 2, "what a framework was given"  # or its loader answered
+    UNITS = 3, "the order of FSDP's units"
+    STEPS = 4, "steps between two calls"
+    CALLS = 5, "the first calls that differ"
+    ORDER = 6, "calls that all made before"
+    PLACE = 7, "the lines where ranks wait"  # what depends on the rank alone is the same in every iteration
 
-SHOWN_BY = {
-    Basis.SOURCE: "one snapshot and the source",
-    Basis.FRAMEWORK: "what a framework was given",
-    Basis.UNITS: "the order of FSDP's units",
-    Basis.STEPS: "steps between two calls",
-    Basis.CALLS: "the first calls that differ",
-    Basis.ORDER: "calls that all made before",
-    Basis.PLACE: "the lines where ranks wait",
-}
+    def __new__(cls, value: int, shown_by: str) -> Proximity:
+        made = int.__new__(cls, value)
+        made._value_, made.shown_by = value, shown_by
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +65,7 @@ class Candidate:
     """One explanation of why some ranks will never come to what others wait in."""
 
     kind: Kind
-    basis: Basis
+    proximity: Proximity
     condition: Condition | None
     guilty: tuple[int, ...]
     blocked: tuple[int, ...]
@@ -77,9 +73,8 @@ class Candidate:
     because: str  # the rest of a sentence that begins with the guilty ranks
     evidence: tuple[Evidence, ...]
     strength: Strength = Strength.STRONG
-    decisive: str = (
-        ""  # the fact that leaves no other reading: counted rounds, gradients reduced on one side alone
-    )
+    # The fact that leaves no other reading: counted rounds, gradients reduced on one side alone.
+    decisive: str = ""
     depends_on: str = ""  # where the condition does not say it
     module: str | None = None
 
@@ -94,9 +89,9 @@ class Candidate:
         return CLASS_OF_KIND.get(self.kind) or CLASS_OF_PROVENANCE[self.provenance]
 
     @property
-    def score(self) -> tuple[bool, bool, Basis]:
+    def score(self) -> tuple[bool, bool, Proximity]:
         """The criteria of the ranking, the weightiest first."""
-        return bool(self.decisive), self.provenance == "rank", self.basis
+        return bool(self.decisive), self.provenance == "rank", self.proximity
 
     def declined(self, cell: CellEvidence) -> Declined:
         """The candidate as what speaks against another explanation."""
@@ -112,13 +107,13 @@ def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
 def why_lost(one: Candidate, winner: Candidate) -> str:
     """The fact by which a candidate is behind the best."""
     if (one.cls, one.guilty, one.condition) == (winner.cls, winner.guilty, winner.condition):
-        return f"the best says the same, by {SHOWN_BY[winner.basis]}"
+        return f"the best says the same, by {winner.proximity.shown_by}"
     if bool(one.decisive) != bool(winner.decisive):
         return winner.decisive
     if (one.provenance == "rank") != (winner.provenance == "rank"):
         return f"{named(winner)} depends on the rank, and this on {DEPENDS[one.provenance]}"
-    if one.basis != winner.basis:
-        return f"{SHOWN_BY[one.basis]} show less of a divergence than {SHOWN_BY[winner.basis]}"
+    if one.proximity != winner.proximity:
+        return f"{one.proximity.shown_by} show less of a divergence than {winner.proximity.shown_by}"
     return f"no better than {named(winner)}, which was found first"
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
+from nsadiag.analysis.relations import call_paths
 from nsadiag.analysis.relations.call_paths import CallPaths
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.timeline import Divergence, Timelines
@@ -70,8 +71,8 @@ class Context:
         """Every two sets of ranks that stand at different lines, the largest first, the first of which waits in a collective."""
         found: dict[tuple[str, int], list[int]] = {}
         for rank in self.members():
-            here = self.here(rank)
-            at = (here.file, here.line) if here and self.now(rank) else ("", 0)
+            here = self.place_of(rank)
+            at = (here.file, here.line) if here and self.path_of(rank) else ("", 0)
             found.setdefault(at, []).append(rank)
         sets = [tuple(ranks) for ranks in sorted(found.values(), key=lambda ranks: (-len(ranks), ranks))]
         return [(a, b) for a in sets for b in sets if a != b and self.in_collective(a[0])]
@@ -101,7 +102,7 @@ class Context:
         """The collective that the rank waits in."""
         return next((w.collective(rank) for w in self.waits if rank in w.waiting), None)
 
-    def here(self, rank: int) -> Place | None:
+    def place_of(self, rank: int) -> Place | None:
         """The rank's innermost user line: where it issued what does not match, else where it stands."""
         for wait in self.waits:
             if rank in set(wait.calls["rank"]):
@@ -113,9 +114,9 @@ class Context:
         last = self.timelines.last(rank)
         return path[-1] if path else last.place if last else None
 
-    def now(self, rank: int) -> CallPath:
-        """The call path that belongs to `here`."""
-        path, here = self.call_paths.now(rank), self.here(rank)
+    def path_of(self, rank: int) -> CallPath:
+        """The call path that belongs to `place_of`."""
+        path, here = self.call_paths.now(rank), self.place_of(rank)
         if not path or here is None or path[-1].is_at(here):
             return path
         return self.call_paths.to(here)
@@ -132,9 +133,25 @@ class Context:
         """The line that begins a training step."""
         return locations.of_text(self.timelines.anchor or "")
 
-    def way_to(self, at: Place, ranks: tuple[int, ...]) -> CallPath:
+    def around(self, path: CallPath) -> list[Condition]:
+        """Branches and loops around the path's lines, outermost first."""
+        return call_paths.conditions_around(self.program, path)
+
+    def differing(self, path: CallPath, other: CallPath) -> list[Condition]:
+        """Branches and loops that the path is in and the other is not, outermost first."""
+        return call_paths.differing_conditions(self.program, path, other)
+
+    def early_exits(self, path: CallPath, other: CallPath) -> list[Condition]:
+        """Early exits before the path's lines by which the other may have gone where it is, innermost first."""
+        return call_paths.early_exits(self.program, path, other)
+
+    def is_in(self, path: CallPath, guard: Condition) -> bool:
+        """Whether the path runs through that branch."""
+        return call_paths.is_in(self.program, path, guard)
+
+    def path_to(self, at: Place, ranks: tuple[int, ...]) -> CallPath:
         """The stack of the first of these ranks that still is at the line; else the path that the source has."""
-        paths = (self.now(rank) for rank in ranks)
+        paths = (self.path_of(rank) for rank in ranks)
         here = (path for path in paths if path and path[-1].is_at(at))
         return next(here, ()) or self.call_paths.to(at)
 
@@ -160,9 +177,9 @@ class Context:
         """Evidence from the rank's events of what it did."""
         return Evidence(claim=f"rank {rank} {did}", source=f"{self.cell.rank(rank).source}/blackbox.bin")
 
-    def stands(self, rank: int) -> Evidence:
+    def position(self, rank: int) -> Evidence:
         """One sentence on where the rank is."""
-        here = self.here(rank)
+        here = self.place_of(rank)
         if self.doing(rank) == "gone":
             return Evidence(claim=f"rank {rank} had come to its end", source="ends.json")
         collective = self.collective(rank)

@@ -79,7 +79,7 @@ def explain(case: Case) -> Explanation | None:
         evidence.append(Evidence(claim=last.reason, source="watch.json#looks"))
     return Explanation(
         best=best,
-        peers_at=context.here(best.blocked[0]) if best.blocked else None,
+        peers_at=context.place_of(best.blocked[0]) if best.blocked else None,
         collective=next((c for r in (*best.blocked, *best.guilty) if (c := context.collective(r))), None),
         evidence=tuple(evidence),
     )

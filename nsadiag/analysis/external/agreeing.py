@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from nsadiag.analysis.external.load import Foreign
+from nsadiag.analysis.external.load import ExternalEvidence
 from nsadiag.analysis.external.view import NEXT, View, ranks_first, ranks_text
 from nsadiag.evidence.records import Evidence, Finding, Strength
 
@@ -16,8 +16,8 @@ BELIEVED_S = 2 * 86400.0  # beyond, the files were copied
 
 def late(view: View) -> Finding:
     """Everyone issued it, and most GPUs are in it: on the rest something before it still runs."""
-    meeting = view.meeting
-    behind = meeting.late
+    pending = view.pending
+    behind = pending.late
     first, own = view.first_waiting, next((a for r in behind if (a := view.asked(r))), None)
     evidence = view.waiting_evidence(first)
     if own:
@@ -27,15 +27,15 @@ def late(view: View) -> Finding:
     return view.finding(
         cls="straggler_rank",
         outcome="slow",
-        strength=Strength.LIKELY if len(behind) < len(meeting.started) else Strength.GUESS,
-        summary=f"{ranks_first(behind)} issued {view.name(first)} like all others, but the GPU has not come to it, while {len(meeting.started):,} of {view.world:,} ranks wait in it: it is behind with what comes before.",
+        strength=Strength.LIKELY if len(behind) < len(pending.started) else Strength.GUESS,
+        summary=f"{ranks_first(behind)} issued {view.name(first)} like all others, but the GPU has not come to it, while {len(pending.started):,} of {view.world:,} ranks wait in it: it is behind with what comes before.",
         guilty_ranks=behind,
         at=own,
         peers_at=first.place if first else None,
         evidence=tuple(evidence),
         ruled_out={
             "missing_rank": f"{ranks_text(behind)} issued the collective that the others wait in",
-            "network_stall": f"the GPUs of {ranks_text(behind)} have not begun it, those of {len(meeting.started):,} ranks have",
+            "network_stall": f"the GPUs of {ranks_text(behind)} have not begun it, those of {len(pending.started):,} ranks have",
         },
         gaps=(
             "one dump a rank does not tell a slow GPU from one whose kernel never ends (gpu_kernel_hang): a second dump would",
@@ -46,13 +46,13 @@ def late(view: View) -> Finding:
 
 def in_flight(view: View) -> Finding:
     """In a job that runs well, ranks are a little apart at any moment."""
-    meeting, first = view.meeting, view.first_waiting
+    pending, first = view.pending, view.first_waiting
     return view.finding(
         cls="unknown",
         outcome="unknown",
         strength=Strength.NONE,
         blocked_ranks=(),
-        summary=f"{ranks_first(meeting.deviating)} had not come to {view.name(first)}, which was pending for {view.pending_s():.1f} s when the dumps were written: a job that runs well looks the same.",
+        summary=f"{ranks_first(pending.deviating)} had not come to {view.name(first)}, which was pending for {view.pending_s():.1f} s when the dumps were written: a job that runs well looks the same.",
         at=first,
         evidence=tuple(view.waiting_evidence(first)),
         ruled_out={
@@ -64,44 +64,44 @@ def in_flight(view: View) -> Finding:
 
 
 def without_a_dump(view: View) -> Finding:
-    meeting = view.meeting
+    pending = view.pending
     first = view.first_waiting
     return view.finding(
         cls="missing_rank",
         strength=Strength.GUESS,
-        summary=f"All {len(meeting.waiting):,} ranks with a dump wait in {view.name(first)}; {ranks_text(meeting.unseen)} left none, so it is among them that one must be missing.",
-        guilty_ranks=meeting.unseen,
+        summary=f"All {len(pending.waiting):,} ranks with a dump wait in {view.name(first)}; {ranks_text(pending.unseen)} left none, so it is among them that one must be missing.",
+        guilty_ranks=pending.unseen,
         at=first,
         where=view.where(first),
         peers_at=first.place if first else None,
         evidence=tuple(view.waiting_evidence(first)),
         ruled_out={
-            "network_stall": f"not every member is known to have issued it: no dump of {ranks_text(meeting.unseen)}",
+            "network_stall": f"not every member is known to have issued it: no dump of {ranks_text(pending.unseen)}",
         },
         fix="Find the dump, the log or the process of the ranks named.",
     )
 
 
 def stalled(view: View) -> Finding:
-    meeting, first, pending_s = view.meeting, view.first_waiting, view.pending_s()
+    pending, first, pending_s = view.pending, view.first_waiting, view.pending_s()
     # Where most members left no dump, anyone may be the one that is missing.
-    known = not meeting.unseen
+    known = not pending.unseen
     long = pending_s is not None and pending_s > IN_FLIGHT_S
     since = f" for {pending_s:.0f} s" if long and pending_s is not None and pending_s < BELIEVED_S else ""
     stands = known and long
     doubt = "" if stands else " It may just have been in flight."
     if not known:
-        doubt = f" {ranks_first(meeting.unseen)} left no dump: whoever is missing may be among them."
+        doubt = f" {ranks_first(pending.unseen)} left no dump: whoever is missing may be among them."
     return view.finding(
         cls="network_stall" if stands else "unknown",
         outcome="hung" if stands else "unknown",
         strength=Strength.WEAK if stands else Strength.NONE,
-        summary=f"All {len(meeting.waiting):,} ranks with a dump issued {view.name(first)}, and none has finished it{since}.{doubt}",
-        blocked_ranks=meeting.waiting if stands else (),
+        summary=f"All {len(pending.waiting):,} ranks with a dump issued {view.name(first)}, and none has finished it{since}.{doubt}",
+        blocked_ranks=pending.waiting if stands else (),
         at=first,
         evidence=tuple(view.waiting_evidence(first)),
         ruled_out={
-            "collective_args_mismatch": f"all {len(meeting.waiting):,} dumps ask for the same in {view.name(first)}",
+            "collective_args_mismatch": f"all {len(pending.waiting):,} dumps ask for the same in {view.name(first)}",
         },
         fix="Look at the network between the ranks: NCCL_DEBUG=INFO, the link state of each host's interfaces, NCCL_SOCKET_IFNAME."
         if stands
@@ -110,19 +110,19 @@ def stalled(view: View) -> Finding:
     )
 
 
-def all_over(foreign: Foreign) -> Finding:
+def all_over(external: ExternalEvidence) -> Finding:
     """No dump shows anyone waiting."""
-    crowd = foreign.crowd
-    entries = sum(c.entries for c in crowd.ranks.values())
+    dumps = external.dumps
+    entries = sum(c.entries for c in dumps.ranks.values())
     ahead = Counter(
-        tuple(sorted((c.group.key, c.last) for c in columns.groups)) for columns in crowd.ranks.values()
+        tuple(sorted((c.group.key, c.last) for c in columns.groups)) for columns in dumps.ranks.values()
     )
-    level = len({max((c.last for c in columns.groups), default=0) for columns in crowd.ranks.values()}) == 1
-    first = next(iter(crowd.ranks.values()))
-    transfers = sum(c.open_transfers for c in crowd.ranks.values())
+    level = len({max((c.last for c in columns.groups), default=0) for columns in dumps.ranks.values()}) == 1
+    first = next(iter(dumps.ranks.values()))
+    transfers = sum(c.open_transfers for c in dumps.ranks.values())
     fine = entries > 0 and level and not transfers
     said = (
-        f"All {entries:,} collectives of {len(crowd.ranks):,} ranks are over"
+        f"All {entries:,} collectives of {len(dumps.ranks):,} ranks are over"
         if entries
         else "The dumps hold no collective"
     )
@@ -137,7 +137,7 @@ def all_over(foreign: Foreign) -> Finding:
         evidence=(
             Evidence(
                 claim="nothing in it is pending",
-                source=Path(first.file).relative_to(foreign.cell.path).as_posix(),
+                source=Path(first.file).relative_to(external.cell.path).as_posix(),
             ),
         ),
         gaps=("a dump shows collectives alone: a rank that is stuck elsewhere would not be seen",),

@@ -161,7 +161,7 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: 
         if rank < 0 and not facts.ended:
             rank = 0 if not drafts else -1
         if rank >= 0:
-            drafts[rank].exceptions.append(_exception(raised, source))
+            drafts[rank].exceptions.append(_exception(raised.exception, f"{source}#line {raised.line}"))
             drafts[rank].source = drafts[rank].source or source
     for timed_out in facts.timed_out:
         drafts[timed_out.rank].timed_out.append((timed_out, source))
@@ -178,21 +178,8 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: 
         drafts[rank].source = drafts[rank].source or source
 
 
-def _exception(raised: logs.Raised, source: str) -> Raised:
-    return Raised(
-        type=raised.type,
-        message=raised.message,
-        thread="MainThread",
-        t_mono_ns=0,
-        frames=raised.frames,
-        source=f"{source}#line {raised.line}",
-        cause=_cause(raised.cause, raised.meant) if raised.cause else None,
-    )
-
-
-def _cause(raised: logs.Raised, meant: bool) -> Cause:
-    earlier = _cause(raised.cause, raised.meant) if raised.cause else None
-    return Cause(type=raised.type, message=raised.message, frames=raised.frames, cause=earlier, meant=meant)
+def _exception(exception: Cause, source: str) -> Raised:
+    return Raised(**vars(exception), thread="MainThread", t_mono_ns=0, source=source)
 
 
 def read_errors(gathered: Gathered, drafts: Drafts) -> None:
@@ -208,12 +195,9 @@ def read_errors(gathered: Gathered, drafts: Drafts) -> None:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
         kind, _, rest = str(said).partition(": ")
-        first = (
-            facts.raised[-1]
-            if facts.raised
-            else logs.Raised(rank=None, type=kind, message=rest, frames=(), line=1)
-        )
-        exception = _exception(first, relative(path, gathered.root))
+        first = facts.raised[-1].exception if facts.raised else Cause(type=kind, message=rest)
+        line = facts.raised[-1].line if facts.raised else 1
+        exception = _exception(first, f"{relative(path, gathered.root)}#line {line}")
         moment = str(extra.get("timestamp", ""))
         if moment.isdigit():
             exception = replace(exception, t_mono_ns=int(moment) * 10**9)

@@ -15,24 +15,24 @@ ONE_SIDED = re.compile(
 
 def of_all_members(view: View) -> bool:
     """Whether nobody can complete the collective without all members, and the dumps are not of a moment of a running job."""
-    asked = next((a for r in view.meeting.waiting if (a := view.asked(r))), None)
+    asked = next((a for r in view.pending.waiting if (a := view.asked(r))), None)
     return asked is not None and not ONE_SIDED.search(asked.op) and not view.is_young
 
 
 def behind(views: list[View]) -> Finding:
     """In one group or in several: each rank that has not completed what a peer has."""
     view = views[0]
-    guilty = tuple(sorted({rank for each in views for rank in each.meeting.waiting}))
-    shown = [(each, first) for each in views[:SHOWN] if (first := each.asked(each.meeting.waiting[0]))]
+    guilty = tuple(sorted({rank for each in views for rank in each.pending.waiting}))
+    shown = [(each, first) for each in views[:SHOWN] if (first := each.asked(each.pending.waiting[0]))]
     evidence = [
         Evidence(
-            claim=f"{ranks_text(each.meeting.completed)} completed {each.name(first)}; {ranks_text(each.meeting.waiting)} issued it, and it is not over there",
+            claim=f"{ranks_text(each.pending.completed)} completed {each.name(first)}; {ranks_text(each.pending.waiting)} issued it, and it is not over there",
             source=first.source,
         )
         for each, first in shown
     ]
     said = "; ".join(
-        f"{ranks_text(each.meeting.waiting)} issued {each.name(first)}, which {ranks_text(each.meeting.completed)} completed and {'it' if len(each.meeting.waiting) == 1 else 'they'} did not"
+        f"{ranks_text(each.pending.waiting)} issued {each.name(first)}, which {ranks_text(each.pending.completed)} completed and {'it' if len(each.pending.waiting) == 1 else 'they'} did not"
         for each, first in shown
     )
     own = next((first for _, first in shown), None)
@@ -45,7 +45,7 @@ def behind(views: list[View]) -> Finding:
         evidence=tuple(evidence),
         ruled_out={
             "missing_rank": f"{ranks_text(guilty)} issued it: the host went on, and the device did not",
-            "network_stall": f"{ranks_text(view.meeting.completed)} completed it, for which the data of all members had to arrive",
+            "network_stall": f"{ranks_text(view.pending.completed)} completed it, for which the data of all members had to arrive",
         },
         gaps=(
             "dumps do not tell a kernel that never ends from a device that has failed: look for Xid errors in the host's kernel log",

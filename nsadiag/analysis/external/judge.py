@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from nsadiag.analysis.external.agreeing import all_over
-from nsadiag.analysis.external.crowd_findings import crowd_finding
-from nsadiag.analysis.external.load import Foreign, load_foreign
+from nsadiag.analysis.external.dump_findings import dump_finding
+from nsadiag.analysis.external.load import ExternalEvidence, load_external
 from nsadiag.analysis.external.log_findings import (
     communicator_finding,
     ended_with_code,
@@ -29,62 +29,62 @@ LOOKS_FOR = (
 )
 
 
-def judge_foreign(path: Path) -> Verdict:
+def judge_external(path: Path) -> Verdict:
     """Raises UsageError where there is nothing that can be judged."""
     gathered = gather(path)
     if gathered.is_empty:
         raise UsageError(f"nothing in {path} is evidence that nsadiag knows", f"it looks for {LOOKS_FOR}")
-    foreign = load_foreign(gathered)
-    statements = foreign.statements
-    unfinished = communicator_finding(statements.inits, foreign.cell.world_size)
-    known = (foreign.crowd.ranks, statements.never_came[0], unfinished, straggler_finding(statements.waits))
-    if not (any(known) or _says_why(foreign.cell)):
-        raise UsageError(_why_nothing(path, gathered, foreign), f"it looks for {LOOKS_FOR}")
-    found, failed = _finding(foreign)
-    cell = foreign.cell
-    return verdict_of(cell, _believable(found, foreign), failed, progress=Progress(), times=Times())
+    external = load_external(gathered)
+    statements = external.statements
+    unfinished = communicator_finding(statements.inits, external.cell.world_size)
+    known = (external.dumps.ranks, statements.never_came[0], unfinished, straggler_finding(statements.waits))
+    if not (any(known) or _says_why(external.cell)):
+        raise UsageError(_why_nothing(path, gathered, external), f"it looks for {LOOKS_FOR}")
+    found, failed = _finding(external)
+    cell = external.cell
+    return verdict_of(cell, _believable(found, external), failed, progress=Progress(), times=Times())
 
 
-def _why_nothing(path: Path, gathered: Gathered, foreign: Foreign) -> str:
-    if foreign.cell.gaps:
-        return f"nothing in {path} could be read: {foreign.cell.gaps[0]}"
+def _why_nothing(path: Path, gathered: Gathered, external: ExternalEvidence) -> str:
+    if external.cell.gaps:
+        return f"nothing in {path} could be read: {external.cell.gaps[0]}"
     count = len(gathered.logs)
     return (
         f"{count} log{'s' if count > 1 else ''} in {path}, and no traceback, timeout or end of a rank in them"
     )
 
 
-def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
+def _finding(external: ExternalEvidence) -> tuple[Finding, tuple[str, ...]]:
     """Prefer stacks, tracebacks and ends of ranks: they show why, where dumps only show which rank."""
-    cell = foreign.cell
-    came_not, source = foreign.statements.never_came
+    cell = external.cell
+    came_not, source = external.statements.never_came
     if came_not and not any(r.exception for r in cell.ranks if r.rank in came_not):
-        return never_came(foreign, came_not, source), ()
-    by_dumps = crowd_finding(foreign) or (all_over(foreign) if foreign.crowd.ranks else None)
+        return never_came(external, came_not, source), ()
+    by_dumps = dump_finding(external) or (all_over(external) if external.dumps.ranks else None)
     if by_dumps and not _says_why(cell):
         return by_dumps, ()
-    by_nccl = communicator_finding(foreign.statements.inits, cell.world_size)
+    by_nccl = communicator_finding(external.statements.inits, cell.world_size)
     if by_nccl and not _says_why(cell):
         return by_nccl, ()
-    late = straggler_finding(foreign.statements.waits)
+    late = straggler_finding(external.statements.waits)
     if late and by_dumps is None and not _says_why(cell):
         return late, ()
     # Only now: pandas takes as long to load as a thousand dumps do.
     from nsadiag.analysis.case import Case
     from nsadiag.analysis.resolve import resolve
 
-    stuck = dataclasses.replace(cell, watch=_watch(foreign))
+    stuck = dataclasses.replace(cell, watch=_watch(external))
     found, failed = resolve(Case(stuck)).outcome
     if found.cls in ("rank_exited_early", "unknown", "healthy") and (first := _first_with_a_code(cell)):
-        return ended_with_code(foreign, (first.rank,), first.end.exit_code or 0), failed
+        return ended_with_code(external, (first.rank,), first.end.exit_code or 0), failed
     if by_dumps is None or found.cls not in ("unknown", "healthy"):
-        return _of_all(found, by_dumps, foreign), failed
+        return _of_all(found, by_dumps, external), failed
     return by_dumps, failed
 
 
-def _of_all(found: Finding, by_dumps: Finding | None, foreign: Foreign) -> Finding:
+def _of_all(found: Finding, by_dumps: Finding | None, external: ExternalEvidence) -> Finding:
     """Detectors saw the few ranks that were looked at closely, which stand for all that are like them."""
-    few = len(foreign.close_up.documents) == len(foreign.crowd.ranks)
+    few = len(external.details.documents) == len(external.dumps.ranks)
     if by_dumps is None or few or not {*found.guilty_ranks} <= {*by_dumps.guilty_ranks}:
         return found
     return dataclasses.replace(
@@ -105,9 +105,9 @@ def _says_why(cell: CellEvidence) -> bool:
     return any(r.exception or r.end != NO_END or any(c.stacks for c in r.captures) for r in cell.ranks)
 
 
-def _watch(foreign: Foreign) -> Watch:
+def _watch(external: ExternalEvidence) -> Watch:
     """Assume that a job whose stacks or dumps were taken is stuck, where nothing shows that it moves."""
-    cell = foreign.cell
+    cell = external.cell
     broke = _broke(cell)
     movement = movement_of(cell)
     if broke or movement == "moved":
@@ -116,19 +116,19 @@ def _watch(foreign: Foreign) -> Watch:
     return dataclasses.replace(cell.watch, stopped="hang", looks=(look,))
 
 
-def _believable(found: Finding, foreign: Foreign) -> Finding:
+def _believable(found: Finding, external: ExternalEvidence) -> Finding:
     """Sources are files that are there, and nothing is said of a second snapshot that nobody took."""
-    movement = movement_of(foreign.cell)
+    movement = movement_of(external.cell)
     found = dataclasses.replace(
         found,
-        evidence=tuple(e for item in found.evidence if (e := _that_exists(item, foreign))),
-        rejected=tuple(row for each in found.rejected if (row := _still_true(each, foreign))),
+        evidence=tuple(e for item in found.evidence if (e := _that_exists(item, external))),
+        rejected=tuple(row for each in found.rejected if (row := _still_true(each, external))),
     )
-    if found.cls == "unknown" and found.detector == "unknown" and not _broke(foreign.cell):
-        return _open(found, foreign.cell, movement)
+    if found.cls == "unknown" and found.detector == "unknown" and not _broke(external.cell):
+        return _open(found, external.cell, movement)
     if found.outcome != "hung":
         return found
-    most_sure = STRONGEST["none" if foreign.crowd.ranks else movement]
+    most_sure = STRONGEST["none" if external.dumps.ranks else movement]
     return dataclasses.replace(
         found,
         strength=found.strength.at_most(most_sure),
@@ -136,11 +136,11 @@ def _believable(found: Finding, foreign: Foreign) -> Finding:
     )
 
 
-def _still_true(item: Rejected, foreign: Foreign) -> Rejected | None:
+def _still_true(item: Rejected, external: ExternalEvidence) -> Rejected | None:
     """A class that is ruled out, with the file as it is called here; None where the fact is of snapshots that nobody took."""
     if item.source is None:
         return None if re.search(r"\bsnapshots?\b", item.because) else item
-    found = _that_exists(Evidence(claim=item.because, source=item.source), foreign)
+    found = _that_exists(Evidence(claim=item.because, source=item.source), external)
     return dataclasses.replace(item, because=found.claim, source=found.source) if found else None
 
 
@@ -161,7 +161,7 @@ def _open(found: Finding, cell: CellEvidence, movement: Movement) -> Finding:
     )
 
 
-def _that_exists(item: Evidence, foreign: Foreign) -> Evidence | None:
+def _that_exists(item: Evidence, external: ExternalEvidence) -> Evidence | None:
     """Detectors name the file that a run directory would have; here the fact stood in another."""
     path, _, place = item.source.partition("#")
     item = dataclasses.replace(item, claim=re.sub(r",? in both snapshots\b", "", item.claim))
@@ -169,17 +169,17 @@ def _that_exists(item: Evidence, foreign: Foreign) -> Evidence | None:
         return None
     if path == "ends.json":
         return (
-            dataclasses.replace(item, source=foreign.statements.launcher)
-            if foreign.statements.launcher
+            dataclasses.replace(item, source=external.statements.launcher)
+            if external.statements.launcher
             else None
         )
-    root, parts = foreign.cell.path, Path(path).parts
+    root, parts = external.cell.path, Path(path).parts
     for length in range(len(parts), 0, -1):
         file = root.joinpath(*parts[:length])
         if file.is_file() and parts[-1] == "fr.json":
-            file = _dump_beside(file, foreign.cell)
+            file = _dump_beside(file, external.cell)
         if file.is_file():
-            place = _place_in(file, place, item, foreign.cell) if length < len(parts) else place
+            place = _place_in(file, place, item, external.cell) if length < len(parts) else place
             return dataclasses.replace(
                 item, source="#".join(p for p in (file.relative_to(root).as_posix(), place) if p)
             )

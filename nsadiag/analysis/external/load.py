@@ -24,8 +24,8 @@ from nsadiag.analysis.ingest.dumps.columns import RankColumns
 from nsadiag.analysis.ingest.dumps.pool import Refused, read_all, readers
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.scale.dumps.close_up import CloseUp, close_up
-from nsadiag.analysis.scale.dumps.crowd import Crowd, merged
+from nsadiag.analysis.scale.dumps.details import Details, details_of
+from nsadiag.analysis.scale.dumps.dump_set import DumpSet, merged
 from nsadiag.errors import MachineError
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.watch import NO_END, Watch
@@ -35,22 +35,22 @@ MOST_REFUSED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foreign:
+class ExternalEvidence:
     """The cell that detectors see, and what it was cut down from."""
 
     cell: CellEvidence
-    crowd: Crowd
-    close_up: CloseUp
+    dumps: DumpSet
+    details: Details
     statements: Statements
 
 
-def load_foreign(gathered: Gathered) -> Foreign:
+def load_external(gathered: Gathered) -> ExternalEvidence:
     """Never raises on what is in the files: what cannot be read becomes a gap."""
     drafts, gaps = Drafts(), []
-    crowd, closer, unread = _read_dumps(gathered)
+    dumps, closer, unread = _read_dumps(gathered)
     gaps += unread
     for rank, document in closer.documents.items():
-        file = relative(crowd.ranks[rank].file, gathered.root)
+        file = relative(dumps.ranks[rank].file, gathered.root)
         drafts[rank].captures.append(capture_of(source=file, flight_recorder=document))
         drafts[rank].source = file
     gaps += read_stacks(gathered, drafts)
@@ -58,15 +58,15 @@ def load_foreign(gathered: Gathered) -> Foreign:
     gaps += statements.gaps
     read_errors(gathered, drafts)
     said = [(t, gathered.root / file) for draft in drafts.values() for t, file in draft.timed_out[:1]]
-    if said and not crowd.ranks:
+    if said and not dumps.ranks:
         silent = {r: gathered.root / d.source for r, d in drafts.items() if not d.timed_out and d.source}
-        crowd, closer = watchdog.crowd_of(said, silent)
+        dumps, closer = watchdog.dumps_of(said, silent)
     began_ns = _order(drafts)
     sizes = [init.size for init in statements.inits]
     seen = [*drafts, *(wait.rank for wait in statements.waits)]
-    world = max(crowd.world_size, max(seen, default=-1) + 1, *sizes, 0)
-    if gathered.dumps and crowd.ranks and crowd.unseen:
-        gaps.append(f"no dump of rank {spans(crowd.unseen)} ({len(crowd.unseen)} of {world:,})")
+    world = max(dumps.world_size, max(seen, default=-1) + 1, *sizes, 0)
+    if gathered.dumps and dumps.ranks and dumps.unseen:
+        gaps.append(f"no dump of rank {spans(dumps.unseen)} ({len(dumps.unseen)} of {world:,})")
     ranks = tuple(_rank(number, drafts[number]) for number in sorted(drafts))
     cell = CellEvidence(
         path=gathered.root,
@@ -77,7 +77,7 @@ def load_foreign(gathered: Gathered) -> Foreign:
         processes=(),
         gaps=tuple(gaps),
     )
-    return Foreign(cell=cell, crowd=crowd, close_up=closer, statements=statements)
+    return ExternalEvidence(cell=cell, dumps=dumps, details=closer, statements=statements)
 
 
 def _order(drafts: Drafts) -> int:
@@ -98,8 +98,8 @@ def _order(drafts: Drafts) -> int:
     return began_ns
 
 
-def _read_dumps(gathered: Gathered) -> tuple[Crowd, CloseUp, list[str]]:
-    nothing = Crowd(ranks={}), CloseUp(meetings=(), documents={})
+def _read_dumps(gathered: Gathered) -> tuple[DumpSet, Details, list[str]]:
+    nothing = DumpSet(ranks={}), Details(all_pending=(), documents={})
     if not gathered.dumps:
         return *nothing, []
     try:
@@ -111,21 +111,21 @@ def _read_dumps(gathered: Gathered) -> tuple[Crowd, CloseUp, list[str]]:
         ) from None
 
 
-def _from_files(gathered: Gathered, nothing: tuple[Crowd, CloseUp]) -> tuple[Crowd, CloseUp, list[str]]:
+def _from_files(gathered: Gathered, nothing: tuple[DumpSet, Details]) -> tuple[DumpSet, Details, list[str]]:
     files = sorted(gathered.dumps, key=lambda file: (file.rank, file.path))
     with readers() as pool:
         results = list(read_all(pool, files))
         refused = [r for r in results if isinstance(r, Refused)]
         read = [r for r in results if not isinstance(r, Refused)]
-        crowd = merged(_numbered(read))
-        closer = close_up(crowd, pool) if crowd.ranks else nothing[1]
+        dumps = merged(_numbered(read))
+        closer = details_of(dumps, pool) if dumps.ranks else nothing[1]
     gaps = [f"{relative(r.file.path, gathered.root)} was refused: {r.why}" for r in refused[:MOST_REFUSED]]
     nameless = sum(r.rank < 0 for r in read)
     if nameless:
         gaps.append(f"nothing tells the rank of {nameless} dumps: they are numbered in order of their names")
     if len(refused) > MOST_REFUSED:
         gaps.append(f"{len(refused) - MOST_REFUSED:,} more files were refused")
-    return crowd, closer, gaps
+    return dumps, closer, gaps
 
 
 def _numbered(read: list[RankColumns]) -> list[RankColumns]:

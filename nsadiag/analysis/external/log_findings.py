@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 
 from nsadiag.analysis.external.deepspeed_log import Waits
-from nsadiag.analysis.external.load import Foreign
+from nsadiag.analysis.external.load import ExternalEvidence
 from nsadiag.analysis.external.nccl_log import Init
 from nsadiag.analysis.external.view import NEXT, ranks_first, ranks_text
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength, Where
@@ -15,9 +15,9 @@ WORTH_SHARE = 0.2  # of the communication itself: less is the noise of any netwo
 OWN_SHARE = 0.2  # of what its peers waited: whoever waited less is the one they waited for
 
 
-def never_came(foreign: Foreign, ranks: tuple[int, ...], source: str) -> Finding:
+def never_came(external: ExternalEvidence, ranks: tuple[int, ...], source: str) -> Finding:
     """A monitored barrier names those who did not come."""
-    others = tuple(r for r in range(foreign.cell.world_size) if r not in ranks)
+    others = tuple(r for r in range(external.cell.world_size) if r not in ranks)
     return Finding(
         detector="crowd",
         cls="missing_rank",
@@ -36,9 +36,9 @@ def never_came(foreign: Foreign, ranks: tuple[int, ...], source: str) -> Finding
     )
 
 
-def ended_with_code(foreign: Foreign, ranks: tuple[int, ...], code: int) -> Finding:
+def ended_with_code(external: ExternalEvidence, ranks: tuple[int, ...], code: int) -> Finding:
     """The launcher saw it end first, and nothing here says of what."""
-    others = tuple(r.rank for r in foreign.cell.ranks if r.rank not in ranks)
+    others = tuple(r.rank for r in external.cell.ranks if r.rank not in ranks)
     return Finding(
         detector="crowd",
         cls="rank_exception",
@@ -47,7 +47,7 @@ def ended_with_code(foreign: Foreign, ranks: tuple[int, ...], code: int) -> Find
         summary=f"{ranks_first(ranks)} was the first to end, with exit code {code}; its traceback is not among these files.",
         guilty_ranks=ranks,
         blocked_ranks=others,
-        evidence=(Evidence(claim=f"the launcher saw exit code {code}", source=foreign.statements.launcher),),
+        evidence=(Evidence(claim=f"the launcher saw exit code {code}", source=external.statements.launcher),),
         rejected=(
             Rejected(cls="rank_killed", because=f"the launcher saw exit code {code}, and no signal"),
             Rejected(cls="rank_exited_early", because=f"exit code {code} is not that of a clean end"),

@@ -12,7 +12,7 @@ from typing import Literal
 from nsadiag.analysis.ingest.dumps.pool import DumpFile
 from nsadiag.evidence.documents.files import read_begin
 
-Kind = Literal["dump", "py_spy_json", "stacks", "error_json", "log", "nothing"]
+Kind = Literal["dumps", "py_spy_json", "stacks", "errors", "logs", "nothing"]
 SNIFFED_BYTES = 16 * 1024
 # A family of more files than this is judged by its first, middle and last: opening 100,000 files takes seconds.
 LARGE_FAMILY = 64
@@ -92,8 +92,8 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 def _kinds(names: list[str], root: Path) -> Iterator[tuple[str, Kind]]:
     if len(names) > LARGE_FAMILY:
         seen = {_kind(name, root) for name in (names[0], names[len(names) // 2], names[-1])}
-        if seen == {"dump"}:
-            yield from ((name, "dump") for name in names)
+        if seen == {"dumps"}:
+            yield from ((name, "dumps") for name in names)
             return
     yield from ((name, _kind(name, root)) for name in names)
 
@@ -104,7 +104,7 @@ def _kind(name: str, root: Path) -> Kind:
     except OSError:
         return "nothing"
     if PICKLE.match(begin):
-        return "dump"
+        return "dumps"
     if JSON.match(begin):
         return _kind_of_json(name, begin, root)
     if PY_SPY.search(begin):
@@ -112,34 +112,25 @@ def _kind(name: str, root: Path) -> Kind:
     if not begin.strip() or b"\0" in begin:
         return "nothing"
     # A log may hold stacks as well: it is read as a log, and for them.
-    return "stacks" if FAULTHANDLER.match(begin.lstrip()) else "log"
+    return "stacks" if FAULTHANDLER.match(begin.lstrip()) else "logs"
 
 
 def _kind_of_json(name: str, begin: bytes, root: Path) -> Kind:
     for _ in range(2):
         if ENTRY.search(begin):
-            return "dump"
+            return "dumps"
         if THREADS.search(begin) and b'"frames"' in begin:
             return "py_spy_json"
         if ERROR.search(begin):
-            return "error_json"
+            return "errors"
         # A configuration of 10,000 ranks, or frames of a deep stack, may come first.
         begin = read_begin(Path(name), 2**20, root)
-    return "log"
+    return "logs"
 
 
 def _put(found: Gathered, path: Path, kind: Kind) -> None:
-    if kind == "dump":
-        found.dumps.append(DumpFile(path=str(path), rank=rank_of(path, found.root)))
-    else:
-        lists = {
-            "py_spy_json": found.py_spy_json,
-            "stacks": found.stacks,
-            "error_json": found.errors,
-            "log": found.logs,
-            "nothing": found.nothing,
-        }
-        lists[kind].append(path)
+    file = DumpFile(path=str(path), rank=rank_of(path, found.root)) if kind == "dumps" else path
+    getattr(found, kind).append(file)
 
 
 def rank_of(path: Path, root: Path) -> int:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.external.load import Foreign
+from nsadiag.analysis.external.load import ExternalEvidence
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.ingest.dumps.columns import op_of
-from nsadiag.analysis.scale.dumps.crowd import Crowd, Meeting
+from nsadiag.analysis.scale.dumps.dump_set import DumpSet, PendingCollective
 from nsadiag.evidence.recorder import Dump, Entry
 from nsadiag.evidence.records import Collective, Evidence, Finding, Outcome, Place, Rejected, Strength, Where
 from nsadiag.evidence.spans import spans
@@ -76,17 +76,17 @@ class Asked:
 
 
 class View:
-    """One meeting with the entries that were looked at closely."""
+    """A pending collective with the entries that were looked at closely."""
 
-    def __init__(self, foreign: Foreign, meeting: Meeting) -> None:
-        self.foreign, self.meeting = foreign, meeting
-        self.crowd: Crowd = foreign.crowd
-        self.world = foreign.cell.world_size
+    def __init__(self, external: ExternalEvidence, pending: PendingCollective) -> None:
+        self.external, self.pending = external, pending
+        self.dumps: DumpSet = external.dumps
+        self.world = external.cell.world_size
 
     def asked(self, rank: int) -> Asked | None:
-        """Under the number of the meeting."""
+        """Under the number of the pending collective."""
         return next(
-            (a for a in self._entries(rank) if a.entry["collective_seq_id"] == self.meeting.seq), None
+            (a for a in self._entries(rank) if a.entry["collective_seq_id"] == self.pending.seq), None
         )
 
     def last(self, rank: int) -> Asked | None:
@@ -95,7 +95,7 @@ class View:
 
     def newest(self, rank: int) -> Asked | None:
         """The rank's last in any group that was looked at."""
-        document = self.foreign.close_up.documents.get(rank, Dump())
+        document = self.external.details.documents.get(rank, Dump())
         entries = document.get("entries", [])
         newest = max(entries, key=lambda e: e["index"], default=None)
         return (
@@ -105,10 +105,10 @@ class View:
         )
 
     def _entries(self, rank: int) -> list[Asked]:
-        document = self.foreign.close_up.documents.get(rank, Dump())
+        document = self.external.details.documents.get(rank, Dump())
         own = (
-            next((c for c in self.crowd.ranks[rank].groups if c.group == self.meeting.group), None)
-            if rank in self.crowd.ranks
+            next((c for c in self.dumps.ranks[rank].groups if c.group == self.pending.group), None)
+            if rank in self.dumps.ranks
             else None
         )
         return [
@@ -118,32 +118,32 @@ class View:
         ]
 
     def by_watchdog(self, rank: int) -> bool:
-        return self.crowd.ranks[rank].version == "watchdog"
+        return self.dumps.ranks[rank].version == "watchdog"
 
     def file_of(self, rank: int) -> str:
-        path = Path(self.crowd.ranks[rank].file)
-        return path.relative_to(self.foreign.cell.path).as_posix()
+        path = Path(self.dumps.ranks[rank].file)
+        return path.relative_to(self.external.cell.path).as_posix()
 
     @property
     def first_waiting(self) -> Asked | None:
-        ranks = self.meeting.conforming or self.meeting.waiting
+        ranks = self.pending.conforming or self.pending.waiting
         return next((a for r in ranks if (a := self.asked(r))), None)
 
     def name(self, asked: Asked | None) -> str:
         """`all_reduce 17 of default_pg`."""
         op = asked.op if asked else "collective"
-        return f"{op} #{self.meeting.seq} of {self.meeting.group.name}"
+        return f"{op} #{self.pending.seq} of {self.pending.group.name}"
 
     def pending_s(self) -> float | None:
         """For how long it was pending when the youngest dump was written, if the files' times can be believed."""
         ages = []
-        if self.by_watchdog(self.meeting.waiting[0]):
+        if self.by_watchdog(self.pending.waiting[0]):
             return WATCHDOG_S
-        for rank in self.meeting.waiting[:SHOWN]:
+        for rank in self.pending.waiting[:SHOWN]:
             asked = self.asked(rank)
             created = int(asked.entry.get("time_created_ns") or 0) / 1e9 if asked else 0
             if created:
-                ages.append(Path(self.crowd.ranks[rank].file).stat().st_mtime - created)
+                ages.append(Path(self.dumps.ranks[rank].file).stat().st_mtime - created)
         return min(ages) if ages and min(ages) >= 0 else None
 
     @property
@@ -184,16 +184,16 @@ class View:
 
     def where(self, asked: Asked | None) -> Where:
         """The collective alone."""
-        return Where(collective=asked.collective(self.meeting.group.name) if asked else None)
+        return Where(collective=asked.collective(self.pending.group.name) if asked else None)
 
     def waiting_evidence(self, asked: Asked | None) -> list[Evidence]:
         """Ranks that wait."""
         if asked is None:
             return []
-        state = "their GPUs are in it" if self.meeting.started else "it is not over"
-        many = len(self.meeting.waiting)
+        state = "their GPUs are in it" if self.pending.started else "it is not over"
+        many = len(self.pending.waiting)
         claim = (
-            f"{ranks_text(self.meeting.waiting)} issued {self.name(asked)}, and {state}"
+            f"{ranks_text(self.pending.waiting)} issued {self.name(asked)}, and {state}"
             if many > 1
             else f"rank {asked.rank} issued {self.name(asked)}, and it is not over"
         )
@@ -209,5 +209,5 @@ def ranks_first(ranks: tuple[int, ...]) -> str:
 
 
 def blocked_by(view: View, guilty: tuple[int, ...]) -> tuple[int, ...]:
-    waiting = {rank for meeting in view.crowd.meetings for rank in meeting.waiting}
+    waiting = {rank for pending in view.dumps.all_pending for rank in pending.waiting}
     return tuple(sorted(waiting - {*guilty}))

@@ -10,12 +10,12 @@ import numpy as np
 
 from nsadiag.analysis.ingest.dumps.columns import OWN_SIZES, STARTED, Group, GroupColumn, RankColumns
 from nsadiag.analysis.ingest.watchdog_reports import DEFAULT, TimedOut
-from nsadiag.analysis.scale.dumps.close_up import CloseUp
-from nsadiag.analysis.scale.dumps.crowd import Crowd
+from nsadiag.analysis.scale.dumps.details import Details
+from nsadiag.analysis.scale.dumps.dump_set import DumpSet
 from nsadiag.evidence.recorder import Dump, Entry
 
 
-def crowd_of(said: Sequence[tuple[TimedOut, Path]], others: Mapping[int, Path]) -> tuple[Crowd, CloseUp]:
+def dumps_of(said: Sequence[tuple[TimedOut, Path]], others: Mapping[int, Path]) -> tuple[DumpSet, Details]:
     """`others`: ranks that wrote something, by file, and nothing of a timeout."""
     everyone = tuple(sorted({each.rank for each, _ in said} | {*others}))
     ranks, documents = dict[int, RankColumns](), dict[int, Dump]()
@@ -34,8 +34,8 @@ def crowd_of(said: Sequence[tuple[TimedOut, Path]], others: Mapping[int, Path]) 
             ranks[rank] = RankColumns(
                 rank=rank, file=str(others[rank]), version="watchdog", groups=(), open_transfers=0, entries=0
             )
-    crowd = Crowd(ranks={rank: ranks[rank] for rank in everyone})
-    return crowd, CloseUp(meetings=crowd.meetings[:1], documents=documents)
+    dumps = DumpSet(ranks={rank: ranks[rank] for rank in everyone})
+    return dumps, Details(all_pending=dumps.all_pending[:1], documents=documents)
 
 
 def _columns(each: TimedOut, file: str, group: Group) -> RankColumns:

@@ -24,9 +24,8 @@ class BucketState(NamedTuple):
     bucket: int  # in order of reduction
     elements: int
     parameters: list[str]
-    missing: (
-        list[str] | None
-    )  # those whose gradient has not arrived; with find_unused_parameters they may just be unused
+    # those whose gradient has not arrived; with find_unused_parameters they may just be unused
+    missing: list[str] | None
     ready_s: float | None  # when the last of its gradients arrived
     issued: bool | None  # whether its all_reduce was
     reduced: bool | None  # and is over

@@ -52,9 +52,8 @@ class ThreadState:
     doing: Doing
     place: Place | None  # innermost line of user code
     frames: tuple[Place, ...]  # the user's, innermost first
-    inner: tuple[
-        str, ...
-    ]  # functions within the innermost user frame, innermost first, native ones where known
+    # functions within the innermost user frame, innermost first, native ones where known
+    inner: tuple[str, ...]
     call: str | None  # the system call in which it waits
     descriptor: Descriptor | None  # what that call is about: kind, path or peer
     event: str | None  # name and detail of the innermost open event of the recording

@@ -20,7 +20,7 @@ FATAL = {
 TORCHRUN_SAW = re.compile(r"exitcode:? *:? *(-?\d+)\)? .*?\(?pid: (\d+)\)")
 
 
-def told_end(end: End, faults: str, launcher: str, leaving: Leaving | None = None) -> End:
+def completed_end(end: End, faults: str, launcher: str, leaving: Leaving | None = None) -> End:
     """The rank's end; where its launcher reaped it before we could look, as faulthandler, torchrun or its last call tell it."""
     if end.t_s is None or end.signal is not None or end.exit_code is not None:
         return end

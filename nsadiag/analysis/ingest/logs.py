@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from nsadiag.analysis.ingest.watchdog_reports import TimedOut, timed_out
-from nsadiag.evidence.documents.exceptions import TracebackFrame
+from nsadiag.evidence.documents.exceptions import Cause, TracebackFrame
 
 # torchrun, torch.distributed and NCCL put these before lines of several ranks in one log.
 PREFIX = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:? ?")
@@ -29,16 +29,12 @@ FATAL = re.compile(r"^Fatal Python error: (?P<what>.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raised:
-    """One traceback."""
+class Traceback:
+    """One traceback of a log, with those from which its exception came."""
 
     rank: int | None
-    type: str
-    message: str
-    frames: tuple[TracebackFrame, ...]  # outermost first
     line: int  # of the log, where it begins
-    cause: Raised | None = None
-    meant: bool = False  # raised `from` the cause
+    exception: Cause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +52,7 @@ class Ended:
 class LogFacts:
     """All of one log."""
 
-    raised: tuple[Raised, ...] = ()
+    raised: tuple[Traceback, ...] = ()
     timed_out: tuple[TimedOut, ...] = ()
     ended: tuple[Ended, ...] = ()
     never_came: tuple[int, ...] = ()  # to a monitored barrier
@@ -85,39 +81,28 @@ def read_log(text: str) -> LogFacts:
     )
 
 
-def _tracebacks(lines: list[str]) -> list[Raised]:
+def _tracebacks(lines: list[str]) -> list[Traceback]:
     """Each with what it was raised from as its cause."""
     open_: dict[int | None, tuple[int, list[TracebackFrame]]] = {}
-    chained: dict[int | None, tuple[Raised, bool]] = {}
-    found: list[Raised] = []
+    causes: dict[int | None, Cause] = {}
+    found: list[Traceback] = []
     for number, line in enumerate(lines, 1):
         rank, said = _stripped(line)
         if TRACEBACK in said:
             open_[rank] = (number, [])
         elif rank in open_:
-            raised = _read_line(said, open_[rank][1])
-            if raised:
+            if raised := _read_line(said, open_[rank][1]):
                 begin, frames = open_.pop(rank)
-                cause, meant = chained.pop(rank, (None, False))
-                if cause:
-                    found.remove(cause)
-                kind = raised["type"].rpartition(".")[2]
-                message = raised["message"] or ""
-                found.append(
-                    Raised(
-                        rank=rank,
-                        type=kind,
-                        message=message,
-                        frames=tuple(frames),
-                        line=begin,
-                        cause=cause,
-                        meant=meant,
-                    )
+                exception = Cause(
+                    type=raised["type"].rpartition(".")[2],
+                    message=raised["message"] or "",
+                    frames=tuple(frames),
+                    cause=causes.pop(rank, None),
                 )
-        elif said.strip() in CHAINS:
-            before = [r for r in found if r.rank == rank]
-            if before:
-                chained[rank] = before[-1], CHAINS[said.strip()]
+                found.append(Traceback(rank=rank, line=begin, exception=exception))
+        elif said.strip() in CHAINS and (before := [each for each in found if each.rank == rank]):
+            found.remove(before[-1])
+            causes[rank] = replace(before[-1].exception, meant=CHAINS[said.strip()])
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nsadiag.analysis.ingest.ends import told_end
+from nsadiag.analysis.ingest.ends import completed_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
 from nsadiag.evidence.documents import operations, training
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
@@ -191,7 +191,7 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         units=read_rows(training.Unit, directory.units, unfit),
         loaders=read_rows(training.Loader, directory.loaders, unfit),
         settings=read_value(training.Settings, directory.settings, unfit) or training.Settings(),
-        end=told_end(end, faults, launcher, leaving),
+        end=completed_end(end, faults, launcher, leaving),
         leaving=leaving,
         raised=read_rows(Raised, directory.raised, unfit),
         signals=read_rows(SentSignal, directory.signals, unfit),

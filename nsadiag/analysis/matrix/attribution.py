@@ -47,9 +47,8 @@ class Attribution:
     pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     changes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     explanations: tuple[tuple[str, ...], ...] = ()  # of which each alone would do
-    met: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # settings of other factors that it fails with
+    # settings of other factors that it fails with
+    met: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     untried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # and those it was never tried with
     propose: tuple[Factors, ...] = ()  # cells that would tell more
 

@@ -11,9 +11,9 @@ from typing import Any
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.outliers import (
     MAJORITY,
-    Basis,
     Behaviour,
     Criterion,
+    CriterionTest,
     Outliers,
     outliers,
     which,
@@ -79,16 +79,20 @@ def _after_a_new_turn_with_arguments(asking: Askings) -> tuple[int, ...]:
     return which(asking, lambda rank: _took_a_new_turn(asking[rank].path(arguments=True)))
 
 
-PATHS: tuple[Criterion[Askings], ...] = (
-    (Basis.NOVEL_PLACE, _at_a_new_place),
-    (Basis.NOVEL_TRANSITION, _after_a_new_turn),
-    (Basis.NOVEL_TRANSITION, _after_a_new_turn_with_arguments),
+PATHS: tuple[CriterionTest[Askings], ...] = (
+    (Criterion.NOVEL_PLACE, _at_a_new_place),
+    (Criterion.NOVEL_TRANSITION, _after_a_new_turn),
+    (Criterion.NOVEL_TRANSITION, _after_a_new_turn_with_arguments),
 )
-CRITERIA: dict[str, tuple[Criterion[Askings], ...]] = {
-    "splits": ((Basis.MOST_AT_ODDS, _most_at_odds),),
+CRITERIA: dict[str, tuple[CriterionTest[Askings], ...]] = {
+    "splits": ((Criterion.MOST_AT_ODDS, _most_at_odds),),
     "operation": (MAJORITY, *PATHS),
 }
-ARGUMENT_CRITERIA: tuple[Criterion[Askings], ...] = (MAJORITY, (Basis.NOVEL_ARGUMENTS, _changed), *PATHS)
+ARGUMENT_CRITERIA: tuple[CriterionTest[Askings], ...] = (
+    MAJORITY,
+    (Criterion.NOVEL_ARGUMENTS, _changed),
+    *PATHS,
+)
 
 
 def _begun(case: Case, one: Disagreement, rank: int) -> float:

@@ -55,7 +55,7 @@ class CallPaths:
             found.append(caller)
         return tuple(reversed(found))
 
-    def is_sure(self, at: Place) -> bool:
+    def is_unambiguous(self, at: Place) -> bool:
         """Whether no function on the path to that line is called from two places: else it may have been either."""
         functions = {self.program.scope_of(p.file, p.line).function for p in self.to(at)[1:]}
         return all(len(self.program.callers(name)) < 2 for name in functions if name)
@@ -112,7 +112,7 @@ def common_depth(a: CallPath, b: CallPath) -> int:
     return sum(1 for _ in same)
 
 
-def stands_behind(program: Program, a: CallPath, b: CallPath) -> bool:
+def is_further(program: Program, a: CallPath, b: CallPath) -> bool:
     """Whether `a` is further down in the function in which the two part, and came there without an exception.
 
     All that two stacks alone tell of who is ahead. An empty path is that of a rank which is gone.
@@ -125,20 +125,20 @@ def stands_behind(program: Program, a: CallPath, b: CallPath) -> bool:
     return a[depth].line > b[depth].line and not program.is_handling(a[depth], of=b[depth])
 
 
-def held_by(program: Program, path: CallPath, depth: int = 0) -> list[Condition]:
+def conditions_around(program: Program, path: CallPath, depth: int = 0) -> list[Condition]:
     """Branches and loops around the path's lines from that frame inwards, outermost first."""
     return [g for place in path[depth:] for g in program.around(place.file, place.line)]
 
 
-def apart(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
+def differing_conditions(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
     """Branches and loops that `a` is in and `b` is not, outermost first."""
     depth = common_depth(a, b)
-    common = {_identity(g) for g in held_by(program, b)}
+    common = {_identity(g) for g in conditions_around(program, b)}
     # A frame that both share holds both.
-    return [g for g in held_by(program, a, depth) if _identity(g) not in common]
+    return [g for g in conditions_around(program, a, depth) if _identity(g) not in common]
 
 
-def passed_by(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
+def early_exits(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
     """Early exits before the lines of `a` by which `b` may have gone where it is, innermost first."""
     depth = common_depth(a, b)
     found: list[Condition] = []
@@ -172,4 +172,4 @@ def _identity(guard: Condition) -> tuple[str, int, str, str]:
 
 def is_in(program: Program, path: CallPath, guard: Condition) -> bool:
     """Whether the path runs through that branch."""
-    return _identity(guard) in {_identity(g) for g in held_by(program, path)}
+    return _identity(guard) in {_identity(g) for g in conditions_around(program, path)}

@@ -33,9 +33,8 @@ def averaged(case: Case) -> tuple[frozenset[str], Place | None]:
         # Parameters of one size are told apart by nothing: of each size at most one a step counts.
         counts = Counter(elements for _, elements in {(after, elements) for after, elements, _ in reduced})
         often = {e for e, n in counts.items() if n >= MOST_STEPS * max(steps, 1)}
-        together: Counter[int] = (
-            Counter()
-        )  # in buckets, as many as there are: without losses and counts beside them
+        # in buckets, as many as there are: without losses and counts beside them
+        together: Counter[int] = Counter()
         for after, elements, _ in reduced:
             together[after] += elements if elements > FEW else 0
         in_buckets = sum(total == sizes.get("", 0) for total in together.values())

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts.meetings import (
+from nsadiag.analysis.facts.collective_waits import (
     AT_LEAST_S,
     SLACK_S,
-    Stay,
+    Participation,
     Wait,
-    stays_of,
-    stood_longest_s,
+    longest_blocked_s,
+    participations_of,
     waits_in,
 )
 from nsadiag.analysis.facts.pace import seen_until_s
@@ -64,16 +64,16 @@ def _in_backward(steps: pd.DataFrame) -> Iterator[Wait]:
 def completed_waits(case: Case) -> tuple[Wait, ...]:
     """All waits of which the end was seen, in order of time."""
     reduces = sum(bool(rank.ddp or rank.units) for rank in case.cell.ranks) > 1
-    found = [*waits_in(case.once(_stays)), *(_in_backward(case.steps) if reduces else ())]
+    found = [*waits_in(case.once(_participations)), *(_in_backward(case.steps) if reduces else ())]
     return tuple(sorted(found, key=lambda wait: wait.at_s))
 
 
-def _stays(case: Case) -> tuple[Stay, ...]:
+def _participations(case: Case) -> tuple[Participation, ...]:
     started_ns = case.cell.started_mono_ns
     return tuple(
-        stay
+        one
         for rank in case.cell.ranks
-        for stay in stays_of(
+        for one in participations_of(
             rank.rank, rank.recording, lambda t_ns: (t_ns - started_ns) / 1e9, case.groups.label
         )
     )
@@ -99,7 +99,7 @@ def peer_waits(case: Case) -> PeerWaits:
             times=before.times + 1,
         )
     # Where one ring has lost what its peers still have, how long those stood says as much.
-    longest_s = max([stood_longest_s(case.once(_stays)), *(w.longest_s for w in found.values())])
+    longest_s = max([longest_blocked_s(case.once(_participations)), *(w.longest_s for w in found.values())])
     return PeerWaits(by_rank=found, longest_s=longest_s)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import CellEvidence
 
 # Of the sum of magnitudes. Copies that are kept equal are so to the last bit; the sums are taken in double.
@@ -174,7 +174,7 @@ def _at_step(rows: pd.DataFrame) -> tuple[str, dict[int, float], tuple[int, ...]
         of = rows[(rows.place == place) & (rows.parameter == parameter)]
         values = {int(r): float(v) for r, v in zip(of["rank"], of[column], strict=True)}
         gap = float(apart.iloc[0]) / float(most.magnitude.loc[apart.index[0]])
-        return str(parameter), values, odd_values(values), gap, says
+        return str(parameter), values, outlier_ranks(values), gap, says
     return None
 
 

@@ -10,8 +10,6 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_same
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.relations.arrivals import arrival
-from nsadiag.analysis.relations.timeline import Timelines
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -87,31 +85,11 @@ def gone_on(case: Case) -> Swallowed | None:
     found = []
     for number, mine in rows.items():
         behind = max(steps.values(), default=0) - steps[number]
-        missing = _rounds_missing(case.cell, number, mine) if 0 < behind < len(mine) else 0
         for rank, line, row in mine:
-            why = _tie(case, rank, row, behind, len(mine))
-            if why is None and missing and _stands_among_peers(case, rank):
-                since = mine[-missing]
-                why = f"rank {number} went on, and came to where it waits after {missing} steps less than ever before"
-                found.append(_swallowed(case.cell, *since, why))
-                break
-            if why:
+            if why := _tie(case, rank, row, behind, len(mine)):
                 found.append(_swallowed(case.cell, rank, line, row, why))
                 break
     return min(found, key=lambda s: s.t_s, default=None)
-
-
-def _rounds_missing(cell: CellEvidence, number: int, rows: list[tuple[RankEvidence, int, Raised]]) -> int:
-    """The number of steps that the rank left out since all were last at the line at which it waits; 0 unless by as many exceptions.
-
-    What it had met before that had cost it nothing: it had tried again. Nor does it wait for what the others do meanwhile:
-    calls are paired by number, and so the others are one step further at most, however many it left out.
-    """
-    came = arrival(Timelines(cell.ranks), tuple(r.rank for r in cell.ranks))
-    if came is None or came.early != (number,):
-        return 0
-    since = sum(row.t_mono_ns > came.last_ns for _, _, row in rows)
-    return since if since == came.usual - came.since else 0
 
 
 def _backwards(case: Case) -> dict[int, int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.outliers import MAJORITY, NOVEL, SHORTER, Basis, Behaviour, outliers
+from nsadiag.analysis.outliers import MAJORITY, NOVEL, SHORTER, Behaviour, Criterion, outliers
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -20,7 +21,7 @@ from nsadiag.evidence.ring.reader import Event
 
 # Ranks of a pipeline rightly differ in these.
 TRANSFER = re.compile(r"send|recv|\.wait$|^store\.|^wait_tensor$")
-SEEN = (Kind.FORWARD, Kind.BACKWARD, Kind.COLLECTIVE, Kind.DATA, Kind.STEP, Kind.UNIT)
+SEEN = (Kind.FORWARD, Kind.BACKWARD, Kind.COLLECTIVE, Kind.DATA, Kind.STEP, Kind.UNIT, Kind.STOP)
 COMPARED = (Kind.BACKWARD, Kind.COLLECTIVE, Kind.STEP)
 NEED_PLACE = (Kind.FORWARD, Kind.BACKWARD, Kind.COLLECTIVE, Kind.DATA)
 
@@ -36,7 +37,9 @@ class TimelineEvent:
     step: int
     t_ns: int
     unsynced: str = ""  # of a forward: the line that asked for no reduction of its gradients
-    gave: bool = False  # of a question to a loader: whether it is known that a batch was the answer
+    gave: bool | None = (
+        None  # of a question to a loader: whether a batch was the answer; None before there was one
+    )
 
     @property
     def place(self) -> Place | None:
@@ -45,7 +48,7 @@ class TimelineEvent:
     @property
     def key(self) -> tuple[int, str]:
         """The part that has to be equal on ranks that do the same."""
-        return self.kind, self.at
+        return self.kind, self.name if self.kind == Kind.UNIT else self.at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +60,8 @@ class Divergence:
     others: tuple[int, ...]
     anchor: TimelineEvent  # where the iteration began, on a guilty rank
     common: TimelineEvent  # the last thing that they did alike
-    theirs: (
-        TimelineEvent | None
-    )  # what the others did next; None: they began the next iteration, or are still at it
+    # what the others did next; None: the next iteration, or they are still at it
+    theirs: TimelineEvent | None
     own: TimelineEvent | None  # what the guilty did next
     novel: bool  # whether no rank had done before what the guilty ones did
 
@@ -77,8 +79,8 @@ def timeline_of(rank: RankEvidence) -> list[TimelineEvent]:
         kind, at, begins = event.kind, event.site, event.phase != Phase.END
         if kind == Kind.GRAD_SYNC:
             unsynced = at if event.phase == Phase.BEGIN else ""
-        elif kind == Kind.DATA and not begins and not event.b and found and found[-1].kind == Kind.DATA:
-            found[-1] = replace(found[-1], gave=True)
+        elif kind == Kind.DATA and not begins and found and found[-1].kind == Kind.DATA:
+            found[-1] = replace(found[-1], gave=not event.b)
         elif begins and (at or kind not in NEED_PLACE) and not _is_transfer(event):
             found.append(
                 TimelineEvent(
@@ -162,50 +164,23 @@ class Timelines:
         """The newest thing with a place that the rank began."""
         return next((t for t in reversed(self.events.get(rank, ())) if t.at), None)
 
-    def first_divergence(self, ranks: tuple[int, ...]) -> Divergence | None:
-        """Between ranks that should all do the same; None where they did, as far as it is remembered."""
+    def first_divergence(
+        self, ranks: tuple[int, ...], kinds: Collection[Kind] = COMPARED
+    ) -> Divergence | None:
+        """In events of these kinds, between ranks that should all do the same; None where they did, as far as it is remembered."""
         its = {r: self.iterations.get(r, []) for r in ranks}
         least = min((len(i) for i in its.values()), default=0)
         known: set[tuple[tuple[int, str], ...]] = set()
         for number in range(least):
-            shown = {r: _compared(its[r][number]) for r in ranks}
+            shown = {r: [t for t in its[r][number] if t.kind in kinds] for r in ranks}
             open_ended = {r for r in ranks if number == len(its[r]) - 1}
             signatures = {r: tuple(t.key for t in shown[r]) for r in ranks}
             if not _agree(signatures, open_ended):
-                return self._difference(number, shown, signatures, known, its, open_ended)
+                guilty, novel = suspects(signatures, known, open_ended)
+                begun = {r: its[r][number][0] for r in ranks}
+                return _divergence(number, begun, shown, guilty, novel)
             known |= set(signatures.values())
         return None
-
-    def _difference(
-        self,
-        number: int,
-        shown: dict[int, list[TimelineEvent]],
-        signatures: dict[int, tuple[tuple[int, str], ...]],
-        known: set[tuple[tuple[int, str], ...]],
-        its: dict[int, list[list[TimelineEvent]]],
-        open_ended: set[int],
-    ) -> Divergence | None:
-        guilty, novel = suspects(signatures, known, open_ended)
-        others = tuple(sorted(r for r in signatures if r not in guilty))
-        if not guilty or not others:
-            return None
-        one, other = guilty[0], others[0]
-        same = 0
-        while (
-            same < min(len(shown[one]), len(shown[other])) and shown[one][same].key == shown[other][same].key
-        ):
-            same += 1
-        anchor = its[one][number][0]
-        return Divergence(
-            iteration=number,
-            guilty=guilty,
-            others=others,
-            anchor=anchor,
-            common=shown[one][same - 1] if same else anchor,
-            theirs=shown[other][same] if same < len(shown[other]) else None,
-            own=shown[one][same] if same < len(shown[one]) else None,
-            novel=novel,
-        )
 
     def first_unequal_sync(self, ranks: tuple[int, ...]) -> tuple[int, dict[int, TimelineEvent]] | None:
         """The first iteration in which some of the ranks reduce gradients and others do not, and where each began it."""
@@ -233,12 +208,6 @@ class Timelines:
         its = self.iterations.get(rank, [])
         return its[number] if 0 <= number < len(its) else []
 
-    def always_did(self, event: TimelineEvent, found: Divergence) -> bool:
-        """Whether all ranks did that in every iteration before."""
-        ranks = (*found.guilty, *found.others)
-        before = [self.iteration(rank, n) for rank in ranks for n in range(found.iteration)]
-        return bool(before) and all(any(t.key == event.key for t in each) for each in before)
-
     def kinds(self, rank: int, number: int) -> list[int]:
         """Kinds of all that the rank did in one iteration."""
         return [t.kind for t in self.iteration(rank, number)]
@@ -248,10 +217,31 @@ class Timelines:
         its = self.iterations.get(rank, [])
         return number >= len(its) or not its[number][0].unsynced
 
-    def series(self, rank: int, kind: Kind, number: int) -> list[str]:
-        """Names of that kind in one iteration."""
-        its = self.iterations.get(rank, [])
-        return [t.name for t in its[number] if t.kind == kind] if number < len(its) else []
+
+def _divergence(
+    number: int,
+    begun: Mapping[int, TimelineEvent],
+    shown: Mapping[int, list[TimelineEvent]],
+    guilty: tuple[int, ...],
+    novel: bool,
+) -> Divergence | None:
+    """`begun`: where each began the iteration; `shown`: what it did in it."""
+    others = tuple(sorted(r for r in shown if r not in guilty))
+    if not guilty or not others:
+        return None
+    own, theirs = shown[guilty[0]], shown[others[0]]
+    pairs = zip(own, theirs, strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0].key == pair[1].key, pairs))
+    return Divergence(
+        iteration=number,
+        guilty=guilty,
+        others=others,
+        anchor=begun[guilty[0]],
+        common=own[same - 1] if same else begun[guilty[0]],
+        theirs=next(iter(theirs[same:]), None),
+        own=next(iter(own[same:]), None),
+        novel=novel,
+    )
 
 
 def _cut(events: list[TimelineEvent], anchor: str | None) -> list[list[TimelineEvent]]:
@@ -262,10 +252,6 @@ def _cut(events: list[TimelineEvent], anchor: str | None) -> list[list[TimelineE
         if found:
             found[-1].append(event)
     return found
-
-
-def _compared(iteration: list[TimelineEvent]) -> list[TimelineEvent]:
-    return [t for t in iteration if t.kind in COMPARED]
 
 
 def _agree(signatures: dict[int, tuple[tuple[int, str], ...]], open_ended: set[int]) -> bool:
@@ -280,21 +266,19 @@ def _agree(signatures: dict[int, tuple[tuple[int, str], ...]], open_ended: set[i
 def suspects(
     signatures: Mapping[int, tuple[Any, ...]],
     known: set[tuple[Any, ...]],
-    open_ended: Container[int] | None = None,
+    open_ended: set[int],
 ) -> tuple[tuple[int, ...], bool]:
     """The minority; without one, whoever did what nobody had done before while the others did as ever.
 
-    `open_ended`: ranks that may not be through, all where it is not said; of those the beginning alone counts.
+    `open_ended`: ranks that may not be through; of those the beginning alone counts.
     """
     beginnings = {s[:n] for s in known for n in range(len(s) + 1)}
     doing = {
-        rank: Behaviour(
-            now=s, is_novel=s not in (beginnings if open_ended is None or rank in open_ended else known)
-        )
+        rank: Behaviour(now=s, is_novel=s not in (beginnings if rank in open_ended else known))
         for rank, s in signatures.items()
     }
     # Where neither or both are new, the shorter one lacks what the longer waits in.
     found = outliers(doing, (MAJORITY, NOVEL, SHORTER))
-    if found.basis == Basis.MAJORITY:
+    if found.criterion == Criterion.MAJORITY:
         return found.ranks, known.isdisjoint(signatures[rank] for rank in found.ranks)
-    return found.ranks if found.decided else (), found.basis == Basis.NOVEL
+    return found.ranks if found.decided else (), found.criterion == Criterion.NOVEL

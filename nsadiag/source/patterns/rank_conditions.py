@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nsadiag.evidence.records import Place
-from nsadiag.source.model import SourceFile, SourceModel, last_name, name_of, place
+from nsadiag.source.model import SourceModel, last_name, name_of, place
 from nsadiag.source.vocabulary import is_rank_call, is_rank_variable
 
 # Methods without an underscore at their end that write into tensors, too.
@@ -16,26 +16,25 @@ NOT_WRITES = frozenset({"__init__", "requires_grad_"})
 
 def write_on_one_rank(code: SourceModel) -> Place | None:
     """The only statement under a condition on the rank that writes into tensors; None where there is none, or several."""
-    return _only(
-        (file.path, statement.lineno)
-        for file in code.kept
-        for branch in file.all(ast.If)
-        if depends_on_rank(branch.test)
-        for statement in _simple(file, [*branch.body, *branch.orelse])
-        if _writes(statement)
-    )
+    return _only(_under_rank(code, _writes))
 
 
 def frozen_on_one_rank(code: SourceModel) -> Place | None:
     """The same of a statement that decides whether parameters are trained."""
-    return _only(
-        (file.path, statement.lineno)
-        for file in code.kept
-        for branch in file.all(ast.If)
-        if depends_on_rank(branch.test)
-        for statement in _simple(file, [*branch.body, *branch.orelse])
-        if any(last_name(n).startswith("requires_grad") for n in ast.walk(statement))
-    )
+    return _only(_under_rank(code, _freezes))
+
+
+def _under_rank(code: SourceModel, holds: Callable[[ast.stmt], bool]) -> Iterator[tuple[str, int]]:
+    """Statements without a body of their own, however deep under a condition on the rank, of which that is true."""
+    for file in code.kept:
+        for branch in (each for each in file.all(ast.If) if depends_on_rank(each.test)):
+            for node in (n for each in (*branch.body, *branch.orelse) for n in ast.walk(each)):
+                if isinstance(node, ast.stmt) and not hasattr(node, "body") and holds(node):
+                    yield file.path, node.lineno
+
+
+def _freezes(statement: ast.stmt) -> bool:
+    return any(last_name(n).startswith("requires_grad") for n in ast.walk(statement))
 
 
 def setting_of_rank(code: SourceModel, setting: str) -> Place | None:
@@ -65,22 +64,9 @@ def _is_rank(node: ast.AST) -> bool:
     return is_rank_call(last_name(node))
 
 
-def _simple(file: SourceFile, body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements without a body of their own, however deep."""
-    for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.stmt) and not hasattr(node, "body"):
-                yield node
-
-
 def _writes(statement: ast.stmt) -> bool:
-    targets = (
-        [statement.target]
-        if isinstance(statement, ast.AugAssign)
-        else statement.targets
-        if isinstance(statement, ast.Assign)
-        else []
-    )
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    targets = [statement.target] if isinstance(statement, ast.AugAssign) else targets
     if any(last_name(part) in ("data", "grad") for target in targets for part in ast.walk(target)):
         return True
     called = {name_of(call) for call in ast.walk(statement) if isinstance(call, ast.Call)} - NOT_WRITES

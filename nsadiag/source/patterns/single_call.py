@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from nsadiag.evidence.records import Place
 from nsadiag.source.model import (
     Function,
-    SourceFile,
     SourceModel,
     calls_in,
     given_to,
@@ -17,7 +16,7 @@ from nsadiag.source.model import (
     name_of,
     place,
 )
-from nsadiag.source.vocabulary import is_rank_call, is_rank_variable
+from nsadiag.source.patterns.rank_conditions import depends_on_rank
 
 SEEDS = "manual_seed"
 SCHEDULER = re.compile(r"sched|plateau", re.IGNORECASE)
@@ -146,7 +145,7 @@ def scaled_loss(code: SourceModel) -> Place | None:
         for node in file.nodes
         if isinstance(node, ast.Assign | ast.AugAssign)
         and _scales_loss(node)
-        and any(map(_depends_on_rank, _around(file, node)))
+        and any(map(depends_on_rank, (node, *(each.test for each in file.around(node.lineno, ast.If)))))
     )
 
 
@@ -154,13 +153,6 @@ def _scales_loss(node: ast.Assign | ast.AugAssign) -> bool:
     target = node.targets[0] if isinstance(node, ast.Assign) else node.target
     by = node.value if isinstance(node, ast.Assign) else node
     return "loss" in ast.unparse(target) and isinstance(getattr(by, "op", None), ast.Mult | ast.Div)
-
-
-def _around(file: SourceFile, node: ast.stmt) -> Iterator[ast.AST]:
-    """What is in the statement, and in the tests around it."""
-    yield from ast.walk(node)
-    for outer in file.around(node.lineno, ast.If):
-        yield from ast.walk(outer.test)
 
 
 def scheduler_step(code: SourceModel) -> Place | None:
@@ -206,16 +198,9 @@ def seeded_by_rank(code: SourceModel) -> Place | None:
         for file, call in _calls(code)
         if (name_of(call) in seeding or SEEDS in ast.unparse(call.func))
         and not (isinstance(call.func, ast.Attribute) and "enerator" in ast.unparse(call.func.value))
-        and any(_depends_on_rank(node) for given in given_to(call) for node in ast.walk(given))
+        and any(map(depends_on_rank, given_to(call)))
     )
     return place(*found[0], None) if len({file for file, _ in found}) == 1 else None
-
-
-def _depends_on_rank(node: ast.AST) -> bool:
-    """Whether it is named after the rank: a value, a call, or a variable of the environment."""
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, str) and is_rank_variable(node.value)
-    return is_rank_call(last_name(node))
 
 
 def _hands_on_to_seed(function: Function) -> bool:

@@ -6,13 +6,11 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
-from nsadiag.analysis.explain.candidates.branch import may_part, singled_out
+from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
+from nsadiag.analysis.explain.candidates.branch import guilty_side, may_diverge
 from nsadiag.analysis.explain.candidates.loop_exit import left_loop
-from nsadiag.analysis.explain.candidates.sides import other_side_strayed
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import apart, passed_by
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
@@ -71,59 +69,40 @@ def _paths(context: Context, found: Divergence) -> _Paths:
     if found.theirs is None or theirs_at is None:
         return _Paths(own=own, theirs=anchor, common=common, again=False)
     again = found.common.at == found.theirs.at
-    if again and not context.call_paths.is_sure(theirs_at):
+    if again and not context.call_paths.is_unambiguous(theirs_at):
         again, common = False, anchor  # or once more in a helper, which tells nothing of the way there
     return _Paths(own=own, theirs=context.call_paths.to(theirs_at), common=common, again=again)
 
 
 def _entered(context: Context, paths: _Paths) -> tuple[Condition | None, bool]:
     """The condition that led the guilty to a call where the others began the next iteration; and whether they are in it."""
-    within = _parting(context, paths.own, apart(context.program, paths.own, paths.theirs))
+    within = _diverging(context, paths.own, paths.theirs)
     # What stands in a loop decides: the others went into it as well, as far as anyone knows.
     branches = [g for g in within if g.differs and not g.is_loop]
     # The others may have come as far, and turned back before that line.
-    exits = [g for g in passed_by(context.program, paths.own, paths.theirs) if g.differs]
+    exits = [g for g in context.early_exits(paths.own, paths.theirs) if g.differs]
     if condition := next(iter([*branches, *exits]), None) or deciding(within):
         return condition, True
     # They were at the next iteration's forward already, which the guilty passed by.
-    after = apart(context.program, paths.theirs, paths.own)[::-1]
-    return deciding(after + passed_by(context.program, paths.theirs, paths.own)), False
+    after = context.differing(paths.theirs, paths.own)[::-1]
+    return deciding(after + context.early_exits(paths.theirs, paths.own)), False
 
 
 def _passed(context: Context, found: Divergence, paths: _Paths) -> tuple[Condition | None, bool]:
     """The condition by which the guilty missed what the others did; and whether they are in it."""
-    exits = passed_by(context.program, paths.theirs, paths.own if paths.again else paths.common)
-    exits = [g for g in exits if paths.again or _comes_after(context, g, paths.common)]
-    own_at = _place_of(found.own)
-    within = _parting(context, paths.own, apart(context.program, paths.own, paths.theirs)) if own_at else []
-    inner = _parting(context, paths.theirs, apart(context.program, paths.theirs, paths.common)[::-1]) + exits
+    exits = context.early_exits(paths.theirs, paths.own if paths.again else paths.common)
+    within = _diverging(context, paths.own, paths.theirs) if _place_of(found.own) else []
+    inner = _diverging(context, paths.theirs, paths.common)[::-1] + exits
     # Whoever did not go round at all more likely never came to the loop.
     inner = inner if paths.again else sorted(inner, key=lambda g: g.is_loop)
     near = inner if paths.again else [g for g in inner if not g.is_loop]
-    chosen = deciding(near) or _taken_alone(context, found, within) or deciding(inner) or deciding(within)
+    chosen = deciding(near) or deciding(inner) or deciding(within)
     return chosen, chosen is not None and chosen in within
 
 
-def _parting(context: Context, path: CallPath, around: list[Condition]) -> list[Condition]:
-    return [condition for condition in around if may_part(context, condition, path)]
-
-
-def _taken_alone(context: Context, found: Divergence, within: list[Condition]) -> Condition | None:
-    """The condition behind which only the guilty ever were: it says more than a loop to which they have not come yet."""
-    own = _place_of(found.own)
-    if own is None or context.timelines.was_at(found.others[0], own):
-        return None
-    return next((g for g in within if not g.is_loop and g.differs), None)
-
-
-def _comes_after(context: Context, guard: Condition, common: CallPath) -> bool:
-    """An exit that stands before what both still did was taken by neither."""
-    if not common:
-        return True
-    at, scope_of = common[-1], context.program.scope_of
-    if scope_of(at.file, at.line) != scope_of(guard.file, guard.line):
-        return True
-    return guard.line >= at.line or (guard.leaves_at or 0) >= at.line
+def _diverging(context: Context, path: CallPath, other: CallPath) -> list[Condition]:
+    around = context.differing(path, other)
+    return [condition for condition in around if may_diverge(context, condition, path)]
 
 
 def deciding(guards: list[Condition]) -> Condition | None:
@@ -143,11 +122,21 @@ def _sides(
     guilty, others = found.guilty, found.others
     if guard.provenance == "rank" and len(guilty) == len(others):
         inside, outside = (guilty, others) if entered else (others, guilty)
-        guilty = singled_out(context, guard, inside, outside)
+        guilty = guilty_side(context, guard, inside, outside)
         return found, guilty, tuple(r for r in context.members() if r not in guilty), guilty == inside
-    if other_side_strayed(context, found, guard, entered):
+    if _others_strayed(found, guard, entered):
         return dataclasses.replace(found, own=found.theirs, theirs=found.own), others, guilty, not entered
     return found, guilty, others, entered
+
+
+def _others_strayed(found: Divergence, guard: Condition, entered: bool) -> bool:
+    """Whether of two equal sides the other one left the common course; `entered`: the guilty are in the branch."""
+    if len(found.guilty) != len(found.others):
+        return False
+    if entered:
+        return bool(guard.leaves)  # the others went past the exit, to what they wait in
+    is_call = found.theirs is not None and found.theirs.kind == EventKind.COLLECTIVE and found.theirs.place
+    return bool(is_call) and not (found.novel or guard.leaves)
 
 
 def _candidate(
@@ -173,7 +162,7 @@ def _candidate(
         because = f"diverged {at}, where each draws a lot of its own: rank {names(guilty)} {did} where rank {names(others)} ran {missed}"
     yield Candidate(
         kind=kind,
-        basis=Basis.CALLS,
+        proximity=Proximity.CALLS,
         condition=condition,
         guilty=blamed,
         blocked=blocked,
@@ -182,7 +171,7 @@ def _candidate(
         because=because,
         evidence=(
             context.recorded(guilty[0], f"{did} in iteration {number}, and not {missed}"),
-            context.stands(others[0]),
+            context.position(others[0]),
         ),
     )
 

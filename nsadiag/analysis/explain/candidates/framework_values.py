@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
+from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.evidence.records import Evidence, Place
@@ -47,7 +47,7 @@ def _candidate(
         behind = f"behind `{shown(guard)}` at {locations.short(guard.place)}"
     return Candidate(
         kind=Kind.FLAG,
-        basis=Basis.FRAMEWORK,
+        proximity=Proximity.FRAMEWORK,
         condition=guard,
         depends_on="rank",
         guilty=(rank,),
@@ -61,7 +61,7 @@ def _candidate(
                 source=context.cited(call.at),
             ),
             Evidence(claim=f"{kind} is made to watch it: {made_at.code}", source=context.cited(made_at)),
-            context.stands(rank),
-            context.stands(blocked[0]),
+            context.position(rank),
+            context.position(blocked[0]),
         ),
     )

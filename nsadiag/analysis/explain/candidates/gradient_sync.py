@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind
+from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import apart
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Condition
@@ -31,7 +30,7 @@ def gradient_sync(context: Context) -> Iterator[Candidate]:
     does = WORDS[guilty == accumulate]
     yield Candidate(
         kind=Kind.GRADIENT_SYNC,
-        basis=Basis.CALLS,
+        proximity=Proximity.CALLS,
         condition=boundary,
         guilty=guilty,
         blocked=others,
@@ -66,4 +65,7 @@ def _boundary_between(context: Context, one: Place | None, other: Place | None) 
     """The branch that leads to one forward and not to the other, where they are two."""
     if one is None or other is None or one == other:
         return None
-    return next(iter(apart(context.program, context.call_paths.to(one), context.call_paths.to(other))), None)
+    return next(
+        iter(context.differing(context.call_paths.to(one), context.call_paths.to(other))),
+        None,
+    )

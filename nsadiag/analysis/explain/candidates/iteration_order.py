@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
+from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import apart, common_depth, held_by, passed_by
+from nsadiag.analysis.relations.call_paths import (
+    common_depth,
+)
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
@@ -36,7 +38,7 @@ def iteration_order(context: Context) -> Iterator[Candidate]:
     guilty = found.guilty if tells else context.members()
     yield Candidate(
         kind=Kind.ORDER,
-        basis=Basis.ORDER,
+        proximity=Proximity.ORDER,
         condition=loop,
         guilty=guilty,
         blocked=tuple(r for r in context.members() if r not in guilty),
@@ -45,8 +47,8 @@ def iteration_order(context: Context) -> Iterator[Candidate]:
         because=f"{parted} in iteration {number} in {at}, which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
         evidence=(
             context.recorded(one, did),
-            context.stands(one),
-            context.stands(other),
+            context.position(one),
+            context.position(other),
         ),
     )
 
@@ -66,7 +68,7 @@ def order_of(context: Context, ranks: tuple[int, ...]) -> Place | None:
     if not call_paths[0] or len({tuple((p.file, p.line) for p in path) for path in call_paths}) > 1:
         return None
     # In the loop of the training steps each has its calls in the order in which its inner loops put them.
-    loops = [g for g in held_by(context.program, call_paths[0]) if g.is_loop and not context.anchored_in(g)]
+    loops = [g for g in context.around(call_paths[0]) if g.is_loop and not context.anchored_in(g)]
     return ordered_at(context.program, loops[0]) if len(loops) == 1 and loops[0].kind == "for" else None
 
 
@@ -84,12 +86,12 @@ def _loop_of_both(
     depth = common_depth(a, b)
     if depth == min(len(a), len(b)):
         return None
-    loops = [g for g in held_by(context.program, a[:depth]) if g.is_loop and not context.anchored_in(g)]
+    loops = [g for g in context.around(a[:depth]) if g.is_loop and not context.anchored_in(g)]
     loops += context.program.comprehensions(a[depth - 1].file, a[depth - 1].line) if depth else []
     if not loops:
         return None
     conditions = itertools.chain.from_iterable(
-        (*apart(context.program, x, y), *passed_by(context.program, x, y)) for x, y in ((a, b), (b, a))
+        (*context.differing(x, y), *context.early_exits(x, y)) for x, y in ((a, b), (b, a))
     )
     return None if any(g.differs or "%" in g.test for g in conditions) else loops[-1]
 
@@ -99,5 +101,5 @@ def _way_to(context: Context, ranks: tuple[int, ...], event: TimelineEvent) -> C
     at = event.place
     if at is None:
         return ()
-    way = context.way_to(at, ranks)
-    return way if way in map(context.now, ranks) or context.call_paths.is_sure(at) else ()
+    way = context.path_to(at, ranks)
+    return way if way in map(context.path_of, ranks) or context.call_paths.is_unambiguous(at) else ()

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
-from nsadiag.analysis.explain.candidates.lost_step import lost_before_the_end
+from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
 from nsadiag.analysis.explain.context import Context
-from nsadiag.analysis.explain.trips import left_between_rounds, was_in, went_round_less
+from nsadiag.analysis.explain.trips import made_fewer_trips
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import apart, held_by, is_in, passed_by
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition
-from nsadiag.source.iterables import fillings, runs_its_items
+from nsadiag.source.iterables import insertions, runs_its_items
 from nsadiag.source.model import CallPath
 
 # An end that somebody outside asked for is the end of that rank, not a branch of the training.
@@ -24,10 +22,8 @@ ASKED_TO_STOP = re.compile(r"signal|sigterm|preempt|spot|interrupt|terminat|shut
 def loop_exits(context: Context) -> Iterator[Candidate]:
     """Some wait inside a loop that others have left after fewer rounds."""
     for stayed, left in context.pairs():
-        if context.waits_for_peers(left[0]):
-            # A step that was lost in the loop is why it ended after fewer.
-            found = lost_before_the_end(context, stayed, left) or left_loop(context, stayed, left)
-            yield from [found] if found else []
+        if context.waits_for_peers(left[0]) and (found := left_loop(context, stayed, left)):
+            yield found
 
 
 def left_loop(
@@ -38,36 +34,29 @@ def left_loop(
     iteration: int | None = None,
 ) -> Candidate | None:
     """`paths` and `iteration`: where the two were when they diverged, if that is not where they are now."""
-    inside, outside = paths or (context.now(stayed[0]), context.now(left[0]))
+    inside, outside = paths or (context.path_of(stayed[0]), context.path_of(left[0]))
     if not inside:
         return None
-    around = apart(context.program, inside, outside) if outside else held_by(context.program, inside)
-    loops = [g for g in around if g.is_loop]
-    for number, loop in reversed([*enumerate(loops)]):
+    around = context.differing(inside, outside)
+    for loop in reversed([g for g in around if g.is_loop]):
         # A loop over the parts of a model: fewer times round means fewer modules.
         if context.in_forward(loop):
             continue
-        if iteration is None:
-            led = _leads_out_of(context, loop, loops[:number], stayed[0], left[0])
-        else:
-            led = context.anchored_in(loop) or was_in(context, loop, left[0], iteration)
+        led = context.anchored_in(loop) if paths else _leads_out_of(context, loop, stayed[0], left[0])
         ended_by = _ended_by(context, loop, left[0]) if led else None
         over_inputs = _is_over_inputs(context, loop, inside)
+        by_rank = any(each.guard for each in insertions(context.program, loop))
         # What else is put into it on some ranks only is a matter of where it is put in.
-        if ended_by and (ended_by is not loop or over_inputs or not _is_filled_by_rank(context, loop)):
+        if ended_by and (ended_by is not loop or over_inputs or not by_rank):
             at_end = ended_by is loop and loop.kind == "for" and over_inputs
             return _candidate(context, loop, ended_by, stayed, left, iteration, at_end=at_end)
     return None
 
 
-def _leads_out_of(context: Context, loop: Condition, outer: list[Condition], stayed: int, left: int) -> bool:
-    """Whether all that is known agrees with the one having left this loop, and none of the outer ones first."""
-    if not went_round_less(context, loop, stayed, left, context.now(stayed)):
-        return False
-    if _waits_in_branch(context, loop, stayed, left):
-        return False
-    together = outer[-1] if outer and context.anchored_in(loop) else None
-    return together is None or not left_between_rounds(context, together, stayed=stayed, left=left)
+def _leads_out_of(context: Context, loop: Condition, stayed: int, left: int) -> bool:
+    """Whether all that is known agrees with the one having left this loop."""
+    less = made_fewer_trips(context, loop, stayed, left, context.path_of(stayed))
+    return less and not _waits_in_branch(context, loop, stayed, left)
 
 
 def _waits_in_branch(context: Context, loop: Condition, stayed: int, left: int) -> bool:
@@ -75,15 +64,14 @@ def _waits_in_branch(context: Context, loop: Condition, stayed: int, left: int) 
 
     Then whoever passed by that may be in the loop's next round, however many there are in one.
     """
-    inside, outside = context.now(stayed), context.now(left)
-    behind = [*apart(context.program, outside, inside), *passed_by(context.program, outside, inside)]
+    inside, outside = context.path_of(stayed), context.path_of(left)
+    behind = [
+        *context.differing(outside, inside),
+        *context.early_exits(outside, inside),
+    ]
     on_rank = any(g.provenance == "rank" and not g.is_loop for g in behind)
-    around = [g for g in held_by(context.program, inside) if g.is_loop]
-    return on_rank and any(is_in(context.program, outside, g) for g in around[: around.index(loop)])
-
-
-def _is_filled_by_rank(context: Context, loop: Condition) -> bool:
-    return any(f.guard for f in fillings(context.program, loop))
+    around = [g for g in context.around(inside) if g.is_loop]
+    return on_rank and any(context.is_in(outside, g) for g in around[: around.index(loop)])
 
 
 def _is_over_inputs(context: Context, loop: Condition, inside: CallPath) -> bool:
@@ -114,7 +102,7 @@ def _saw_the_end(context: Context, loop: Condition, rank: int) -> bool:
         if event.at == context.timelines.anchor:
             used = number
         elif event.kind == EventKind.DATA and event.place and _is_head(context, loop, event.place):
-            asked, gave = number, event.gave
+            asked, gave = number, bool(event.gave)
     return asked > used >= 0 and not gave
 
 
@@ -142,13 +130,13 @@ def _candidate(
     counts = _iterations_begun(context, loop, (*left, *stayed)) if iteration is None else {}
     where = ended_by.place
     if uneven and guilty == stayed:
-        where = context.here(guilty[0]) or where
+        where = context.place_of(guilty[0]) or where
     elif uneven and not gone:
-        where = _where_it_left(context, loop, left[0]) or where
+        where = _line_after(context, loop, left[0]) or where
     at = locations.short(loop.place)
     return Candidate(
         kind=Kind.LOOP_END if at_end else Kind.LOOP_EXIT,
-        basis=Basis.CALLS,
+        proximity=Proximity.CALLS,
         # What counts the rounds of a loop that is no other's has a state of its own.
         depends_on="data" if ended_by.provenance == "uniform" else "",
         condition=ended_by,
@@ -159,15 +147,15 @@ def _candidate(
         decisive=f"rank {left[0]} left the loop at {at} after fewer rounds" if iteration is None else "",
         evidence=(
             *(context.recorded(r, f"began {n} iterations") for r, n in sorted(counts.items())[:8]),
-            context.stands(left[0]),
-            context.stands(stayed[0]),
+            context.position(left[0]),
+            context.position(stayed[0]),
         ),
     )
 
 
-def _where_it_left(context: Context, loop: Condition, left: int) -> Place | None:
+def _line_after(context: Context, loop: Condition, left: int) -> Place | None:
     """The line that it went on to, if in the loop's own function; while it waits in a helper, the loop says more of why."""
-    here, scope = context.here(left), context.program.scope_of
+    here, scope = context.place_of(left), context.program.scope_of
     return here if here and scope(here.file, here.line) == scope(loop.file, loop.line) else None
 
 

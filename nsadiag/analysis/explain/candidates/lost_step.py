@@ -6,152 +6,94 @@ before the model was called. What tells of it is where the rank came to next, fe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
-from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
+from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.arrivals import Arrival, arrival
-from nsadiag.analysis.relations.call_paths import apart, held_by, is_in, passed_by
-from nsadiag.analysis.relations.timeline import Divergence
-from nsadiag.evidence.records import Evidence, Place, Strength
+from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
+from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import CallPath
 from nsadiag.source.patterns.handlers import only_raise, swallowing
-from nsadiag.source.trip_counts import counts_from_same_start
+
+Ranks = tuple[int, ...]
 
 
 def lost_steps(context: Context) -> Iterator[Candidate]:
-    """Some came to a call that counters alone lead to, after fewer steps than it takes, while the others do a step more.
-
-    Or some left a round before its end, where the source shows no way but an `except` around what the others did next.
-    """
-    if context.anchor is None:
+    """Some came to a call that counters alone lead to, after fewer steps than it takes, while the others do a step more."""
+    found, anchor = context.divergence, context.anchor
+    if found is None or anchor is None:
         return
-    if came := arrival(context.timelines, context.members()):
-        yield from _came_early(context, came, context.anchor)
-    if (found := context.divergence) and not found.own:
-        yield from _cut_short(context, found, context.anchor)
+    sides = (
+        (found.guilty, found.others, found.own, found.theirs),
+        (found.others, found.guilty, found.theirs, found.own),
+    )
+    for early, late, call, other in sides:
+        if call is None or call.kind != EventKind.COLLECTIVE or call.place is None or len(early) > len(late):
+            continue
+        # What they are at instead belongs to the next round.
+        behind = other is not None or all(context.timelines.count(r) > found.iteration + 1 for r in late)
+        if behind and (steps := _steps_between(context, call, found)):
+            yield from _early_arrival(context, early, late, call, steps, anchor)
+            return
 
 
-def _came_early(context: Context, came: Arrival, anchor: Place) -> Iterator[Candidate]:
-    at, usual = came.to.place, came.usual
-    if at is None or (usual and came.since >= usual):
+def _steps_between(context: Context, call: TimelineEvent, found: Divergence) -> tuple[int, int] | None:
+    """Steps between two visits of that line as it always was, and since the last one; None where visits were irregular."""
+    timelines = context.timelines
+    visits = [
+        tuple(n for n in range(found.iteration) if any(t.at == call.at for t in timelines.iteration(rank, n)))
+        for rank in context.members()
+    ]
+    seen = visits[0]
+    if len({*visits}) > 1 or not seen:
+        return None
+    gaps = {b - a for a, b in itertools.pairwise(seen)}
+    gaps = gaps or ({seen[0] + 1} if timelines.are_whole else set())
+    return (gaps.pop(), found.iteration - seen[-1]) if len(gaps) == 1 else None
+
+
+def _early_arrival(
+    context: Context, early: Ranks, late: Ranks, call: TimelineEvent, steps: tuple[int, int], anchor: Place
+) -> Iterator[Candidate]:
+    (usual, since), at = steps, call.place
+    if at is None or since >= usual:
         return
-    way, step = context.way_to(at, came.early[:1]), context.call_paths.to(anchor)
+    way, step = context.path_to(at, early[:1]), context.call_paths.to(anchor)
     loop = _loop_of_both(context, way, step)
-    past = ways_past(context.program, loop, step) if loop else []
-    if loop is None or len(past) != 1 or any(g.differs for g in apart(context.program, way, step)):
+    past = bypasses(context.program, loop, step) if loop else []
+    if loop is None or len(past) != 1 or any(g.differs for g in context.differing(way, step)):
         return
-    if usual or _counters_lead(context, loop, past[0], way, step):
-        before = f", where it had taken {usual} before" if usual else ""
-        did = f"came to {came.to.name} at {locations.short(at)} after {came.since} steps{before}"
-        strength = Strength.STRONG if usual else Strength.WEAK
-        yield _candidate(context, past[0], came.early, came.late, did, strength)
-
-
-def _counters_lead(context: Context, loop: Condition, past: Condition, way: CallPath, step: CallPath) -> bool:
-    """Whether counters alone lead to the path, by the source.
-
-    With nothing before, its peers may have counted less, and a loop that began elsewhere have other numbers.
-    """
-    if not context.call_paths.is_sure(step[-1]) or not counts_from_same_start(loop):
-        return False
-    exits = [g for g in passed_by(context.program, way, step) if (g.file, g.line) != (past.file, past.line)]
-    return not any(g.differs for g in exits) and any(not g.is_loop for g in apart(context.program, way, step))
-
-
-def _cut_short(context: Context, found: Divergence, anchor: Place) -> Iterator[Candidate]:
-    """A rank that went on to the next round, as only an exception can have led it."""
-    theirs = found.theirs
-    if theirs is None or theirs.place is None or not context.call_paths.is_sure(theirs.place):
-        return
-    went_on = context.timelines.count(found.guilty[0]) > found.iteration + 1
-    if not went_on or not context.timelines.always_did(theirs, found):
-        return
-    way = context.call_paths.to(theirs.place)
-    loop = _loop_of_both(context, way, context.call_paths.to(anchor))
-    past = ways_past(context.program, loop, way) if loop else []
-    # Before the step was begun there was another way past all of it.
-    if len(past) == 1 and past[0].kind == "except":
-        did = f"went on to the next round in iteration {found.iteration + 1}, without {theirs.name or 'backward'} at {locations.short(theirs.place)}"
-        yield _candidate(context, past[0], found.guilty, found.others, did, Strength.LIKELY)
-
-
-def lost_before_the_end(context: Context, stayed: tuple[int, ...], left: tuple[int, ...]) -> Candidate | None:
-    """Some went round the training loop to its end as often as the others will, and made fewer steps in it."""
-    loop, ranks = _training_loop_left(context, stayed[0], left[0]), (stayed[0], left[0])
-    if loop is None or context.anchor is None or len(left) > len(stayed) or not context.timelines.are_whole:
-        return None
-    steps = [context.timelines.count(rank) for rank in ranks]
-    given = [_given(context, loop, rank) for rank in ranks]
-    if steps[0] <= steps[1] or any(g.differs for g in context.program.exits_of_loop(loop)):
-        return None
-    # A rank in a round has been given its batch, and may not have begun its step.
-    lost = given[1] - steps[1] > given[0] - steps[0] if all(given) else not loop.differs
-    past = ways_past(context.program, loop, context.call_paths.to(context.anchor)) if lost else []
-    if len(past) != 1:
-        return None
-    more = f", of {given[1]} batches that it was given" if all(given) else ""
-    ended = f"came to the end of the loop at {locations.short(loop.place)} after {steps[1]} steps{more}"
-    did = f"{ended}, while rank {stayed[0]} is in number {steps[0]}"
-    strength = Strength.STRONG if all(given) else Strength.LIKELY
-    return _candidate(context, past[0], left, stayed, did, strength, decisive=f"rank {left[0]} {ended}")
-
-
-def _training_loop_left(context: Context, stayed: int, left: int) -> Condition | None:
-    """The innermost `for` around the training step that the one is in and the other is not."""
-    inside, outside = context.now(stayed), context.now(left)
-    around = apart(context.program, inside, outside) if outside else held_by(context.program, inside)
-    loops = [g for g in around if g.kind == "for" and g.is_loop and context.anchored_in(g)]
-    return loops[-1] if loops else None
-
-
-def _given(context: Context, loop: Condition, rank: int) -> int:
-    """The number of batches that the loop was given, as far as its loader tells."""
-    head = f"{loop.file}:{loop.line}:"
-    events = context.timelines.events.get(rank, ())
-    return sum(t.kind == EventKind.DATA and t.gave and t.at.startswith(head) for t in events)
-
-
-def _loop_of_both(context: Context, way: CallPath, step: CallPath) -> Condition | None:
-    """The innermost loop around the step that the other path is in as well."""
-    loops = [g for g in held_by(context.program, step) if g.is_loop and is_in(context.program, way, g)]
-    return loops[-1] if loops else None
-
-
-def _candidate(
-    context: Context,
-    past: Condition,
-    early: tuple[int, ...],
-    late: tuple[int, ...],
-    did: str,
-    strength: Strength,
-    decisive: str = "",
-) -> Candidate:
-    """`past`: the one way in the source past the step."""
-    at = locations.short(past.place)
-    return Candidate(
+    did = (
+        f"came to {call.name} at {locations.short(at)} after {since} steps, where it had taken {usual} before"
+    )
+    yield Candidate(
         kind=Kind.LOST_STEP,
-        basis=Basis.STEPS,
-        condition=past,
+        proximity=Proximity.STEPS,
+        condition=past[0],
         guilty=early,
         blocked=late,
-        where=past.place,
-        strength=strength,
-        decisive=decisive,
-        because=f"{did}: it left a round of the loop without its step, and the one way past that in the source is `{shown(past)}` ({at})",
+        where=past[0].place,
+        because=f"{did}: it left a round of the loop without its step, and the one way past that in the source is `{shown(past[0])}` ({locations.short(past[0].place)})",
         evidence=(
             context.recorded(early[0], did),
-            context.stands(early[0]),
-            context.stands(late[0]),
-            *_raising(context, past),
+            context.position(early[0]),
+            context.position(late[0]),
+            *_raising(context, past[0]),
         ),
     )
 
 
-def ways_past(program: Program, loop: Condition, step: CallPath) -> list[Condition]:
+def _loop_of_both(context: Context, way: CallPath, step: CallPath) -> Condition | None:
+    """The innermost loop around the step that the other path is in as well."""
+    loops = [g for g in context.around(step) if g.is_loop and context.is_in(way, g)]
+    return loops[-1] if loops else None
+
+
+def bypasses(program: Program, loop: Condition, step: CallPath) -> list[Condition]:
     """Conditions that let a round of the loop go by without coming to the end of that path, and can differ between ranks."""
     found: dict[tuple[str, int], Condition] = {}
     inside = False
@@ -179,7 +121,7 @@ def _stays(leaves: str, own: bool) -> bool:
 
 def _raising(context: Context, guard: Condition) -> tuple[Evidence, ...]:
     """The line that raises what is caught there, if there is but one in the files in which the ranks stand."""
-    files = {place.file for rank in context.members() for place in context.now(rank)}
+    files = {place.file for rank in context.members() for place in context.path_of(rank)}
     found = only_raise(context.program, files, guard.test) if guard.kind == "except" else None
     if found is None:
         return ()

@@ -46,9 +46,8 @@ class Parameter:
 class Facts:
     """The input of one step."""
 
-    loss: (
-        float | None
-    )  # mean over ranks of the sum over micro-batches; None where there is none, or it is no number
+    # mean over ranks of the sum over micro-batches; None where there is none, or it is no number
+    loss: float | None
     diverged: bool  # a loss is no number
     backwards: int
     precisions: frozenset[str]

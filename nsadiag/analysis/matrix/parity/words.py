@@ -9,7 +9,7 @@ from statistics import median
 
 from nsadiag.analysis.matrix.parity.compare import Comparison
 from nsadiag.analysis.matrix.parity.difference import Difference
-from nsadiag.evidence.spans import shortened
+from nsadiag.evidence.spans import shortened, spelled
 
 ALIKE = 0.02  # factors this close to each other are one factor
 NUMBERED = re.compile(r"^((?:[^.]+\.)*?[^.\d][^.]*)\.(\d+)\.(.+)$")
@@ -101,18 +101,8 @@ def _ranges(groups: list[str]) -> str:
             numbers[group] = []
     told = []
     for stem, members in numbers.items():
-        told += [f"{stem}.{run}" for run in _runs(sorted(members))] if members else [stem]
+        told += [f"{stem}.{run}" for run in spelled(members).split(",")] if members else [stem]
     return shortened(told)
-
-
-def _runs(numbers: list[int]) -> list[str]:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
 def fix_of(found: Comparison, factors: str) -> str:

@@ -19,9 +19,8 @@ class Design:
 
     sizes: tuple[str, ...]  # with at least two values
     centres: Mapping[str, float]  # of the logarithms, so that columns are comparable
-    kinds: tuple[
-        tuple[str, str], ...
-    ]  # factor and label, one column each; the first label of a factor has none
+    # factor and label, one column each; the first label of a factor has none
+    kinds: tuple[tuple[str, str], ...]
     known: Mapping[str, frozenset[str]]
     fixed: Mapping[str, float]  # sizes with one value only
     beside: bool

@@ -74,7 +74,7 @@ def _is_recent(case: Case, one: Disagreement) -> bool:
 
 def _finding(case: Case, one: Disagreement) -> Draft:
     found = call_outliers(case, one)
-    guilty, why = found.ranks, found.basis
+    guilty, why = found.ranks, found.criterion
     clear = len(guilty) < len(one.asked)
     blocked = tuple(sorted(set(one.asked) - set(guilty)))
     first = one.asked[guilty[0]]

@@ -169,7 +169,7 @@ def _finding(case: Case, one: Disagreement) -> Draft:
     threads = {rank: len(own) for rank, own in used.items() if rank in one.asked}
     several = bool(threads) and min(threads.values()) > 1
     found = call_outliers(case, one)
-    guilty, why = found.ranks, str(found.basis)
+    guilty, why = found.ranks, str(found.criterion)
     if several:
         guilty = tuple(sorted(one.asked))
     clear = len(guilty) < len(one.asked) or several

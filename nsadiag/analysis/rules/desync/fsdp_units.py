@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -99,7 +99,7 @@ def _gathered(case: Case, rank: int) -> Iterator[Gathered]:
 
 
 def _apart(case: Case, by: dict[int, Gathered]) -> DifferingUnits:
-    odd = odd_values({rank: one.unit for rank, one in by.items()})
+    odd = outlier_ranks({rank: one.unit for rank, one in by.items()})
     return DifferingUnits(by=by, odd=odd, place=_condition(case, by))
 
 

@@ -8,7 +8,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.facts.groups import shown
-from nsadiag.analysis.outliers import Basis
+from nsadiag.analysis.outliers import Criterion
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.messages.pairing import Pending, Short, left_short, misfits, pending_of
 from nsadiag.analysis.relations.messages.unsent import shortfalls
@@ -23,7 +23,7 @@ from nsadiag.source import loops
 
 FIX = "Let every send meet its receive: one side sends first and the other receives first (or both in one batch_isend_irecv), with the same peer, tag, size and number of messages."
 # The mutual wait is certain, the rank at fault is not.
-GUESSES = (Basis.STAYING, Basis.UNDECIDED)
+GUESSES = (Criterion.STAYING, Criterion.UNDECIDED)
 
 
 def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
@@ -48,15 +48,15 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
     stands = case.thread_states
     first = waiting.get(guilty[0])
     here = first.place if first else stands[guilty[0]].place if guilty[0] in stands else None
-    short = left_short(case, guilty[0]) if found.basis == Basis.UNUSUAL_COUNT else None
+    short = left_short(case, guilty[0]) if found.criterion == Criterion.UNUSUAL_COUNT else None
     if short and short.place:
         here = _left(case, short.place)
     said = "; ".join(f"rank {rank} {p.said}" for rank, p in sorted(waiting.items())[:5])
     return Draft(
         strength=Strength.STRONG
-        if found.basis not in GUESSES and (blocked or len(waiting) == len(cycle))
+        if found.criterion not in GUESSES and (blocked or len(waiting) == len(cycle))
         else Strength.LIKELY,
-        summary=f"Ranks {shown(cycle)} wait for each other: {said}. Rank {shown(guilty)}: {found.basis}.",
+        summary=f"Ranks {shown(cycle)} wait for each other: {said}. Rank {shown(guilty)}: {found.criterion}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(

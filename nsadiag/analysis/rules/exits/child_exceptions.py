@@ -32,9 +32,8 @@ def child_exceptions(rank: RankEvidence) -> list[ChildException]:
     found = []
     for raised in read_log(rank.stderr_tail).raised:
         told = OF_CHILD.match(lines[raised.line - 2]) if raised.line > 1 else None
-        exception = Cause(type=raised.type, message=raised.message, frames=raised.frames)
-        if told and raised.type not in OF_THE_END and not follows_a_peer(exception):
-            found.append(ChildException(name=told["name"], exception=exception))
+        if told and raised.exception.type not in OF_THE_END and not follows_a_peer(raised.exception):
+            found.append(ChildException(name=told["name"], exception=raised.exception))
     return found
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from nsadiag.analysis.ingest.dumps.pool import readers
 from nsadiag.analysis.ingest.run_directory import each_rank, read_ends
 from nsadiag.analysis.records import Chosen
-from nsadiag.analysis.scale.digests.alike import newest
+from nsadiag.analysis.scale.digests.equivalence import newest
 from nsadiag.analysis.scale.digests.make import digest_of, kept, together
+from nsadiag.analysis.scale.digests.representatives import FEW_RANKS, representatives
 from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Ranks, unpacked
-from nsadiag.analysis.scale.digests.wanted import FEW_RANKS, wanted
 from nsadiag.evidence.documents.files import read_evidence
 from nsadiag.evidence.documents.types import read_value
 from nsadiag.evidence.documents.watch import End, RankMotion, Watch
@@ -30,25 +30,25 @@ def chosen_in(run: RunDir) -> Chosen:
     on_disk = tuple(directory.rank for directory in run.ranks())
     digests, gaps = _read(run)
     try:
-        everyone = newest(digests)
-        known = {*on_disk, *everyone.ranks}
+        job = newest(digests)
+        known = {*on_disk, *job.ranks}
         if len(known) <= FEW_RANKS:
-            return Chosen(ranks=on_disk, world_size=everyone.world_size, gaps=tuple(gaps))
-        without = sorted(set(on_disk) - {*everyone.ranks})
-        everyone = newest([*digests, *_made(run, without)])
-        ranks = wanted(everyone)
+            return Chosen(ranks=on_disk, world_size=job.world_size, gaps=tuple(gaps))
+        without = sorted(set(on_disk) - {*job.ranks})
+        job = newest([*digests, *_made(run, without)])
+        ranks = representatives(job)
     except DigestRefused as refused:
         return Chosen(ranks=on_disk, gaps=(*gaps, f"the nodes' digests do not fit together: {refused}"))
     missed = sorted(set(ranks) - set(on_disk))
     if missed:
         gaps.append(f"of rank {spans(missed)} there is its node's digest alone")
-    return Chosen(ranks=ranks, kinds=everyone.kinds, world_size=everyone.world_size, gaps=tuple(gaps))
+    return Chosen(ranks=ranks, kinds=job.kinds, world_size=job.world_size, gaps=tuple(gaps))
 
 
-def wanted_in(run: RunDir) -> Ranks:
+def representatives_in(run: RunDir) -> Ranks:
     """By the digests that lie there, whose evidence is worth having; never raises on what is in them."""
     try:
-        return wanted(newest(_read(run)[0]))
+        return representatives(newest(_read(run)[0]))
     except DigestRefused:
         return ()
 

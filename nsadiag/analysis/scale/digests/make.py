@@ -12,7 +12,7 @@ from nsadiag.analysis.ingest.run_directory import each_rank, read_ends
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.scale.digests.calls import Issued
 from nsadiag.analysis.scale.digests.counters import counters_of
-from nsadiag.analysis.scale.digests.shape import Digest, Shown, packed
+from nsadiag.analysis.scale.digests.shape import Digest, SharedValue, packed
 from nsadiag.analysis.scale.digests.traits import traits_of
 from nsadiag.evidence.documents.values import rows_of
 from nsadiag.evidence.documents.watch import RankMotion
@@ -87,9 +87,9 @@ def together(parts: Sequence[Digest]) -> Digest:
     )
 
 
-def _distinct(values: Mapping[int, Any]) -> tuple[Shown, ...]:
+def _distinct(values: Mapping[int, Any]) -> tuple[SharedValue, ...]:
     """Each value once."""
     found: dict[str, tuple[Any, list[int]]] = {}
     for rank, value in values.items():
         found.setdefault(json.dumps(value, sort_keys=True, default=str), (value, []))[1].append(rank)
-    return tuple(Shown(value=value, ranks=tuple(ranks)) for value, ranks in found.values())
+    return tuple(SharedValue(value=value, ranks=tuple(ranks)) for value, ranks in found.values())

@@ -26,7 +26,7 @@ class DigestRefused(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class SharedValue:
     """One value, and the ranks of the node that show it."""
 
     value: Any
@@ -50,8 +50,9 @@ class Digest:
     world_size: int
     ranks: Ranks
     groups: dict[str, Members]  # by the key that `calls` use
-    calls: tuple[Shown, ...]  # rows of digests.calls: what was asked for in each group, and what is not over
-    traits: dict[str, tuple[Shown, ...]]  # digests.traits
+    # rows of digests.calls: what was asked for in each group, and what is not over
+    calls: tuple[SharedValue, ...]
+    traits: dict[str, tuple[SharedValue, ...]]  # digests.traits
     counters: dict[str, tuple[float | None, ...]]  # digests.counters; each column in the order of `ranks`
 
 
@@ -79,7 +80,7 @@ def unpacked(data: bytes) -> Digest:
         raise DigestRefused(f"no digest of a node ({type(error).__name__}: {error})"[:200]) from None
 
 
-def _shown(values: tuple[Shown, ...]) -> list[dict[str, object]]:
+def _shown(values: tuple[SharedValue, ...]) -> list[dict[str, object]]:
     return [{"value": shown.value, "ranks": spelled(shown.ranks)} for shown in values]
 
 
@@ -112,8 +113,8 @@ def _digest(body: Any) -> Digest:
     )
 
 
-def _values(rows: list[Any], own: set[int]) -> tuple[Shown, ...]:
-    values = tuple(Shown(value=row["value"], ranks=ranks_in(row["ranks"])) for row in rows)
+def _values(rows: list[Any], own: set[int]) -> tuple[SharedValue, ...]:
+    values = tuple(SharedValue(value=row["value"], ranks=ranks_in(row["ranks"])) for row in rows)
     seen = [rank for shown in values for rank in shown.ranks]
     if len(seen) != len(set(seen)) or not own.issuperset(seen):
         raise ValueError("values of ranks that are not the node's, or two of one")

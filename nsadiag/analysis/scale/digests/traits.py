@@ -132,7 +132,7 @@ SUMMED: dict[str, Trait] = {
     **{name: _field(name) for name in FIELDS if name not in VARYING},
     **{name: _field(name) for name in VARYING},
 }
-# The first tell most: where very many ranks all differ in one of the last, it is left out (digests.alike).
+# The first tell most: where very many ranks all differ in one of the last, it is left out (digests.equivalence).
 TRAITS = (*SHOWN, "calls", *SUMMED)
 
 

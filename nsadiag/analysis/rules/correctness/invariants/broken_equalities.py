@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, SMALL, reduces_gradients, source, steps_of
 from nsadiag.analysis.relations.invariants.tensors import (
@@ -72,7 +72,7 @@ def _diverged(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
     yield Draft(
         strength=Strength.STRONG,
         summary=f"{first.parameter}{more} was equal on all ranks until step {first.until}, and differs from step {first.since} on: {says}.",
-        guilty_ranks=odd or odd_values({rank: v.exact for rank, v in first.values.items()}),
+        guilty_ranks=odd or outlier_ranks({rank: v.exact for rank, v in first.values.items()}),
         where=Where(parameter=first.parameter, step=first.until, phase="optimizer").at(place),
         evidence={
             first.says: source(case),
@@ -131,7 +131,7 @@ def _operation(
     used = next((look.used.get(found.key) for look in looks if look.step == found.until), None)
     if used and not equal(used):
         operation = _last_reduction(before.ranks) or stepped
-        odd = odd_values({rank: v.exact for rank, v in used.items()})
+        odd = outlier_ranks({rank: v.exact for rank, v in used.items()})
         alone = 0 < len(odd) < len(used) / 2
         return (
             f"its gradient, as the optimizer used it, was another one on rank {case.cell.names(odd)} than on all others, which agree to the last bit"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, Step, reduces_gradients, source, steps_of
 from nsadiag.analysis.relations.invariants.tensors import equal
@@ -32,7 +32,7 @@ def _other_operations(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
         for calls in zip(*each.values(), strict=True):
             asked = {rank: call.reduces for rank, call in zip(each, calls, strict=True)}
             if len(set(asked.values())) > 1:
-                odd = odd_values(asked)
+                odd = outlier_ranks(asked)
                 call = calls[list(each).index(odd[0])]
                 shown = ", ".join(f"rank {rank}: {what}" for rank, what in list(asked.items())[:8])
                 yield Draft(

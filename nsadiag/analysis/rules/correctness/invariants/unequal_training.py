@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.losses import averages_gradients
 from nsadiag.analysis.relations.invariants.operations import source, steps_of
@@ -51,7 +51,7 @@ def _frozen_on_some(case: Case) -> Iterator[Draft]:
         yield Draft(
             strength=Strength.STRONG,
             summary=f"{name}{more} is trained on rank {case.cell.names(trained)} and frozen on rank {case.cell.names(others)}, although all ranks begin with one model and average gradients.",
-            guilty_ranks=odd_values(frozen[name]),
+            guilty_ranks=outlier_ranks(frozen[name]),
             where=Where(parameter=name, step=step.number, phase="optimizer").at(
                 frozen_on_one_rank(case.cell.code)
                 or only_call(case.cell.code, stepped.name)

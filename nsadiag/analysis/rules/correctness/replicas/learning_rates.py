@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.rule import Claims
 from nsadiag.evidence.records import Place
@@ -55,7 +55,7 @@ def differing_rates(cell: CellEvidence) -> DifferingRates | None:
             return DifferingRates(
                 step=min(step for step, _ in by_rank.values()),
                 rates=rates,
-                odd=odd_values(rates),
+                odd=outlier_ranks(rates),
                 place=scheduler_step(cell.code),
             )
     return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.relations.invariants.operations import steps_of
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place
@@ -25,7 +25,7 @@ class DifferingSetting:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        return odd_values(self.values)
+        return outlier_ranks(self.values)
 
     @property
     def says(self) -> str:

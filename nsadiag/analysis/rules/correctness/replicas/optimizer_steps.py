@@ -11,7 +11,6 @@ from nsadiag.analysis.explain.candidate import shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.relations.call_paths import apart, passed_by
 from nsadiag.analysis.relations.timeline import TimelineEvent
 from nsadiag.analysis.rules.rule import Claims
 from nsadiag.evidence.records import Place
@@ -137,7 +136,10 @@ def _guard(context: Context, backward: TimelineEvent) -> Condition | None:
     found: dict[tuple[str, int], Condition] = {}
     for (file, _), call in context.program.dataflow.calls.get("step", ()):
         way = context.call_paths.to(locations.place(file, call.lineno, None))
-        for guard in [*apart(context.program, way, behind), *passed_by(context.program, way, behind)]:
+        for guard in [
+            *context.differing(way, behind),
+            *context.early_exits(way, behind),
+        ]:
             if guard.provenance != "uniform" and not guard.is_loop:
                 found[guard.file, guard.line] = guard
     return next(iter(found.values())) if len(found) == 1 else None

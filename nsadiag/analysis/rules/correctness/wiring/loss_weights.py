@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.losses import averages_gradients, backwards_of, weights_of
 from nsadiag.analysis.relations.invariants.operations import reduces_gradients, source, steps_of
@@ -58,7 +58,7 @@ def _unequal(case: Case) -> Iterator[Draft]:
 
 
 def _other_factor(case: Case, factors: dict[int, float], backward: Operation, step: int) -> Draft:
-    odd = odd_values(factors)
+    odd = outlier_ranks(factors)
     odd = tuple(rank for rank in odd if factors[rank] != 1) or odd
     shown = ", ".join(f"rank {rank}: {factor:g}" for rank, factor in list(factors.items())[:8])
     return _draft(

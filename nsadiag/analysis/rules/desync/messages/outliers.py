@@ -11,7 +11,7 @@ import pandas as pd
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.outliers import Basis, Criterion, Outliers, minority, outliers, which
+from nsadiag.analysis.outliers import Criterion, CriterionTest, Outliers, minority, outliers, which
 from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, counts_of, left_short
 from nsadiag.evidence.records import Place
 
@@ -111,19 +111,19 @@ def _with_rare_tag(e: Exchange) -> tuple[int, ...]:
     return odd if set(odd) <= set(e) else ()
 
 
-MESSAGES: tuple[Criterion[Exchange], ...] = (
-    (Basis.ALIKE, _alike_by_one_way),
-    (Basis.UNUSUAL_COUNT, _with_unusual_count),
-    (Basis.UNUSUAL_ORDER, _out_of_order),
-    (Basis.TAG_JUMP, _with_a_jump),
-    (Basis.ALIKE, _alike),
-    (Basis.GONE_ON, _gone_on),
-    (Basis.ELSEWHERE, _elsewhere),
-    (Basis.UNMATCHED, _unmatched),
-    (Basis.ABSENT_PEER, _with_absent_peer),
-    (Basis.ALL_SENDING, _all_sending),
-    (Basis.STAYING, _staying),
-    (Basis.RARE_TAG, _with_rare_tag),
+MESSAGES: tuple[CriterionTest[Exchange], ...] = (
+    (Criterion.ALIKE, _alike_by_one_way),
+    (Criterion.UNUSUAL_COUNT, _with_unusual_count),
+    (Criterion.UNUSUAL_ORDER, _out_of_order),
+    (Criterion.TAG_JUMP, _with_a_jump),
+    (Criterion.ALIKE, _alike),
+    (Criterion.GONE_ON, _gone_on),
+    (Criterion.ELSEWHERE, _elsewhere),
+    (Criterion.UNMATCHED, _unmatched),
+    (Criterion.ABSENT_PEER, _with_absent_peer),
+    (Criterion.ALL_SENDING, _all_sending),
+    (Criterion.STAYING, _staying),
+    (Criterion.RARE_TAG, _with_rare_tag),
 )
 
 

@@ -1,4 +1,4 @@
-"""Collectives as meetings of ranks: arrival times, and the time that each rank waited for the last one."""
+"""Collectives in which ranks wait for each other: when each issued one, and the time that it waited for the last rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import Event, Recording
 
 WAIT = ".wait"
-NO_MEETING = re.compile(r"^(?:to|from|key)=")  # sends, receives and the store
+NOT_COLLECTIVE = re.compile(r"^(?:to|from|key)=")  # sends, receives and the store
 
 
 SLACK_S = 0.002  # by which a rank may seem to leave before the last has come: clocks, threads
@@ -19,15 +19,15 @@ AT_LEAST_S = 1e-3  # shorter is no wait
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stay:
+class Participation:
     """One rank in one collective. Times in seconds; `left_s` is None while it is in it."""
 
     rank: int
     group: str
     call: int
     op: str
-    came_s: float  # when it issued the collective: from here on, nobody waits for this rank
-    stood_s: float  # when it began to wait for it
+    issued_s: float  # when it issued the collective: from here on, nobody waits for this rank
+    blocked_s: float  # when it began to wait for it
     left_s: float | None
     place: str
 
@@ -48,9 +48,9 @@ class Wait:
     what: str
 
 
-def stays_of(
+def participations_of(
     rank: int, recording: Recording, seconds: Callable[[int], float], label: Callable[[int, str], str]
-) -> list[Stay]:
+) -> list[Participation]:
     """The rank's, by when they were over. `seconds` of a time of its clock; `label(rank, name)` is the group's.
 
     A wait whose call the ring has lost is none: nobody knows what it waits for.
@@ -59,19 +59,19 @@ def stays_of(
     mine = recording.decode(events[events["kind"] == Kind.COLLECTIVE])
     came: dict[tuple[str, int], Event] = {}
     found = []
-    for begun, ended in _paired(event for event in mine if not NO_MEETING.match(event.detail)):
+    for begun, ended in _paired(event for event in mine if not NOT_COLLECTIVE.match(event.detail)):
         if not begun.name.endswith(WAIT):
             came[begun.group, begun.a] = begun
         call = came.get((begun.group, begun.a))
         if call is not None:
             found.append(
-                Stay(
+                Participation(
                     rank=rank,
                     group=label(rank, begun.group),
                     call=begun.a,
                     op=call.name,
-                    came_s=seconds(call.t_ns),
-                    stood_s=seconds(begun.t_ns),
+                    issued_s=seconds(call.t_ns),
+                    blocked_s=seconds(begun.t_ns),
                     left_s=None if ended is None else seconds(ended.t_ns),
                     place=begun.site,
                 )
@@ -91,23 +91,23 @@ def _paired(events: Iterable[Event]) -> Iterator[tuple[Event, Event | None]]:
     yield from ((begun, None) for begun in open_.values())
 
 
-def waits_in(stays: Iterable[Stay]) -> Iterator[Wait]:
+def waits_in(participations: Iterable[Participation]) -> Iterator[Wait]:
     """By collective. A rank that left before the last had come, as the source of a broadcast, waited for none of those."""
-    met: dict[tuple[str, int], list[Stay]] = defaultdict(list)
-    for stay in stays:
-        met[stay.key].append(stay)
+    met: dict[tuple[str, int], list[Participation]] = defaultdict(list)
+    for each in participations:
+        met[each.key].append(each)
     for together in met.values():
-        came = {stay.rank: stay.came_s for stay in together}
+        came = {each.rank: each.issued_s for each in together}
         if len(came) < 2:
             continue
         waited: dict[int, list[tuple[float, int, float]]] = defaultdict(list)
-        for stay in together:
-            if stay.left_s is None:
+        for each in together:
+            if each.left_s is None:
                 continue  # what is not over is for the wait-for graph
-            before = {r: t for r, t in came.items() if t <= stay.left_s + SLACK_S}
+            before = {r: t for r, t in came.items() if t <= each.left_s + SLACK_S}
             last = max(before, key=before.__getitem__)
-            if last != stay.rank and before[last] - stay.stood_s > AT_LEAST_S:
-                waited[last].append((before[last] - stay.stood_s, stay.rank, before[last]))
+            if last != each.rank and before[last] - each.blocked_s > AT_LEAST_S:
+                waited[last].append((before[last] - each.blocked_s, each.rank, before[last]))
         for rank, rows in waited.items():
             longest_s, _, at_s = max(rows)
             who = tuple(sorted({each for _, each, _ in rows}))
@@ -117,6 +117,6 @@ def waits_in(stays: Iterable[Stay]) -> Iterator[Wait]:
             )
 
 
-def stood_longest_s(stays: Iterable[Stay]) -> float:
+def longest_blocked_s(participations: Iterable[Participation]) -> float:
     """The longest that any rank stood in a collective that came to its end, whoever it was waiting for."""
-    return max((s.left_s - s.stood_s for s in stays if s.left_s is not None), default=0.0)
+    return max((s.left_s - s.blocked_s for s in participations if s.left_s is not None), default=0.0)

@@ -8,94 +8,94 @@ from dataclasses import dataclass
 from nsadiag.analysis.ingest.dumps.columns import process_group_of
 from nsadiag.analysis.ingest.dumps.plain import seq_of
 from nsadiag.analysis.ingest.dumps.pool import DumpFile, Refused, Wanted, read_closely
-from nsadiag.analysis.scale.dumps.crowd import Crowd, Meeting
+from nsadiag.analysis.scale.dumps.dump_set import DumpSet, PendingCollective
 from nsadiag.evidence.recorder import Dump, Entry, GroupConfig
 
 # Below this many ranks all of them are looked at.
 FEW_RANKS = 16
 SHOWN_OF_EACH = 8
-MOST_MEETINGS = 4
+MOST_PENDING = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class CloseUp:
+class Details:
     """Dumps cut down to what matters, by rank; each entry has its number in the file as `index`."""
 
-    meetings: tuple[Meeting, ...]
+    all_pending: tuple[PendingCollective, ...]
     documents: dict[int, Dump]
-    behind: tuple[Meeting, ...] = ()  # in which some ranks have not completed what others have
+    behind: tuple[PendingCollective, ...] = ()  # in which some ranks have not completed what others have
 
 
-def close_up(crowd: Crowd, pool: ProcessPoolExecutor) -> CloseUp:
+def details_of(dumps: DumpSet, pool: ProcessPoolExecutor) -> Details:
     """Reads again, and whole, what a person would open."""
-    meetings, late = that_matter(crowd), behind(crowd)
-    elsewhere = [m for m, _ in crowd.missing_elsewhere(meetings[0])][:MOST_MEETINGS] if meetings else []
-    seen = tuple({m.group.key: m for m in (*elsewhere, *late, *meetings)}.values())
-    ranks = _to_show(crowd, seen)
-    wanted = [_wanted(crowd, rank, seen) for rank in ranks]
+    all_pending, late = that_matter(dumps), behind(dumps)
+    elsewhere = [m for m, _ in dumps.missing_elsewhere(all_pending[0])][:MOST_PENDING] if all_pending else []
+    seen = tuple({m.group.key: m for m in (*elsewhere, *late, *all_pending)}.values())
+    ranks = _to_show(dumps, seen)
+    wanted = [_wanted(dumps, rank, seen) for rank in ranks]
     documents = {}
     for rank, document in zip(ranks, read_closely(pool, wanted), strict=True):
         if not isinstance(document, Refused):
-            documents[rank] = _cut_down(crowd, rank, document, seen, set(ranks))
-    return CloseUp(meetings=meetings, documents=documents, behind=late)
+            documents[rank] = _cut_down(dumps, rank, document, seen, set(ranks))
+    return Details(all_pending=all_pending, documents=documents, behind=late)
 
 
-def behind(crowd: Crowd) -> tuple[Meeting, ...]:
+def behind(dumps: DumpSet) -> tuple[PendingCollective, ...]:
     """As few of those on the completion frontier as name every rank that is behind."""
-    chosen: list[Meeting] = []
+    chosen: list[PendingCollective] = []
     named: set[int] = set()
-    for meeting in sorted(crowd.behind, key=lambda m: (-len(m.waiting), m.group.key)):
-        if not named >= {*meeting.waiting} and len(chosen) < MOST_MEETINGS:
-            chosen.append(meeting)
-            named |= {*meeting.waiting}
+    for pending in sorted(dumps.behind, key=lambda m: (-len(m.waiting), m.group.key)):
+        if not named >= {*pending.waiting} and len(chosen) < MOST_PENDING:
+            chosen.append(pending)
+            named |= {*pending.waiting}
     return tuple(chosen)
 
 
-def that_matter(crowd: Crowd) -> tuple[Meeting, ...]:
+def that_matter(dumps: DumpSet) -> tuple[PendingCollective, ...]:
     """The root, and where those it waits for are held up themselves: else its followers would be blamed."""
-    chosen: list[Meeting] = []
-    todo = list(crowd.meetings[:1])
-    while todo and len(chosen) < MOST_MEETINGS:
-        meeting = todo.pop(0)
-        chosen.append(meeting)
-        held_up = crowd.held_up_elsewhere(meeting)
-        if held_up and held_up >= {*meeting.deviating}:
-            follows = (m for m in crowd.meetings if m not in chosen and m not in todo)
-            todo += [m for m in follows if held_up & {*m.waiting} and (m.missing or m.odd)]
+    chosen: list[PendingCollective] = []
+    todo = list(dumps.all_pending[:1])
+    while todo and len(chosen) < MOST_PENDING:
+        pending = todo.pop(0)
+        chosen.append(pending)
+        held_up = dumps.held_up_elsewhere(pending)
+        if held_up and held_up >= {*pending.deviating}:
+            follows = (m for m in dumps.all_pending if m not in chosen and m not in todo)
+            todo += [m for m in follows if held_up & {*m.waiting} and (m.missing or m.outliers)]
     return tuple(chosen)
 
 
-def _to_show(crowd: Crowd, meetings: tuple[Meeting, ...]) -> tuple[int, ...]:
-    if len(crowd.ranks) <= FEW_RANKS:
-        return tuple(crowd.ranks)
-    parts = [part for m in meetings for part in (m.deviating, m.conforming, m.completed)] or [
-        tuple(crowd.ranks)
+def _to_show(dumps: DumpSet, all_pending: tuple[PendingCollective, ...]) -> tuple[int, ...]:
+    if len(dumps.ranks) <= FEW_RANKS:
+        return tuple(dumps.ranks)
+    parts = [part for m in all_pending for part in (m.deviating, m.conforming, m.completed)] or [
+        tuple(dumps.ranks)
     ]
     return tuple(sorted({rank for part in parts for rank in part[:SHOWN_OF_EACH]}))
 
 
-def _wanted(crowd: Crowd, rank: int, meetings: tuple[Meeting, ...]) -> Wanted:
-    columns = crowd.ranks[rank]
-    first = {m.group.key: m.seq for m in meetings}
+def _wanted(dumps: DumpSet, rank: int, all_pending: tuple[PendingCollective, ...]) -> Wanted:
+    columns = dumps.ranks[rank]
+    first = {m.group.key: m.seq for m in all_pending}
     return Wanted(
         file=DumpFile(path=columns.file, rank=rank),
         groups=tuple(
             (*c.process_group, first.get(c.group.key, c.last))
             for c in columns.groups
-            if c.group.key in first or not meetings
+            if c.group.key in first or not all_pending
         ),
     )
 
 
 def _cut_down(
-    crowd: Crowd, rank: int, document: Dump, meetings: tuple[Meeting, ...], shown: set[int]
+    dumps: DumpSet, rank: int, document: Dump, all_pending: tuple[PendingCollective, ...], shown: set[int]
 ) -> Dump:
     """Groups that share a name get one of their own, and have the members that are shown or left no dump."""
-    names = _names(meetings)
-    columns = {c.process_group: c for c in crowd.ranks[rank].groups}
+    names = _names(all_pending)
+    columns = {c.process_group: c for c in dumps.ranks[rank].groups}
     config, entries = dict[str, GroupConfig](), list[Entry]()
     for column in columns.values():
-        members = [r for r in column.group.members if r in shown or r not in crowd.ranks]
+        members = [r for r in column.group.members if r in shown or r not in dumps.ranks]
         name = names.get(column.group.key, column.group.name)
         config[column.process_group[0]] = {
             "name": column.process_group[0],
@@ -110,10 +110,10 @@ def _cut_down(
         elif entry.get("is_p2p"):
             entries.append(entry)
     # A rank that never issued anything in a group is a member of it all the same.
-    for meeting in meetings:
-        if rank in meeting.missing and not any(c.group == meeting.group for c in columns.values()):
-            members = [r for r in meeting.group.members if r in shown or r not in crowd.ranks]
-            name = names[meeting.group.key]
+    for pending in all_pending:
+        if rank in pending.missing and not any(c.group == pending.group for c in columns.values()):
+            members = [r for r in pending.group.members if r in shown or r not in dumps.ranks]
+            name = names[pending.group.key]
             config[name] = {"name": name, "desc": name, "ranks": str(members)}
     return {**document, "pg_config": config, "entries": [_as_of_today(e) for e in entries]}
 
@@ -128,13 +128,13 @@ def _as_of_today(entry: Entry) -> Entry:
     }
 
 
-def _names(meetings: tuple[Meeting, ...]) -> dict[str, str]:
-    names = [m.group.name for m in meetings]
+def _names(all_pending: tuple[PendingCollective, ...]) -> dict[str, str]:
+    names = [m.group.name for m in all_pending]
     return {
         m.group.key: m.group.name
         if names.count(m.group.name) == 1
         else f"{m.group.name} of {_span(m.group.members)}"
-        for m in meetings
+        for m in all_pending
     }
 
 

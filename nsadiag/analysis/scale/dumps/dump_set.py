@@ -11,7 +11,7 @@ from nsadiag.analysis.outliers import MAJORITY, NOVEL, Behaviour, outliers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
+class PendingCollective:
     """The first collective of a group that some rank is stuck in, and how each rank of the group stands to it."""
 
     group: Group
@@ -20,7 +20,7 @@ class Meeting:
     started: tuple[int, ...]  # of those, the ones whose GPU has begun it
     completed: tuple[int, ...]  # issued it, and it is over
     missing: tuple[int, ...]  # have a dump, and never issued it
-    odd: tuple[int, ...]  # issued something else under its number than most
+    outliers: tuple[int, ...]  # issued something else under its number than most
     unseen: tuple[int, ...]  # left no dump
 
     @property
@@ -31,7 +31,7 @@ class Meeting:
     @property
     def deviating(self) -> tuple[int, ...]:
         """The ranks that the others wait for."""
-        return tuple(sorted({*self.missing, *self.odd})) or self.late
+        return tuple(sorted({*self.missing, *self.outliers})) or self.late
 
     @property
     def conforming(self) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crowd:
+class DumpSet:
     """Every dump there is."""
 
     ranks: dict[int, RankColumns]
@@ -66,24 +66,24 @@ class Crowd:
         return tuple(r for r in range(self.world_size) if r not in self.ranks)
 
     @cached_property
-    def meetings(self) -> tuple[Meeting, ...]:
+    def all_pending(self) -> tuple[PendingCollective, ...]:
         """One for each group in which anyone waits, the one that explains most first."""
-        found = [m for group, columns in self.groups.items() if (m := self._meeting(group, columns))]
+        found = [m for group, columns in self.groups.items() if (m := self._pending_in(group, columns))]
         return tuple(sorted(found, key=self._order))
 
-    def _order(self, meeting: Meeting) -> tuple[bool, bool, int, int, str]:
+    def _order(self, pending: PendingCollective) -> tuple[bool, bool, int, int, str]:
         """Whoever is waited for, and waits for nobody, comes first; then the collective that GPUs are in."""
-        held_up = self.held_up_elsewhere(meeting)
-        free = [r for r in meeting.deviating if r not in held_up]
-        alike = not (meeting.missing or meeting.odd)
-        return alike, not free, -len(meeting.started), -len(meeting.waiting), meeting.group.key
+        held_up = self.held_up_elsewhere(pending)
+        free = [r for r in pending.deviating if r not in held_up]
+        alike = not (pending.missing or pending.outliers)
+        return alike, not free, -len(pending.started), -len(pending.waiting), pending.group.key
 
-    def held_up_elsewhere(self, meeting: Meeting) -> set[int]:
+    def held_up_elsewhere(self, pending: PendingCollective) -> set[int]:
         """The ranks waited for in it that wait themselves, in another group."""
         return {
             rank
-            for rank in meeting.missing
-            if any(g != meeting.group.key for g in self._waits_in.get(rank, ()))
+            for rank in pending.missing
+            if any(g != pending.group.key for g in self._waits_in.get(rank, ()))
         }
 
     def idle(self, rank: int) -> bool:
@@ -91,11 +91,13 @@ class Crowd:
         own = self.ranks[rank]
         return not own.open_transfers and not any(column.open_seqs for column in own.groups)
 
-    def missing_elsewhere(self, meeting: Meeting) -> tuple[tuple[Meeting, tuple[int, ...]], ...]:
+    def missing_elsewhere(
+        self, pending: PendingCollective
+    ) -> tuple[tuple[PendingCollective, tuple[int, ...]], ...]:
         """Other culprits, by the first group that waits for each: ranks with nothing open, that are missing in other groups."""
-        named = {*meeting.missing}
+        named = {*pending.missing}
         found = []
-        for other in self.meetings:
+        for other in self.all_pending:
             fresh = tuple(r for r in other.missing if r not in named and self.idle(r))
             if fresh:
                 named.update(fresh)
@@ -103,31 +105,31 @@ class Crowd:
         return tuple(found)
 
     @cached_property
-    def behind(self) -> tuple[Meeting, ...]:
+    def behind(self) -> tuple[PendingCollective, ...]:
         """Collectives on the completion frontier of their group that are over for some members and for others not.
 
         The frontier is the lowest number that some member has not completed. Whoever has completed it needed all members
         for it: those that have not are stuck on their own device.
         """
-        return tuple(m for m in self.meetings if m.completed and not (m.missing or m.odd))
+        return tuple(m for m in self.all_pending if m.completed and not (m.missing or m.outliers))
 
     @cached_property
     def _waits_in(self) -> dict[int, set[str]]:
         """Groups by rank in which it waits for a peer that never came, or asked for something else."""
         found: dict[int, set[str]] = {}
         for group, columns in self.groups.items():
-            meeting = self._meeting(group, columns)
-            for rank in meeting.waiting if meeting and (meeting.missing or meeting.odd) else ():
+            pending = self._pending_in(group, columns)
+            for rank in pending.waiting if pending and (pending.missing or pending.outliers) else ():
                 found.setdefault(rank, set()).add(group.key)
         return found
 
-    def _meeting(self, group: Group, columns: Mapping[int, GroupColumn]) -> Meeting | None:
+    def _pending_in(self, group: Group, columns: Mapping[int, GroupColumn]) -> PendingCollective | None:
         seq = min((c.open_seqs[0] for c in columns.values() if c.open_seqs), default=None)
         if seq is None:
             return None
         waiting = {r: c for r, c in columns.items() if c.open_seqs and c.open_seqs[0] <= seq <= c.last}
         members = group.members or tuple(range(self.world_size))
-        return Meeting(
+        return PendingCollective(
             group=group,
             seq=seq,
             waiting=tuple(waiting),
@@ -137,7 +139,7 @@ class Crowd:
             missing=tuple(
                 r for r in members if r in self.ranks and (r not in columns or columns[r].last < seq)
             ),
-            odd=_odd(columns, seq),
+            outliers=_outliers(columns, seq),
             unseen=tuple(r for r in members if r not in self.ranks),
         )
 
@@ -146,7 +148,7 @@ def _asked(columns: Mapping[int, GroupColumn], seq: int) -> dict[int, int]:
     return {rank: code for rank, column in columns.items() if (code := column.code(seq))}
 
 
-def _odd(columns: Mapping[int, GroupColumn], seq: int) -> tuple[int, ...]:
+def _outliers(columns: Mapping[int, GroupColumn], seq: int) -> tuple[int, ...]:
     """Ranks that asked for something else than the rest; all that asked where nothing decides."""
     asked = _asked(columns, seq)
     if len(set(asked.values())) < 2:
@@ -155,7 +157,7 @@ def _odd(columns: Mapping[int, GroupColumn], seq: int) -> tuple[int, ...]:
     return outliers(doing, (MAJORITY, NOVEL)).ranks
 
 
-def merged(columns: Iterable[RankColumns]) -> Crowd:
+def merged(columns: Iterable[RankColumns]) -> DumpSet:
     """Whatever the order in which they come; of two dumps of one rank, the one that got further."""
     ranks: dict[int, RankColumns] = {}
     groups: dict[str, Group] = {}
@@ -166,7 +168,7 @@ def merged(columns: Iterable[RankColumns]) -> Crowd:
         held = ranks.get(each.rank)
         if held is None or _reach(each) > _reach(held):
             ranks[each.rank] = each
-    return Crowd(ranks={rank: _named(ranks[rank], groups) for rank in sorted(ranks)})
+    return DumpSet(ranks={rank: _named(ranks[rank], groups) for rank in sorted(ranks)})
 
 
 def _reach(columns: RankColumns) -> tuple[int, str]:

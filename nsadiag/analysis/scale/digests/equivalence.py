@@ -16,7 +16,7 @@ from nsadiag.analysis.ingest.dumps.columns import Group, GroupColumn
 from nsadiag.analysis.scale.digests.calls import columns_of_row, rank_columns
 from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Ranks
 from nsadiag.analysis.scale.digests.traits import TRAITS
-from nsadiag.analysis.scale.dumps.crowd import Crowd
+from nsadiag.analysis.scale.dumps.dump_set import DumpSet
 
 # With more kinds than this, what told them apart last is left out.
 MOST_KINDS = 48
@@ -32,7 +32,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Everyone:
+class JobDigests:
     """The newest digest of each node."""
 
     digests: tuple[Digest, ...]
@@ -50,7 +50,7 @@ class Everyone:
         return {rank: place for place, rank in enumerate(self.ranks)}
 
     @cached_property
-    def crowd(self) -> Crowd:
+    def dumps(self) -> DumpSet:
         """Calls that all ranks issued, as of flight-recorder dumps of very many ranks. Raises DigestRefused."""
         groups = {
             key: Group(key=key, name=members.name, members=members.ranks)
@@ -65,7 +65,7 @@ class Everyone:
                 except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
                     raise DigestRefused(f"calls of {digest.host} make no sense: {error!r}") from None
                 found.update(dict.fromkeys(shown.ranks, columns))
-        return Crowd(ranks={rank: rank_columns(rank, found[rank]) for rank in sorted(found)})
+        return DumpSet(ranks={rank: rank_columns(rank, found[rank]) for rank in sorted(found)})
 
     @cached_property
     def kinds(self) -> tuple[Ranks, ...]:
@@ -119,7 +119,7 @@ def _roles(row: Any, digest: Digest) -> Any:
     return sorted(told, key=json.dumps)
 
 
-def newest(digests: Iterable[Digest]) -> Everyone:
+def newest(digests: Iterable[Digest]) -> JobDigests:
     """The last digest of each node. Raises DigestRefused where two nodes have the same rank."""
     by_host: dict[str, Digest] = {}
     for digest in sorted(digests, key=lambda d: (d.host, d.look)):
@@ -129,4 +129,4 @@ def newest(digests: Iterable[Digest]) -> Everyone:
         for rank in digest.ranks:
             if seen.setdefault(rank, host) != host:
                 raise DigestRefused(f"rank {rank} is on {seen[rank]} and on {host}")
-    return Everyone(tuple(by_host.values()))
+    return JobDigests(tuple(by_host.values()))
