@@ -96,7 +96,7 @@ def test_a_watched_job_computes_the_same_bits(jobs: Jobs, how: str) -> None:
     job = (*TORCHRUN, "train.py", how)
     # `none` is the control: the same launcher, watched from outside, with nothing inside the ranks.
     seen = {}
-    for probes in ("none", "light", "full,parity"):
+    for probes in ("none", "light", "light,invariants", "full,parity"):
         done = jobs.run("run", "--passthrough", "--probes", probes, "--out", probes, "--", *job, seconds=150)
         assert done.returncode == 0, done.stderr
         seen[probes] = lines(done.stdout)
@@ -104,4 +104,5 @@ def test_a_watched_job_computes_the_same_bits(jobs: Jobs, how: str) -> None:
         assert not [gap for gap in gaps if "failed" in gap or "stepped aside" in gap]
     assert len(seen["none"]) == (16 if how == "eager" else 8)
     assert seen["light"] == seen["none"]
+    assert seen["light,invariants"] == seen["none"]
     assert seen["full,parity"] == seen["none"]
