@@ -259,3 +259,26 @@ def test_github_shows_each_finding_of_a_matrix_and_nothing_of_what_is_healthy(
     assert capsys.readouterr().err == ""
     annotate(load_report(matrix))
     assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+GAVE_UP = b"[rank0]: RuntimeError: Timed out waiting 30000ms for recv operation to complete\n"
+
+
+def test_a_timeout_of_the_jobs_own_is_followed_once_by_what_was_suspected() -> None:
+    lines = Lines()
+    assert lines.after(b"step 8\n") is None
+    lines.suspected(Suspicion(t_s=20.0, quiet_s=5.0, says="Rank 1 never reached all_reduce #9."), 120.0)
+    # The rank that gives up moves by that, a moment before its words are here.
+    lines.withdrawn(Suspicion(t_s=20.0, quiet_s=5.0, says=""), 22.0)
+    said = (lines.after(GAVE_UP) or b"").decode()
+    assert said.startswith(
+        "nsadiag: what was suspected before it: Rank 1 never reached all_reduce #9. The verdict follows"
+    )
+    assert lines.after(GAVE_UP) is None, "the other ranks say the same"
+
+
+def test_what_a_job_says_that_is_stopped_is_no_timeout_of_its_own() -> None:
+    lines = Lines()
+    lines.stopping("Rank 1 never reached all_reduce #9.")
+    assert lines.after(b"Root Cause (first observed failure):\n") is None
+    assert Lines(silent=True).after(GAVE_UP) is None

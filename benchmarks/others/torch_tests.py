@@ -11,6 +11,7 @@ the failure is expected ends with it, as a training script would. The other rank
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -114,6 +115,8 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="a file to which each row is added")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if importlib.util.find_spec("expecttest") is None:
+        sys.exit("error: torch's tests import expecttest: pip install expecttest")
     rows = []
     for name in (name for name in TRUTH if options.only in name):
         with tempfile.TemporaryDirectory(prefix="torch-tests-") as folder:

@@ -43,9 +43,10 @@ class Wait:
 
 
 def is_still(cell: CellEvidence) -> bool:
-    """Whether the last snapshot found that nothing moved any more."""
+    """Whether the last snapshot found that nothing moved any more, and the job did not end by itself after it."""
     looks = cell.watch.looks
-    return bool(looks) and looks[-1].judgement == "still"
+    went_on = cell.stopped is None and cell.watch.launcher_exit_code is not None
+    return bool(looks) and looks[-1].judgement == "still" and not went_on
 
 
 def was_given_up(cell: CellEvidence) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from nsadiag.agent import interrupts
 from nsadiag.agent.watching.state import Suspicion
 from nsadiag.commands.messages import first_step
 from nsadiag.evidence.layout import RunDir
@@ -17,6 +20,7 @@ TIMEOUT = re.compile(
     rb"Timed out waiting \d+ms|Watchdog caught collective operation timeout|failed to pass monitoredBarrier in"
     rb"|wait timeout after \d+ms|Root Cause \(first observed failure\)"
 )
+JUST_S = 5.0
 FIRST_S = 15.0  # of silence; after it, each time there has been twice as much
 WORTH_S = 4.0  # a shorter silence is no news
 IN_VAIN = 3  # snapshots that found nothing, after which taking another one is no news
@@ -33,7 +37,7 @@ class Lines:
         self._say = (lambda text: None) if silent else _say
         self._told_s = 0.0  # the silence at the last line
         self._looked = 0  # snapshots reported since the last one that led to something
-        self._suspected = ""
+        self._suspected, self._withdrawn_at = "", math.inf
         self._remarked = silent
         self._tell = tell or (lambda event, text: None)
 
@@ -63,7 +67,7 @@ class Lines:
 
     def suspected(self, suspicion: Suspicion, patience_s: float) -> None:
         self._looked = 0
-        self._suspected = suspicion.says.removesuffix(".")
+        self._suspected, self._withdrawn_at = suspicion.says.removesuffix("."), math.inf
         said = f"suspected hang, no progress for {suspicion.quiet_s:.0f} s: {suspicion.says}"
         self._say(
             f"{said} "
@@ -74,19 +78,23 @@ class Lines:
 
     def after(self, output: bytes) -> bytes | None:
         """The line that follows the job's own about a timeout, once: that is where people look."""
-        if self._remarked or not TIMEOUT.search(output):
+        # What a job says that we end is no timeout of its own.
+        if self._remarked or interrupts.asked() or not TIMEOUT.search(output):
             return None
         self._remarked = True
-        known = f"what was suspected before it: {self._suspected}" if self._suspected else ""
+        # The rank that gives up moves by that, a moment before its words are here.
+        holds = bool(self._suspected) and time.monotonic() - self._withdrawn_at < JUST_S
+        known = f"what was suspected before it: {self._suspected}" if holds else ""
         return f"nsadiag: {known or 'the job gives up'}. The verdict follows when it has ended.\n".encode()
 
     def withdrawn(self, suspicion: Suspicion, pause_s: float) -> None:
-        self._suspected = ""
+        self._withdrawn_at = time.monotonic()
         said = f"no hang: the job continued after {pause_s:.0f} s."
         self._say(said)
         self._tell("withdrawn", said)
 
     def stopping(self, says: str) -> None:
+        self._remarked = True
         self._say(
             f"{says} Stopping the job: reports of ranks ended by SIGTERM that follow here are a consequence."
             if says
