@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import unwrapped_drift
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.rules.correctness.replicas.replica_drift import _beside_the_wrapper, _held_by_ddp
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 
@@ -20,7 +21,9 @@ def drifts(path: Path, names: list[str], heads: dict[int, list[float]]) -> Any:
         for step, head in enumerate(sums):
             each = [[names[0], [4], float(step), 8.0], [names[1], [4], head, 8.0]]
             append_json_line(run.rank(rank).replicas, {"step": step, "elements": 8, "parameters": each})
-    return unwrapped_drift(load_cell(path))
+    cell = load_cell(path)
+    found = _beside_the_wrapper(Case(cell), _held_by_ddp(cell))
+    return next((draft.where for draft in found), None)
 
 
 def test_what_is_trained_beside_ddp_is_told(tmp_path: Path) -> None:

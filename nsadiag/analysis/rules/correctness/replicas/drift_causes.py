@@ -1,4 +1,4 @@
-"""Causes of diverged replicas in DDP, by the ranks' other records: one function a cause, the most direct first."""
+"""Causes of diverged replicas, by the ranks' other records: one function a cause, the most direct first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.manual_averaging import DEFAULT, MOST_STEPS
 from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal, summed, written_alone
 from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, uneven_load
-from nsadiag.analysis.rules.correctness.replicas.learning_rates import differing_rates
+from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import DifferingSetting, differing_setting
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
 from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import unsynced_steps
 from nsadiag.analysis.rules.rule import Claims
@@ -20,20 +20,20 @@ from nsadiag.evidence.documents.training import WrappedModel
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
-from nsadiag.source.patterns.single_call import only_assignment, thawed
+from nsadiag.source.patterns.single_call import only_assignment, seeded_by_rank, thawed
 
 WRAPPER = "DistributedDataParallel"
 SWITCH = "require_backward_grad_sync"
-OF_RATES = "Give every rank's scheduler the same values: all_reduce the metric (or take rank 0's) before scheduler.step(metric), and step it equally often on all ranks."
 UNKNOWN_TO_DDP = (
     "DDP does not reduce it, because it was frozen when DDP wrapped the model, or was added afterwards"
 )
 OF_UNKNOWN = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce changes that use no gradient by hand."
+OF_LOADS = "Load before DDP wraps the model (DDP then copies rank 0's parameters to all), or load on every rank; an optimizer's, scheduler's or scaler's state on every rank in any case."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Why:
-    """A cause, as a sentence; `odd` are the outliers, if the cause identifies them."""
+    """A cause, as a clause; `odd` are the outliers, if the cause identifies them."""
 
     says: str
     fix: str
@@ -42,53 +42,59 @@ class Why:
     more: Claims = field(default_factory=dict)
 
 
-def cause_of_drift(case: Case, found: Drift, among: frozenset[str]) -> Why:
-    """The cause of the drift. `among`: the parameters that DDP holds."""
+def cause_in_ddp(case: Case, found: Drift, among: frozenset[str]) -> Why:
+    """The cause where DDP wraps the model. `among`: the parameters that it holds."""
     idle = not _were_reduced(case, found.parameter) and not kept_equal(case.cell, among)
     return (
-        _kept_back(case, found, idle)
-        or (_switched_off(case, found) if idle else None)
-        or (_passed_by(case, found) if idle else None)
+        _unsynced(case, found, idle)
+        or (_switched_off(case) if idle else None)
+        or (_passed_by(case) if idle else None)
         or _left(case, case.cell.ranks[0].rank, found)
         or _loaded(case, found)
         or _skipped(case, found)
-        or _at_other_rates(case.cell, found)
+        or _at_other_settings(case, found)
         or _unknown_to_ddp(case, found)
-        or _written(case.cell, found)
+        or _written(case, found)
     )
 
 
-def _says(found: Drift) -> str:
-    return f"The model is wrapped in DDP, but its replicas differ from step {found.step} on"
+def cause_by_hand(case: Case, found: Drift) -> Why:
+    """The cause where the job averages its gradients itself."""
+    return (
+        _own_start(case, found)
+        or _skipped(case, found)
+        or _at_other_settings(case, found)
+        or _written(case, found)
+    )
 
 
-def _kept_back(case: Case, found: Drift, idle: bool) -> Why | None:
-    kept = unsynced_steps(case, case.cell.ranks[0].rank, 0 if idle else found.step)
-    if not kept or (idle and not kept.all):
+def _unsynced(case: Case, found: Drift, idle: bool) -> Why | None:
+    unsynced = unsynced_steps(case, case.cell.ranks[0].rank, 0 if idle else found.step)
+    if not unsynced or (idle and not unsynced.all):
         return None
     return Why(
-        says=f"{_says(found)}: {kept.says}.",
-        place=kept.place,
+        says=unsynced.says,
+        place=unsynced.place,
         fix="Leave no_sync for the last backward before every optimizer.step(), also if an epoch ends during accumulation.",
     )
 
 
-def _switched_off(case: Case, found: Drift) -> Why | None:
+def _switched_off(case: Case) -> Why | None:
     """A wrapper that is used but set to reduce nothing."""
     events = case.events[(case.events.kind == Kind.FORWARD) & (case.events.name == WRAPPER)]
     place = only_assignment(case.cell.code, SWITCH)
     if place is None or events["rank"].nunique() < len(case.cell.ranks):
         return None
     return Why(
-        says=f"{_says(found)}: {SWITCH} is False at every backward, and no gradient was ever reduced.",
+        says=f"{SWITCH} is False at every backward, and no gradient was ever reduced",
         place=place,
         fix="Set it to True before the forward of the last micro-batch of each step, or use no_sync() for the others.",
     )
 
 
-def _passed_by(case: Case, found: Drift) -> Why:
+def _passed_by(case: Case) -> Why:
     return Why(
-        says=f"{_says(found)}: its wrapper is bypassed, so no gradient was ever reduced and each rank trains a model of its own.",
+        says="its wrapper is bypassed, so no gradient was ever reduced and each rank trains a model of its own",
         place=_forward_place(case.cell.ranks[0], case),
         fix="Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what goes through its forward.",
     )
@@ -111,7 +117,7 @@ def _left(case: Case, rank: int, found: Drift) -> Why | None:
     # Within one loop the model is called at the same line; another loop shows by its backward alone.
     at = wrapped.site[wrapped.step < bare[0]] if set(since.site) <= before else since.site
     return Why(
-        says=f"{_says(found)}: from step {int(bare[0])} on its wrapper is bypassed, and each rank trains a model of its own.",
+        says=f"from step {int(bare[0])} on its wrapper is bypassed, and each rank trains a model of its own",
         place=locations.of_text(str(at.iloc[-1])),
         fix="Keep calling the wrapped model itself, model(x); use model.module for saving and evaluation, in a separate variable.",
     )
@@ -124,7 +130,6 @@ def _loaded(case: Case, found: Drift) -> Why | None:
     alone = uneven_load(case, before_wrap=not found.from_start, wraps=found.wraps)
     if alone is None:
         return None
-    when = "before the first step" if found.from_start else "after the first step, but not before it"
     if alone.op == OF_OPTIMIZER:
         # All ranks read the checkpoint: the wrong ones left out a part of it.
         odd = tuple(r.rank for r in case.cell.ranks if r.rank not in alone.by)
@@ -132,13 +137,16 @@ def _loaded(case: Case, found: Drift) -> Why | None:
     else:
         odd = alone.by
         did = f"loaded a checkpoint{' after the wrap' if found.from_start else ''}, and the others did not"
+    return Why(says=f"rank {case.cell.names(odd)} {did}", place=alone.place, odd=odd, fix=OF_LOADS)
+
+
+def _own_start(case: Case, found: Drift) -> Why | None:
+    if not found.from_start:
+        return None
     return Why(
-        says=f"The model is wrapped in DDP, but its replicas differ {when}: rank {case.cell.names(odd)} {did}.",
-        place=alone.place,
-        odd=odd,
-        fix="Load before DDP wraps the model (DDP then copies rank 0's parameters to all), or load on every rank."
-        if found.from_start
-        else "Load the optimizer's state (and a scheduler's or scaler's) on every rank: DDP copies only the model.",
+        says="they were never equal",
+        place=seeded_by_rank(case.cell.code),
+        fix="Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed.",
     )
 
 
@@ -147,7 +155,7 @@ def _skipped(case: Case, found: Drift) -> Why | None:
     if otherwise is None:
         return None
     return Why(
-        says=f"{_says(found)}: {otherwise.says(case.cell.names(otherwise.ranks))}.",
+        says=otherwise.says(case.cell.names(otherwise.ranks)),
         place=otherwise.place,
         odd=otherwise.ranks,
         more=otherwise.evidence(case.cell),
@@ -155,16 +163,19 @@ def _skipped(case: Case, found: Drift) -> Why | None:
     )
 
 
-def _at_other_rates(cell: CellEvidence, found: Drift) -> Why | None:
-    rates = differing_rates(cell)
-    if rates is None or rates.step > found.step:
-        return None
+def _at_other_settings(case: Case, found: Drift) -> Why | None:
+    apart = differing_setting(case)
+    return of_setting(apart) if apart and apart.step <= found.step else None
+
+
+def of_setting(apart: DifferingSetting) -> Why:
+    """A hyperparameter that differs, as a cause."""
     return Why(
-        says=f"{_says(found)}: {rates.says}.",
-        place=rates.place,
-        odd=rates.odd,
-        more={**rates.evidence},
-        fix=OF_RATES,
+        says=f"{apart.setting} is {apart.says}",
+        place=apart.place,
+        odd=apart.ranks,
+        more={f"in step {apart.step} {apart.setting} is {apart.says}": apart.source},
+        fix="Give every rank the same optimizer settings. A scheduler that follows a metric: all_reduce the metric (or take rank 0's) before scheduler.step(metric), and step it equally often on all ranks.",
     )
 
 
@@ -174,7 +185,7 @@ def _unknown_to_ddp(case: Case, found: Drift) -> Why | None:
     if apart is None or apart.step > found.step:
         return None
     return Why(
-        says=f"{_says(found)}, and {apart.parameter} with them: {UNKNOWN_TO_DDP}.",
+        says=f"{apart.parameter} differs with them: {UNKNOWN_TO_DDP}",
         place=thawed(case.cell.code),
         more={apart.says: apart.source},
         fix=OF_UNKNOWN,
@@ -188,41 +199,29 @@ def has_parts(case: Case) -> bool:
     return bool(apart.any() or calls.name.str.contains("all_to_all", regex=False).any())
 
 
-def _written(cell: CellEvidence, found: Drift) -> Why:
-    wrote = written_alone(cell, found)
-    fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
-    if not wrote:
-        place = write_on_one_rank(cell.code)
-        return Why(
-            says=f"{_says(found)}: something changes the parameters on one rank only.", fix=fix, place=place
-        )
-    odd = tuple(sorted(wrote))
-    return Why(
-        says=f"{_says(found)}: something besides the optimizer writes into them on rank {cell.names(odd)} only.",
-        odd=odd,
-        place=write_on_one_rank(cell.code),
-        more={**_of_writes(found, wrote)},
-        fix=fix,
+def _written(case: Case, found: Drift) -> Why:
+    wrote = written_alone(case.cell, found)
+    odd = tuple(sorted(wrote)) or None
+    only = (
+        f"something besides the optimizer writes into them on rank {case.cell.names(odd)} only" if odd else ""
     )
-
-
-def _of_writes(found: Drift, wrote: dict[int, int]) -> Claims:
     times = ", ".join(f"rank {rank}: {n} times more" for rank, n in sorted(wrote.items()))
-    return {
-        f"between the snapshot before and step {found.step}, {found.parameter} was modified more often on some ranks than on others ({times}); before that equally often on all": found.source
-    }
+    claim = f"between the snapshot before and step {found.step}, {found.parameter} was modified more often on some ranks than on others ({times}); before that equally often on all"
+    return Why(
+        says=only or f"{found.parameter} is not kept equal",
+        odd=odd,
+        place=write_on_one_rank(case.cell.code),
+        more={claim: found.source} if wrote else {},
+        fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
+    )
 
 
 def _models_of(cell: CellEvidence, rank: RankEvidence, parameter: str) -> Sequence[WrappedModel]:
     """The DDP models that hold the parameter: by its name, or by the number of compared elements; all if neither decides."""
     whole = summed(cell).get("", 0)
-    named = [m for m in rank.ddp if parameter in _names_in(m)]
+    named = [m for m in rank.ddp if parameter in {p.full_name for p in m.parameters}]
     sized = [m for m in rank.ddp if sum(bucket.elements for bucket in m.buckets) == whole]
     return named or sized or rank.ddp
-
-
-def _names_in(model: WrappedModel) -> set[str]:
-    return {parameter.full_name for parameter in model.parameters}
 
 
 def _were_reduced(case: Case, parameter: str) -> bool:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import outlier_ranks
-from nsadiag.analysis.relations.invariants.operations import steps_of
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.invariants.operations import source, steps_of
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place
 from nsadiag.source.patterns.rank_conditions import setting_of_rank, write_on_one_rank
 from nsadiag.source.patterns.single_call import scheduler_step
+
+CLOSE = 1e-9  # relative tolerance: all ranks compute their rates in the same way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +28,7 @@ class DifferingSetting:
     values: dict[int, str]
     step: int
     place: Place | None
+    source: str
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -33,27 +40,51 @@ class DifferingSetting:
 
 
 def differing_setting(case: Case) -> DifferingSetting | None:
-    """The first difference, at the first step that has one."""
+    """The first difference, as steps were observed; or that of the learning rates recorded at snapshots."""
+    found = next(chain(_observed(case), _rates(case.cell)), None)
+    if found is None:
+        return None
+    # A value that is equal at first and differs later was changed by a scheduler.
+    scheduled = scheduler_step(case.cell.code) if found.setting == "lr" and found.step else None
+    written = setting_of_rank(case.cell.code, found.setting) or write_on_one_rank(case.cell.code)
+    return replace(found, place=written or scheduled or found.place)
+
+
+def _observed(case: Case) -> Iterator[DifferingSetting]:
     for step in steps_of(case):
         for steps in zip(*step.of("step").values(), strict=False):
-            if found := _first_apart(dict(zip(step.ranks, steps, strict=True))):
-                setting, values = found
-                # A value that is equal at first and differs later was changed by a scheduler.
-                place = setting_of_rank(case.cell.code, setting) or write_on_one_rank(case.cell.code)
-                scheduled = scheduler_step(case.cell.code) if setting == "lr" and step.number else None
-                at = place or scheduled or locations.of_text(steps[0].place)
-                return DifferingSetting(setting=setting, values=values, step=step.number, place=at)
-    return None
+            for setting, values in _apart(dict(zip(step.ranks, steps, strict=True))):
+                at = locations.of_text(steps[0].place)
+                yield DifferingSetting(
+                    setting=setting, values=values, step=step.number, place=at, source=source(case)
+                )
 
 
-def _first_apart(steps: dict[int, Operation]) -> tuple[str, dict[int, str]] | None:
+def _rates(cell: CellEvidence) -> Iterator[DifferingSetting]:
+    """Of snapshots of one optimizer that all ranks recorded."""
+    moments: dict[tuple[int, ...], dict[int, tuple[int, tuple[float, ...]]]] = defaultdict(dict)
+    for rank in cell.ranks:
+        for row in rank.replicas:
+            if row.rates and row.subject and row.since is not None:
+                moments[(*row.subject, row.since)][rank.rank] = row.step, row.rates
+    for _, by_rank in sorted(moments.items()):
+        steps, rates = zip(*by_rank.values(), strict=True)
+        if len(by_rank) < max(cell.world_size, 2) or len(set(map(len, rates))) > 1:
+            continue
+        for group in zip(*rates, strict=True):
+            if max(group) - min(group) > CLOSE * max(map(abs, group)):
+                values = {rank: f"{value:.4g}" for rank, value in zip(by_rank, group, strict=True)}
+                file = f"ranks/{outlier_ranks(values)[0]:05d}/replicas.jsonl"
+                yield DifferingSetting(setting="lr", values=values, step=min(steps), place=None, source=file)
+
+
+def _apart(steps: dict[int, Operation]) -> Iterator[tuple[str, dict[int, str]]]:
     each = {rank: [dict(_pairs(text)) for text in o.settings] for rank, o in steps.items()}
     for groups in zip(*each.values(), strict=False):
         for setting in groups[0]:
             values = {rank: group.get(setting, "") for rank, group in zip(each, groups, strict=True)}
             if len(set(values.values())) > 1:
-                return setting, values
-    return None
+                yield setting, values
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

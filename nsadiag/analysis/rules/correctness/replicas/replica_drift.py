@@ -13,40 +13,43 @@ from nsadiag.analysis.relations.manual_averaging import are_most, averaged
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, counts_since_wrap, drift, kept_equal, summed
 from nsadiag.analysis.rules.correctness.replicas.drift_causes import (
-    OF_RATES,
     OF_UNKNOWN,
     UNKNOWN_TO_DDP,
-    cause_of_drift,
+    Why,
+    cause_by_hand,
+    cause_in_ddp,
     has_parts,
+    of_setting,
 )
-from nsadiag.analysis.rules.correctness.replicas.learning_rates import differing_rates
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
-from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import unwrapped_drift
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.source.patterns.rank_conditions import frozen_on_one_rank, write_on_one_rank
+from nsadiag.source.patterns.rank_conditions import frozen_on_one_rank
 from nsadiag.source.patterns.single_call import (
     last_call,
     only_assignment,
     only_keyword,
-    seeded_by_rank,
     thawed,
 )
 
 FAR = 1e-3  # of the magnitude: the least difference of a buffer's sums at the last snapshot
 IGNORED = "ignored_params"  # of fully_shard
+AVERAGED = "Gradients are averaged in every step"
+IF_MEANT = "If separate copies are intended, ignore this."
 
 
 def replica_drift(case: Case) -> Iterator[Draft | Declined]:
     """Only where equal replicas are intended: wrapped in DDP, or gradients averaged by hand in every step."""
     if not ran_together(case.cell):
         return
-    yield from _wrapped(case)
-    yield from _by_hand(case)
+    if all(r.ddp for r in case.cell.ranks):
+        yield from _wrapped(case)
+    elif not any(r.ddp for r in case.cell.ranks):
+        yield from _by_hand(case)
+        yield from _beside_units(case)
     yield from _frozen_apart(case)
-    yield from _beside_units(case)
     looks = sum(len(rank.replicas) for rank in case.cell.ranks)
     yield Declined(
         f"the replicas are equal as intended, at {looks} snapshots of the sums of their parameters"
@@ -54,46 +57,73 @@ def replica_drift(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _wrapped(case: Case) -> Iterator[Draft]:
-    if not all(r.ddp for r in case.cell.ranks) or any(m.comm_hook for r in case.cell.ranks for m in r.ddp):
-        return
+    models = [model for rank in case.cell.ranks for model in rank.ddp]
     # DDP keeps replicas equal within its group; other groups hold another part of the model, or other data.
-    if any(
-        len(m.ranks or range(case.cell.world_size)) < case.cell.world_size
-        for r in case.cell.ranks
-        for m in r.ddp
-    ):
+    if any(m.comm_hook or 0 < len(m.ranks) < case.cell.world_size for m in models):
         return
     if wrapped_at_other_steps(case) and not counts_since_wrap(case.cell):
         return
-    names = {p.full_name for m in case.cell.ranks[0].ddp for p in m.parameters}
-    # Parts of the model that are called on their own have other names.
-    known = {n for n in summed(case.cell) if n and any(d == n or d.endswith("." + n) for d in names)}
-    found = drift(case.cell, frozenset(known)) or _by_a_step_less(case, frozenset(known))
-    if found is None:
-        yield from _at_other_rates(case.cell, "The model is wrapped in DDP")
-        yield from _not_reduced(case)
-        yield from _beside_the_wrapper(case)
-        yield from _not_broadcast(case.cell)
+    known = _held_by_ddp(case.cell)
+    found = drift(case.cell, known) or _by_a_step_less(case, known)
+    if found:
+        yield _because("The model is wrapped in DDP", found, cause_in_ddp(case, found, known))
         return
-    why = cause_of_drift(case, found, frozenset(known))
-    if why.odd is not None:
-        found = dataclasses.replace(found, odd=why.odd)
-    yield _finding(found, why.says, why.place, why.fix, more=why.more)
+    yield from _by_rates("The model is wrapped in DDP", case)
+    yield from _not_reduced(case)
+    yield from _beside_the_wrapper(case, known)
+    yield from _not_broadcast(case.cell)
 
 
-def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Draft]:
-    """A drift after the last comparison, known from different learning rates alone."""
-    found = differing_rates(cell)
-    if found is None:
+def _by_hand(case: Case) -> Iterator[Draft]:
+    names, at = averaged(case)
+    if not are_most(case.cell, names):
+        # Parameters that change and stay equal on all ranks are averaged in some way.
+        kept = kept_equal(case.cell)
+        if are_most(case.cell, kept) and not any(r.units for r in case.cell.ranks):
+            yield from _left_out(case, kept, None)
         return
-    yield Draft(
-        strength=Strength.STRONG,
-        summary=f"{meant}, but the replicas diverge: {found.says}.",
-        guilty_ranks=found.odd,
-        where=Where(step=found.step).at(found.place),
-        evidence={**found.evidence},
-        fix=OF_RATES,
+    if found := drift(case.cell, names):
+        yield _because(AVERAGED, found, cause_by_hand(case, found), at)
+        return
+    yield from _by_rates(AVERAGED, case)
+    yield from _left_out(case, names, at)
+
+
+def _held_by_ddp(cell: CellEvidence) -> frozenset[str]:
+    """Compared parameters that DDP's models hold. Parts of a model that are called on their own have other names."""
+    shapes = {name: tuple(shape) for row in cell.ranks[0].replicas for name, shape, _, _ in row.parameters}
+    held = {(p.full_name, tuple(p.shape)) for m in cell.ranks[0].ddp for p in m.parameters}
+    return frozenset(
+        name
+        for name, shape in shapes.items()
+        if any(
+            shape == other and (name == known or known.endswith("." + name) or name.endswith("." + known))
+            for known, other in held
+        )
     )
+
+
+def _because(meant: str, found: Drift, why: Why, at: Place | None = None) -> Draft:
+    """`at`: where, if the cause has no line."""
+    since = "before the first step" if found.from_start else f"from step {found.step} on"
+    summary = f"{meant}, but the replicas differ {since}: {why.says}."
+    odd = found if why.odd is None else dataclasses.replace(found, odd=why.odd)
+    return _finding(odd, summary, why.place or at, why.fix, Strength.STRONG, why.more)
+
+
+def _by_rates(meant: str, case: Case) -> Iterator[Draft]:
+    """A drift after the last comparison, known from different learning rates alone."""
+    apart = differing_setting(case)
+    if apart and apart.setting == "lr":
+        why = of_setting(apart)
+        yield Draft(
+            strength=Strength.STRONG,
+            summary=f"{meant}, but the replicas diverge: {why.says}.",
+            guilty_ranks=apart.ranks,
+            where=Where(step=apart.step).at(why.place),
+            evidence=why.more,
+            fix=why.fix,
+        )
 
 
 def _by_a_step_less(case: Case, among: frozenset[str]) -> Drift | None:
@@ -102,29 +132,35 @@ def _by_a_step_less(case: Case, among: frozenset[str]) -> Drift | None:
     return found if found and skipped_step(case, found.step) else None
 
 
+def wrapped_at_other_steps(case: Case) -> bool:
+    """Whether ranks made different numbers of steps before the wrap: equal numbers then mean different steps."""
+    wraps = case.events[(case.events.kind == Kind.WRAP) & (case.events.phase == Phase.BEGIN)]
+    return bool(wraps.groupby("rank").step.min().nunique() > 1)
+
+
+# What nothing keeps equal, beside what DDP, FSDP or the job itself does.
+
+
 def _not_reduced(case: Case) -> Iterator[Draft]:
     """Parameters of the model and the optimizer that were added or unfrozen after the wrap, so that DDP does not reduce them."""
-    found = None if has_parts(case) else drift(case.cell, left_out=True)
-    if found:
-        says = f"The model is wrapped in DDP, but {found.parameter} differs from step {found.step} on: {UNKNOWN_TO_DDP}."
-        fix = f"{OF_UNKNOWN} If separate copies are intended, ignore this."
+    if not has_parts(case) and (found := drift(case.cell, left_out=True)):
         module = found.parameter.rpartition(".")[0].rpartition(".")[2]
         at = thawed(case.cell.code) or only_assignment(case.cell.code, module)
-        yield _finding(found, says, at, fix, strength=Strength.LIKELY)
+        fix = f"{OF_UNKNOWN} {IF_MEANT}"
+        yield _finding(found, f"{_apart(found)}: {UNKNOWN_TO_DDP}.", at, fix, Strength.LIKELY)
 
 
-def _beside_the_wrapper(case: Case) -> Iterator[Draft]:
-    """Parameters of the same optimizer outside the model that DDP wraps."""
-    found = None if has_parts(case) else unwrapped_drift(case.cell)
-    if found:
-        says = f"{found.parameter} is in no model that DDP wraps: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient."
-        fix = "Wrap the whole model in DDP, not a part of it, or reduce the rest by hand. If separate copies are intended, ignore this."
-        yield _finding(found, says, _wrap_place(case), fix, strength=Strength.WEAK)
-
-
-def _wrap_place(case: Case) -> Place | None:
-    wraps = case.events[(case.events.kind == Kind.WRAP) & (case.events.site != "")]
-    return locations.of_text(str(wraps.site.iloc[-1])) if len(wraps) else None
+def _beside_the_wrapper(case: Case, wrapped: frozenset[str]) -> Iterator[Draft]:
+    """Parameters of the same optimizer outside the model that DDP wraps; those that differ from the start do so on purpose."""
+    # Unnamed ones may be anything.
+    beside = frozenset(n for n in summed(case.cell) if n and not n.startswith("parameter ")) - wrapped
+    found = drift(case.cell, beside) if beside and not has_parts(case) else None
+    if found and not found.from_start:
+        says = f"{_apart(found)}: it is in no model that DDP wraps, and nothing reduces its gradient."
+        fix = f"Wrap the whole model in DDP, not a part of it, or reduce the rest by hand. {IF_MEANT}"
+        wraps = case.events[(case.events.kind == Kind.WRAP) & (case.events.site != "")]
+        at = locations.of_text(str(wraps.site.iloc[-1])) if len(wraps) else None
+        yield _finding(found, says, at, fix, Strength.WEAK)
 
 
 def _not_broadcast(cell: CellEvidence) -> Iterator[Draft]:
@@ -136,48 +172,8 @@ def _not_broadcast(cell: CellEvidence) -> Iterator[Draft]:
     if found.parameter == last.parameter and set(found.values.values()) & set(last.values.values()):
         return
     says = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP does not broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
-    fix = "Reduce the updates of the buffer (all_reduce the counts and sums), or leave broadcast_buffers on. If separate copies are intended, ignore this."
-    yield _finding(last, says, None, fix, strength=Strength.WEAK)
-
-
-def wrapped_at_other_steps(case: Case) -> bool:
-    """Whether ranks made different numbers of steps before the wrap: equal numbers then mean different steps."""
-    wraps = case.events[(case.events.kind == Kind.WRAP) & (case.events.phase == Phase.BEGIN)]
-    return bool(wraps.groupby("rank").step.min().nunique() > 1)
-
-
-def _by_hand(case: Case) -> Iterator[Draft]:
-    names, at = averaged(case)
-    if any(r.ddp for r in case.cell.ranks):
-        return
-    if not are_most(case.cell, names):
-        # Parameters that change and stay equal on all ranks are averaged in some way.
-        kept = kept_equal(case.cell)
-        if are_most(case.cell, kept) and not any(r.units for r in case.cell.ranks):
-            yield from _left_out(case, kept, None)
-        return
-    found = drift(case.cell, names)
-    if found is None:
-        yield from _at_other_rates(case.cell, "Gradients are averaged in every step")
-        yield from _left_out(case, names, at)
-    elif found.from_start:
-        said = f"Gradients are averaged in every step, but the replicas were never equal: {found.parameter} differs before the first step."
-        fix = "Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed."
-        yield _finding(found, said, seeded_by_rank(case.cell.code) or at, fix)
-    elif otherwise := skipped_step(case, found.step):
-        odd = dataclasses.replace(found, odd=otherwise.ranks)
-        said = f"Gradients are averaged in every step, but the replicas differ from step {found.step} on: {otherwise.says(case.cell.names(odd.odd))}."
-        more = otherwise.evidence(case.cell)
-        yield _finding(odd, said, otherwise.place or at, otherwise.fix, more=more)
-    else:
-        apart = differing_setting(case)
-        why = f"{apart.setting} is {apart.says}" if apart else f"{found.parameter} is not kept equal"
-        said = (
-            f"Gradients are averaged in every step, but the replicas differ from step {found.step} on: {why}."
-        )
-        fix = "Reduce every gradient before the optimizer uses it, and give every rank the same optimizer settings."
-        written = apart.place if apart else write_on_one_rank(case.cell.code)
-        yield _finding(found, said, written or at, fix)
+    fix = f"Reduce the updates of the buffer (all_reduce the counts and sums), or leave broadcast_buffers on. {IF_MEANT}"
+    yield _finding(last, says, None, fix, Strength.WEAK)
 
 
 def _beside_units(case: Case) -> Iterator[Draft]:
@@ -185,44 +181,36 @@ def _beside_units(case: Case) -> Iterator[Draft]:
     # FSDP1's shards look like any tensor; FSDP2's are DTensors, and are not compared.
     if not all(r.units and all(unit.kind == "FSDP2" for unit in r.units) for r in case.cell.ranks):
         return
-    if any(r.ddp for r in case.cell.ranks) or has_parts(case) or averaged(case)[0]:
-        return
-    found = drift(case.cell)
+    found = None if has_parts(case) or averaged(case)[0] else drift(case.cell)
     if found is None or found.from_start:
         return
-    ignored = only_keyword(case.cell.code, IGNORED)
-    yield _finding(
-        found,
-        f"{found.parameter} is {f'not held by fully_shard, which is given {IGNORED}' if ignored else 'in none of the modules given to fully_shard'}: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient.",
-        ignored or last_call(case.cell.code, "fully_shard"),
-        "Reduce the gradients of what fully_shard ignores (all_reduce, divided by the ranks) before the optimizer's step, or shard it with a policy of its own (MixedPrecisionPolicy)."
-        if ignored
-        else "Call fully_shard on the whole model too, after its blocks, so that the rest is sharded and reduced with the root.",
-        strength=Strength.LIKELY,
-    )
+    says, at = "it is in none of the modules given to fully_shard", last_call(case.cell.code, "fully_shard")
+    fix = "Call fully_shard on the whole model too, after its blocks, so that the rest is sharded and reduced with the root."
+    if ignored := only_keyword(case.cell.code, IGNORED):
+        says, at = f"fully_shard is given {IGNORED}, and does not hold it", ignored
+        fix = "Reduce the gradients of what fully_shard ignores (all_reduce, divided by the ranks) before the optimizer's step."
+    summary = f"{_apart(found)}: {says}, and nothing reduces its gradient."
+    yield _finding(found, summary, at, fix, Strength.LIKELY)
 
 
 def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator[Draft]:
     """A parameter that all ranks start with equally and whose gradient is never averaged, while most are."""
     sizes = summed(case.cell)
     whole = sizes.pop("", 0)
-    if has_parts(case):
-        return
-    if 2 * sum(sizes[name] for name in reduced) < whole:
-        return
     beside = frozenset(sizes) - reduced
-    if _are_modules(beside, reduced):
+    modules, theirs = ({name.rpartition(".")[0] for name in names} for names in (beside, reduced))
+    # A whole module, a head or an adapter, may differ between ranks by design, a single weight not.
+    if has_parts(case) or 2 * sum(sizes[name] for name in reduced) < whole or not modules & theirs:
         return
     found = drift(case.cell, beside)
-    if found is None or found.from_start:
-        return
-    yield _finding(
-        found,
-        f"Gradients are averaged in every step, but not that of {found.parameter}: it is equal on all ranks at first, and differs from step {found.step} on.",
-        at,
-        "Reduce every gradient before the optimizer uses it; if this parameter is meant to differ between ranks, ignore this.",
-        strength=Strength.WEAK,
-    )
+    if found and not found.from_start:
+        says = f"{_apart(found)}: gradients are averaged in every step, and its own is not."
+        fix = f"Reduce every gradient before the optimizer uses it. {IF_MEANT}"
+        yield _finding(found, says, at, fix, Strength.WEAK)
+
+
+def _apart(found: Drift) -> str:
+    return f"{found.parameter} is equal on all ranks at first, and differs from step {found.step} on"
 
 
 def _frozen_apart(case: Case) -> Iterator[Draft]:
@@ -249,17 +237,12 @@ def _frozen_apart(case: Case) -> Iterator[Draft]:
     )
 
 
-def _are_modules(beside: frozenset[str], reduced: frozenset[str]) -> bool:
-    """Whether whole modules are not reduced: a head or an adapter may differ between ranks by design, a single weight not."""
-    return not {name.rpartition(".")[0] for name in beside} & {name.rpartition(".")[0] for name in reduced}
-
-
 def _finding(
     found: Drift,
     summary: str,
     at: Place | None,
     fix: str,
-    strength: Strength = Strength.STRONG,
+    strength: Strength,
     more: Claims | None = None,
 ) -> Draft:
     return Draft(
@@ -281,7 +264,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="Sums of the parameters differ between replicas that were meant to be equal. Either DDP wraps them; also what was put into the model or unfrozen after the wrap, and what the same optimizer trains besides the wrapped model. The guilty rank is one that skipped an optimizer step (by a branch, or by a gradient scaler that saw only its own gradients), did not load its state, got another learning rate from a scheduler (also after the last snapshot of the sums), or alone has parameters that something besides the optimizer writes. Or gradients are averaged by hand in every step before the optimizer uses them, whole, one by one or in buckets, or most of them are kept equal in another way; models that are averaged at the end or now and then differ on purpose. Or a buffer that the model saves differs where DDP broadcasts none",
+    detected="Sums of the parameters differ between replicas that were meant to be equal. Either DDP wraps them; also what was put into the model or unfrozen after the wrap, and what the same optimizer trains besides the wrapped model. The guilty rank is one that skipped an optimizer step (by a branch, or by a gradient scaler that saw only its own gradients), did not load its state, got other settings of the optimizer (a learning rate that a scheduler set, also after the last snapshot of the sums), or alone has parameters that something besides the optimizer writes. Or gradients are averaged by hand in every step before the optimizer uses them, whole, one by one or in buckets, or most of them are kept equal in another way; models that are averaged at the end or now and then differ on purpose. Or a buffer that the model saves differs where DDP broadcasts none",
     fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
     check=replica_drift,
     needs=("black_boxes",),
