@@ -10,21 +10,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-from support.looks import sample, thread
+from support.looks import thread
 
 from nsadiag.analysis.records import CaptureEvidence
-from nsadiag.analysis.rules.blocked.event_loop import (
-    LoopWait,
-    awaited_now,
-    blocking_task,
-    blocking_task_of_thread,
-)
+from nsadiag.analysis.rules.blocked.event_loop import LoopWait, blocking_task
 from nsadiag.evidence.documents.captures import Failed, Task
 from nsadiag.evidence.documents.kernel import NO_PROCESS
-from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread
-from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.evidence.ring.reader import RECORD_DTYPE, Recording
+from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.worker.introspection.event_loop_tasks import report
 
 ASYNCIO = "/usr/lib/python3.11/asyncio/"
@@ -123,8 +115,7 @@ def beside(*rows: Task, threads: tuple[PythonThread, ...] = ()) -> LoopWait | No
     loop = thread(frames(("base_events.py", "_run_once")), thread_name="fetcher")
     told_by = tuple(replace(row, thread="fetcher") for row in rows)
     stuck: Any = SimpleNamespace(capture=capture_of(main, loop, *threads, tasks=told_by))
-    assert blocking_task(stuck) is None
-    return blocking_task_of_thread(stuck)
+    return blocking_task(stuck)
 
 
 def capture_of(*threads: PythonThread, tasks: tuple[Task, ...]) -> CaptureEvidence:
@@ -180,35 +171,3 @@ def test_a_loop_of_another_thread_waits_for_what_its_tasks_wait_for() -> None:
     assert found and found.kind == "inside" and "producer ended by OSError" in found.why
     assert beside(task("main", READ), task("ticker", SLEEP)) is None
     assert beside(task("main", READ), threads=(thread(frames(), thread_name="worker"),)) is None
-
-
-PUT = ("queues.py", "Queue.put")
-OPEN = ("locks.py", "Event.wait")
-
-
-def awaits(*rows: Task, trains_in: str = "") -> tuple[int, str] | None:
-    """The line and what is awaited there; `trains_in`: a function that samples have shown on the way to a collective."""
-    stack = [["/home/u/rollout.py", 64, "update"], ["/home/u/rollout.py", 79, f"Learner.{trains_in}"]]
-    names = {1: "default_pg\t/home/u/rollout.py:64:update"}
-    events = np.zeros(1 if trains_in else 0, RECORD_DTYPE)
-    events["kind"], events["phase"], events["c"] = Kind.COLLECTIVE, Phase.BEGIN, 1
-    recording = Recording(header=None, events=events, names=names)
-    capture = capture_of(NO_THREAD, tasks=rows)
-    rank: Any = SimpleNamespace(captures=(capture,), samples=(sample(*stack),), recording=recording)
-    found = awaited_now(rank)
-    return (found[0].line, found[1]) if found else None
-
-
-def test_a_rank_whose_event_loop_goes_on_is_at_the_line_that_its_own_task_awaits() -> None:
-    found = awaits(task("main", of=("learner",)), task("learner", OPEN, line=46), task("ticker", SLEEP))
-    assert found == (46, "Event.wait, in task learner")
-    assert awaits(task("main", waits_for="Future", line=12)) == (12, "Future, in task main")
-
-
-def test_of_tasks_that_are_awaited_together_the_one_that_trains_counts_or_the_one_at_no_queue() -> None:
-    both = task("main", of=("feed", "learner"))
-    put, opened = task("feed", PUT, line=25), task("learner", OPEN, line=46)
-    assert awaits(both, put, opened) == (46, "Event.wait, in task learner")
-    feeding = replace(put, frames=(*put.frames[:-1], replace(put.frames[-1], name="Feed.run")))
-    assert awaits(both, feeding, opened, trains_in="run") == (25, "Queue.put, in task feed")
-    assert awaits(task("main", of=("a", "b")), task("a", OPEN, line=3), task("b", OPEN, line=4)) is None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CaptureEvidence, RankEvidence
+from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank, user_threads
 from nsadiag.evidence.documents.captures import Task
 from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
@@ -23,7 +22,6 @@ OUTSIDE = re.compile(
 LIBRARIES = re.compile(
     r"/(aiohttp|httpx|httpcore|websockets|grpc|asyncpg|redis|aiobotocore|aioboto3|asyncssh)/"
 )
-QUEUES = re.compile(r"/asyncio/queues\.py$")
 SLEEPS = re.compile(r"/asyncio/tasks\.py$")
 
 WAITS = re.compile(r"/(selectors|asyncio/\w+)\.py$")
@@ -45,57 +43,24 @@ class LoopWait:
 
 
 def blocking_task(blocked: BlockedRank) -> LoopWait | None:
-    """The task that blocks the rank; None without a loop or known tasks, or if one of them will continue by itself."""
-    rows = [row for row in blocked.capture.tasks if row.thread is None]
-    if not any(row.main for row in rows) or user_threads(blocked.capture):
-        # If the loop waits for a thread of an executor, that thread's stack shows more.
-        return None
-    return _told(rows, f"{blocked.capture.source}/tasks.json")
+    """The task that blocks the rank: of its main thread's event loop, or of the only other thread's that runs one.
 
-
-def blocking_task_of_thread(blocked: BlockedRank) -> LoopWait | None:
-    """The same for the only other thread that runs a loop; None if another user thread is active too."""
-    rows = [row for row in blocked.capture.tasks if row.thread is not None]
-    loops = loops_beside(blocked.capture)
-    works = any(thread not in loops for thread, _ in user_threads(blocked.capture))
-    if len(loops) != 1 or works or len({row.thread for row in rows}) != 1:
-        return None
-    return _told(rows, f"{blocked.capture.source}/tasks.json")
-
-
-def awaited_now(rank: RankEvidence) -> tuple[Place, str, str] | None:
-    """The task that blocks a rank whose main thread runs an event loop: its line, what it awaits, and the source.
-
-    It may still continue. None if no loop is known, or if several tasks may be the one.
+    None if no tasks are known, if one of them will continue by itself, or if another thread works: its stack shows more.
     """
-    shown = [c for c in rank.captures if c.stacks][-1:]
-    capture = next(iter(shown), None)
-    rows = [row for row in capture.tasks if row.thread is None] if capture else []
-    waiting = {row.name: row for row in rows if row.failed is None}
-    begun = [row for row in waiting.values() if row.main]
-    ends = [end for row in begun for end in _ends(row, waiting, set())]
-    one = next((found for few in _likely(rank, ends) if len(found := list(few)) == 1), None)
-    user = next((f for f in one[0].frames if is_user(f.filename)), None) if one else None
-    if not one or not capture or not user:
+    tasks, loops = blocked.capture.tasks, loops_beside(blocked.capture)
+    in_main = any(row.main and row.thread is None for row in tasks)
+    rows = [row for row in tasks if (row.thread is None) == in_main]
+    if any(in_main or thread not in loops for thread, _ in user_threads(blocked.capture)):
         return None
-    inner = _inner(one[0])
-    what = inner[-1].name if inner else (one[0].waits_for or "something unknown")
-    at = locations.place(user.filename, user.line, user.name)
-    return at, f"{what}, in task {one[0].name}", f"{capture.source}/tasks.json"
-
-
-def _likely(rank: RankEvidence, ends: list[Task]) -> Iterator[list[Task]]:
-    """Narrowing selections: all tasks; those in a function that led to collectives before; those that wait for no other task."""
-    yield ends
-    last = locations.of_black_box(rank)
-    stacks = [{(f.file, f.function.rpartition(".")[2]) for f in s.frames} for s in rank.samples]
-    trains = {each for stack in stacks if last and (last.file, last.function) in stack for each in stack}
-    yield [row for row in ends if any(_named(frame) in trains for frame in row.frames)]
-    yield [row for row in ends if not any(QUEUES.search(frame.filename) for frame in _inner(row))]
-
-
-def _named(frame: StackFrame) -> tuple[str, str]:
-    return frame.filename, frame.name.rpartition(".")[2]
+    if not in_main and (len(loops) != 1 or len({row.thread for row in rows}) != 1):
+        return None
+    found = _told(rows, f"{blocked.capture.source}/tasks.json")
+    # What the main thread awaits of another thread's loop is not known.
+    return (
+        found
+        if found is None or in_main
+        else replace(found, strength=found.strength.at_most(Strength.LIKELY))
+    )
 
 
 def _told(rows: list[Task], source: str) -> LoopWait | None:

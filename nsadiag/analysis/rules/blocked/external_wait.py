@@ -13,7 +13,7 @@ from nsadiag.analysis.facts.thread_state import Doing
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, living_children, user_threads
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.blocked.event_loop import LoopWait, blocking_task, blocking_task_of_thread
+from nsadiag.analysis.rules.blocked.event_loop import LoopWait, blocking_task
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere, not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -95,7 +95,7 @@ def _waits_for(case: Case, blocked: BlockedRank) -> External | None:
     if state.doing == "sleep" and not _may_come_of_a_peer(case, blocked):
         return _polled(case.cell, blocked)
     if state.doing in ("lock", "queue"):
-        return _through_a_thread(blocked) or _through_a_loop(blocked)
+        return _through_a_thread(blocked)
     return None
 
 
@@ -113,7 +113,7 @@ def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
         cell,
         blocked,
         strength=_how_sure(cell, task.strength),
-        summary=f"Rank {blocked.number} waits in its event loop for {task.says} at {at}. None of its peers can provide that.",
+        summary=f"Rank {blocked.number} waits for {task.says}, in its event loop at {at}. None of its peers can provide that.",
         evidence={f"task {task.name} is at {at}": task.source},
         fix="Give what the task awaits a timeout (asyncio.timeout, asyncio.wait_for), and retry.",
         where=task.place,
@@ -187,18 +187,6 @@ def _through_a_thread(blocked: BlockedRank) -> External | None:
                 strength=Strength.LIKELY,
             )
     return None
-
-
-def _through_a_loop(blocked: BlockedRank) -> External | None:
-    """The same for a thread that runs an event loop, by its tasks."""
-    task = blocking_task_of_thread(blocked)
-    if task is None or task.kind != "outside":
-        return None
-    return External(
-        what=f"the event loop of its thread, which waits for something outside the process at {locations.short(task.place)} ({task.says})",
-        fix="Give what that task awaits a timeout (asyncio.timeout, asyncio.wait_for), and let it notify the main thread when it gives up.",
-        strength=task.strength.at_most(Strength.LIKELY),
-    )
 
 
 def _user_index(frames: Sequence[StackFrame], at: Place | None) -> int:

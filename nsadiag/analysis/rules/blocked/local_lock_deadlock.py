@@ -15,12 +15,7 @@ from nsadiag.analysis.relations.blocked import (
     may_be_idle,
     user_threads,
 )
-from nsadiag.analysis.rules.blocked.event_loop import (
-    LoopWait,
-    blocking_task,
-    blocking_task_of_thread,
-    loops_beside,
-)
+from nsadiag.analysis.rules.blocked.event_loop import LoopWait, blocking_task, loops_beside
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead_child, waits_for_children
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
@@ -131,15 +126,8 @@ def _by_threads(blocked: BlockedRank) -> Why | None:
         )
     if not in_loops:
         return None
-    owner, task = in_loops[0].thread_name, blocking_task_of_thread(blocked)
-    if task and task.kind == "inside":
-        return Why(
-            f"the event loop of thread {owner} waits for {task.says} at {locations.short(task.place)}, and {task.why}",
-            "Run tasks in an asyncio.TaskGroup, and pass their exceptions on to the waiting thread.",
-            Strength.LIKELY,
-        )
     return Why(
-        f"a task in the event loop of thread {owner} may have to wake it, and none of its tasks moves",
+        f"a task in the event loop of thread {in_loops[0].thread_name} may have to wake it, and none of its tasks moves",
         "Check what the tasks of that loop wait for (asyncio.all_tasks), give them timeouts, and pass their exceptions on to the waiting thread.",
         Strength.WEAK,  # the task may wait for something external
     )

@@ -10,7 +10,6 @@ from nsadiag.analysis.facts.quiet_time import is_short
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
-from nsadiag.analysis.rules.blocked.event_loop import awaited_now
 from nsadiag.analysis.rules.desync.timed_out_collectives import timed_out
 from nsadiag.analysis.rules.drafts import at_line, last_look, named
 from nsadiag.analysis.rules.reasons import not_still, these
@@ -79,12 +78,10 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
             )
             continue
         guilty, blocked = alive[0], wait.waiting[0]
-        awaited = awaited_now(case.cell.rank(guilty))
-        here = awaited[0] if awaited else locations.of_rank_now(case.cell.rank(guilty))
+        here = locations.of_rank_now(case.cell.rank(guilty))
         peers_at = locations.of_rank_now(case.cell.rank(blocked))
         collective = wait.collective(blocked)
-        waits_for = f", awaiting {awaited[1]}" if awaited else ""
-        at = f" It is at {locations.short(here)}{waits_for}." if here else ""
+        at = f" It is at {locations.short(here)}." if here else ""
         yield Draft(
             strength=_strength(case, guilty) if here else Strength.LIKELY,
             summary=f"{named(case.cell, alive).capitalize()} never reached {collective.op} #{wait.seq} of {wait.group}; {_waiting(case.cell, wait)} waiting in it.{at}",
@@ -92,10 +89,7 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
             blocked_ranks=wait.waiting,
             where=Where(collective=collective, step=case.cell.rank(guilty).end.steps).at(here),
             peers_at=peers_at,
-            evidence={
-                **_evidence(case, wait, guilty, blocked),
-                **({f"rank {guilty} awaits {awaited[1]}": awaited[2]} if awaited else {}),
-            },
+            evidence=_evidence(case, wait, guilty, blocked),
             fix=FIX,
         )
 
@@ -195,11 +189,11 @@ RULE = Rule(
         "missing_rank": "A live rank never issues a collective in which its peers wait, and no more specific cause is found."
     },
     family="waiting",
-    detected="Nothing moves, and peers wait in a collective that a live rank of the group never issued, or for a rank that a signal or a debugger has stopped. Or a collective's own timeout expired while a live member had not called it and was in no other. Without a flight recorder (`attach`) the stacks alone decide, at a lower confidence: all ranks but one are in the same call at the same line. For a rank in an event loop `where` is what its own task awaits, even if other tasks go on. This is the generic class for a hang in a collective: the more specific ones outrank it",
+    detected="Nothing moves, and peers wait in a collective that a live rank of the group never issued, or for a rank that a signal or a debugger has stopped. Or a collective's own timeout expired while a live member had not called it and was in no other. Without a flight recorder (`attach`) the stacks alone decide, at a lower confidence: all ranks but one are in the same call at the same line. This is the generic class for a hang in a collective: the more specific ones outrank it",
     fix="Find what keeps this rank at the line shown, or what made it skip the collective.",
     actions=("stop",),
     check=missing_rank,
     needs=("flight_recorders", "stacks"),
-    explained_by=("collective_order_refused",),
+    explained_by=("collective_order_mismatch",),
     confused_with=("straggler_rank", "local_lock_deadlock", "rank_killed"),
 )
