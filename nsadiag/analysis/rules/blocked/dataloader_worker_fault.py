@@ -35,24 +35,6 @@ def _worker(blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
     return None
 
 
-def _running(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
-    """The worker that ran at the same lines with the same values in every snapshot of the silence."""
-    looks = in_silence(cell, blocked.rank)
-    for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
-        lines, at = child.main_lines, locations.of_frames(_of_worker(child))
-        same = [
-            any(
-                c.number == child.number and c.proc.state == "R" and c.main_lines == lines
-                for c in look.children
-            )
-            for look in looks
-        ]
-        values = {_values(look, child.number) for look in looks}
-        if at and all(same) and len(values) == 1 and None not in values:
-            return child, at
-    return None
-
-
 def _in_one_call(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
     """The worker that ran in the same call in every snapshot of the silence, at whatever line of it."""
     looks = in_silence(cell, blocked.rank)
@@ -87,11 +69,6 @@ def _loop(cell: CellEvidence, seen: list[Place]) -> Place | None:
     return locations.place(seen[0].file, max(lines), seen[0].function) if lines else None
 
 
-def _values(look: CaptureEvidence, pid: int) -> str | None:
-    """A digest of the worker's variables."""
-    return (look.answers.of("workers").values or {}).get(str(pid))
-
-
 def _of_worker(child: CaptureEvidence) -> tuple[StackFrame, ...]:
     """The frames that the loader's loop has called in this process; none if it is no loader worker."""
     return _above_worker(child.main_frames)
@@ -105,31 +82,19 @@ def _above_worker(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
     return ()
 
 
-def _lost_workers(blocked: BlockedRank) -> list[int]:
-    """Loader workers that the kernel no longer lists, or lists as dead."""
-    known = {pid for loader in blocked.rank.loaders[-1:] for pid in loader.workers}
-    living = {c.pid for c in blocked.capture.proc.children if c.is_alive}
-    return sorted(known - living)
-
-
 def dataloader_worker_fault(case: Case) -> Iterator[Draft | Declined]:
     yield from _raised(case.cell)
     for blocked in hung_ranks(case):
         if blocked.state.doing != "loader":
             continue
-        worker, gone = _worker(blocked), _lost_workers(blocked)
-        if worker:
+        if worker := _worker(blocked):
             yield _stuck_worker(case.cell, blocked, *worker)
-        elif gone:
-            yield _dead_worker(case.cell, blocked, gone)
         elif any(gap.capture == "children" for gap in blocked.capture.gaps):
             yield _unreadable_workers(case.cell, blocked)
     for blocked in blocked_ranks(case) if was_given_up(case.cell) else ():
         lasted = in_one_place_s(case.cell, blocked.rank) if blocked.state.doing == "loader" else 0.0
-        if lasted and (running := _running(case.cell, blocked)):
-            yield _busy_worker(case.cell, blocked, *running, lasted)
-        elif lasted and (in_call := _in_one_call(case.cell, blocked)):
-            yield _busy_worker(case.cell, blocked, *in_call, lasted, in_call=True)
+        if lasted and (in_call := _in_one_call(case.cell, blocked)):
+            yield _busy_worker(case.cell, blocked, *in_call, lasted)
     yield from blocked_elsewhere(case, ("loader",), "for its DataLoader")
 
 
@@ -166,38 +131,23 @@ def _stuck_worker(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvide
 
 
 def _busy_worker(
-    cell: CellEvidence,
-    blocked: BlockedRank,
-    worker: CaptureEvidence,
-    at: Place,
-    lasted: float,
-    *,
-    in_call: bool = False,
+    cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at: Place, lasted: float
 ) -> Draft:
-    """A worker that seems stuck: only time distinguishes that from work, and not with certainty.
-
-    `in_call`: its variables change, but the call does not return.
-    """
-    where = locations.short(at)
-    stays = (
-        f"is in the same call of {at.function}, with the same arguments, in every snapshot since the silence began"
-        if in_call
-        else f"is at {where} in every snapshot since the silence began, with the same values in all variables"
-    )
+    """A worker whose call does not return, whatever its variables: only time distinguishes that from work."""
+    call = f"is in the same call of {at.function}, with the same arguments, in every snapshot since the silence began"
+    lasts = f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s"
     return inside_rank(
         cell,
         blocked,
         strength=Strength.WEAK,
-        summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and delivers no batch.",
+        summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) has been in one call at {locations.short(at)} for {lasted:.0f} s, at full CPU, and delivers no batch.",
         where=at,
         evidence={
             **_waiting(blocked),
-            f"its worker {worker.number} runs, and {stays}": f"{blocked.capture.source}/answers.json#sources.workers"
-            if in_call
-            else f"{worker.source}/py_spy.json",
-            f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s": "watch.json",
+            f"its worker {worker.number} runs, and {call}": f"{blocked.capture.source}/answers.json#sources.workers",
+            lasts: "watch.json",
         },
-        fix="Look at what the line does with that sample (a pattern that backtracks, a search that grows with its input), and bound it; a timeout= of the loader makes it an exception.",
+        fix="Look at what the call does with that sample (a pattern that backtracks, a search that grows with its input), and bound it; a timeout= of the loader makes it an exception.",
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the worker ever continues",
     )
 
@@ -212,21 +162,6 @@ def _unreadable_workers(cell: CellEvidence, blocked: BlockedRank) -> Draft:
         evidence={**_waiting(blocked), "its workers may not be read": f"{blocked.capture.source}/gaps.json"},
         fix="Look at what the dataset's code waits for: a lock held at the fork, a decoder, a file.",
         next_step="allow py-spy to read the processes (nsadiag doctor says how): it shows the worker's line",
-    )
-
-
-def _dead_worker(cell: CellEvidence, blocked: BlockedRank, gone: list[int]) -> Draft:
-    return inside_rank(
-        cell,
-        blocked,
-        strength=Strength.STRONG,
-        summary=f"Rank {blocked.number} waits for DataLoader worker {', '.join(map(str, gone))}, which is dead.",
-        evidence={
-            **_waiting(blocked),
-            f"of its workers, {', '.join(map(str, gone))} is gone": f"{blocked.rank.source}/loaders.json",
-        },
-        fix="Find what ended the worker (dmesg shows the kernel's OOM killer); use fewer workers, or less memory in each.",
-        actions=("retry",),
     )
 
 
@@ -264,7 +199,7 @@ RULE = Rule(
     name="dataloader_worker_fault",
     means={"dataloader_worker_fault": "A DataLoader worker is dead or stuck, and its rank waits for it."},
     family="exit",
-    detected="The rank waits in its DataLoader in both snapshots, and one of the loader's workers is gone, or is in the dataset's code (its stack is captured), or waits for a lock that no thread is left to release. Or, when the job was given up, the worker had run at one line with the same values through at least four snapshots of a long silence (at 65 %), or had stayed in the same call with the same arguments (at 60 %). Or torch raised that a worker was killed or returned nothing in time",
+    detected="The rank waits in its DataLoader in both snapshots, and one of the loader's workers is in the dataset's code (its stack is captured), or waits for a lock that no thread is left to release. Or, when the job was given up, the worker had stayed in the same call, with the same arguments, through at least four snapshots of a long silence (at 60 %). Or torch raised that a worker was killed or returned nothing in time",
     fix="Look at what the worker did last, give the DataLoader a timeout, and fork before threads are started.",
     check=dataloader_worker_fault,
     needs=("stacks",),
