@@ -12,7 +12,6 @@ from test_disagreement import pending
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
 from nsadiag.analysis.outliers import Criterion, Outliers
-from nsadiag.analysis.relations.messages.pairing import left_short
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 
 FILE = "/u/pipe.py"
@@ -60,14 +59,6 @@ def waiting() -> dict[int, Any]:
 def test_who_sent_fewer_is_told_from_whoever_waits_in_the_same_helper() -> None:
     case = pipeline({0: 20, 1: 10, 2: 10})
     assert message_outliers(case, waiting()) == Outliers(ranks=(0,), criterion=Criterion.UNUSUAL_COUNT)
-    short = left_short(case, 0)
-    assert short and short.place and (short.place.line, short.now, short.before) == (1, 3, 6)
-
-
-def test_ranks_that_came_to_one_line_by_the_same_way_do_the_same() -> None:
-    assert message_outliers(pipeline({0: 10, 1: 10, 2: 10}), waiting()) == Outliers(
-        ranks=(0, 1), criterion=Criterion.ALIKE
-    )
 
 
 def test_who_went_on_with_fewer_messages_is_told_from_those_that_wait_at_one_line_for_them() -> None:

@@ -24,13 +24,10 @@ class Criterion(str, Enum):
     ALIKE = "all do the same at the same line, and nobody the opposite"
     UNUSUAL_COUNT = "with another number of messages than in its steps before"
     UNUSUAL_ORDER = "with its messages in another order than in its steps before"
-    TAG_JUMP = "with a tag out of its row"
     GONE_ON = "in no send or receive, and two or more ranks wait for its messages"
     ELSEWHERE = "elsewhere than the others"
     UNMATCHED = "its message has no counterpart"
     ABSENT_PEER = "its peer is in no send or receive at all"
-    ALL_SENDING = "each sends, and none receives before its own message is taken"
-    STAYING = "still at messages with which its peer is through"
     RARE_TAG = "with another tag than most have at that line"
     UNDECIDED = "no majority, and no rank that left its path"
 

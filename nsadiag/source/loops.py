@@ -40,16 +40,6 @@ def while_at(code: SourceModel, at: Place) -> ast.While | None:
     return found if found is not None and found.lineno == at.line else None
 
 
-def counting_loop(code: SourceModel, at: Place) -> Loop | None:
-    """The loop around the line, if nothing but its rounds decides how often the line is run."""
-    file = code.file(at.file)
-    loop = next(iter(file.loops_around(at.line)), None) if file else None
-    decides = ast.If | ast.Try | ast.Match | ast.Continue | ast.Break | ast.Return
-    if loop is None or any(isinstance(n, decides) for each in loop.body for n in ast.walk(each)):
-        return None
-    return loop
-
-
 def polled(code: SourceModel, at: Place) -> tuple[Loop, str] | None:
     """The loop around a nap, and the text of all that it asks, with that of the functions it calls in the same file."""
     file = code.file(at.file)

@@ -54,15 +54,6 @@ class Pending:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Short:
-    """A line from which fewer messages came in this step than in any before."""
-
-    place: Place | None
-    now: int
-    before: int  # at least, in each
-
-
-@dataclass(frozen=True, kw_only=True)
 class Misfit:
     """A message that does not fit into where it is received."""
 
@@ -144,21 +135,17 @@ def _counterpart(
     return f"rank {peer} {done} {met} message{'s' if met != 1 else ''} {'from' if direction == 'to' else 'to'} rank {rank} with tag {tag}{tags}"
 
 
-def left_short(case: Case, rank: int) -> Short | None:
-    """The line that the rank has left with fewer messages in this step than in every one before."""
+def left_short(case: Case, rank: int) -> bool:
+    """Whether the rank has left a line with fewer messages in this step than in every one before."""
     counts = counts_of(case, rank)
     if counts.shape[1] < 2:
-        return None
+        return False
     now, least = counts.iloc[:, -1], counts.iloc[:, :-1].min(axis=1)
     # At the line where it stands the rank may not be through; at lines that it has left, it is.
     at = case.thread_states.get(rank)
     here = str(counts.attrs["newest"]) if at is None or at.doing == "transfer" else ""
     less = (now.index.get_level_values("place") != here) & (now > 0) & (now < least)
-    if not less.any():
-        return None
-    most = int((least - now).where(less).argmax())
-    line = now.index.get_level_values("place")[most]
-    return Short(place=locations.of_text(str(line)), now=int(now.iloc[most]), before=int(least.iloc[most]))
+    return bool(less.any())
 
 
 def counts_of(case: Case, rank: int) -> pd.DataFrame:

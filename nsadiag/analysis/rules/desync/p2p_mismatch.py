@@ -9,8 +9,8 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import Criterion
-from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.messages.pairing import Pending, Short, left_short, misfits, pending_of
+from nsadiag.analysis.records import Declined
+from nsadiag.analysis.relations.messages.pairing import Pending, misfits, pending_of
 from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
@@ -18,12 +18,9 @@ from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
 from nsadiag.analysis.rules.drafts import all_but, last_look
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Collective, Place, Strength, Where
-from nsadiag.source import loops
+from nsadiag.evidence.records import Collective, Strength, Where
 
 FIX = "Let every send meet its receive: one side sends first and the other receives first (or both in one batch_isend_irecv), with the same peer, tag, size and number of messages."
-# The mutual wait is certain, the rank at fault is not.
-GUESSES = (Criterion.STAYING, Criterion.UNDECIDED)
 
 
 def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
@@ -48,13 +45,10 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
     stands = case.thread_states
     first = waiting.get(guilty[0])
     here = first.place if first else stands[guilty[0]].place if guilty[0] in stands else None
-    short = left_short(case, guilty[0]) if found.criterion == Criterion.UNUSUAL_COUNT else None
-    if short and short.place:
-        here = _left(case, short.place)
     said = "; ".join(f"rank {rank} {p.said}" for rank, p in sorted(waiting.items())[:5])
     return Draft(
         strength=Strength.STRONG
-        if found.criterion not in GUESSES and (blocked or len(waiting) == len(cycle))
+        if found.criterion != Criterion.UNDECIDED and (blocked or len(waiting) == len(cycle))
         else Strength.LIKELY,
         summary=f"Ranks {shown(cycle)} wait for each other: {said}. Rank {shown(guilty)}: {found.criterion}.",
         guilty_ranks=guilty,
@@ -70,25 +64,10 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
                 for rank, p in sorted(waiting.items())[:6]
             },
             **{p.counterpart: p.source for _, p in sorted(waiting.items())[:6] if p.counterpart},
-            **dict(_shortage(case.cell, guilty[0], short)),
             **last_look(case.cell),
         },
         fix=FIX,
     )
-
-
-def _shortage(cell: CellEvidence, rank: int, short: Short | None) -> Iterator[tuple[str, str]]:
-    if short and short.place:
-        yield (
-            f"rank {rank} completed {short.now} messages from {locations.short(short.place)} in this step, and {short.before} or more in each earlier one",
-            f"{cell.rank(rank).source}/blackbox.bin",
-        )
-
-
-def _left(case: Case, at: Place) -> Place:
-    """The loop around that line which determines its number of messages; the line if nothing is certain."""
-    loop = loops.counting_loop(case.cell.code, at)
-    return locations.place(at.file, loop.lineno, at.function) if loop else at
 
 
 def _sizes(case: Case) -> Iterator[Draft]:
@@ -137,7 +116,7 @@ RULE = Rule(
     name="p2p_mismatch",
     means={"p2p_mismatch": "Sends and receives do not match, or wait for each other in a cycle."},
     family="waiting",
-    detected="A rank waits in a send or receive, and the rank that it waits for waits, directly or indirectly, for it. Guilty are, in this order: a rank that exchanged another number of messages than in its earlier steps, unless an earlier step began the same way (`where` is the loop that it left too early, if that is certain); a rank whose order of messages or of tags breaks that of its earlier ones; the minority; a rank whose message has no counterpart; all, if all do the same. Or the sender of a pending receive has exited, or is destroying its process groups, having sent fewer messages than its peer has begun to receive. In a crash: the nth message between two ranks has another size or type than its receiver expects",
+    detected="A rank waits in a send or receive, and the rank that it waits for waits, directly or indirectly, for it. Guilty are, in this order: a rank that exchanged another number of messages than in its earlier steps, unless an earlier step began the same way; a rank whose order of messages breaks that of its earlier ones; the minority; a rank whose message has no counterpart, or another tag than most; all, if all do the same. Or the sender of a pending receive has exited, or is destroying its process groups, having sent fewer messages than its peer has begun to receive. In a crash: the nth message between two ranks has another size or type than its receiver expects",
     fix="Let every send meet its receive, with the same peer, tag, size and number of messages.",
     check=p2p_mismatch,
     needs=("black_boxes",),

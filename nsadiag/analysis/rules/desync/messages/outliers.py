@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,11 +54,6 @@ def message_outliers(case: Case, waiting: Mapping[int, Pending]) -> Outliers:
     return outliers(Exchange(case=case, waiting=waiting), MESSAGES)
 
 
-def _alike_by_one_way(e: Exchange) -> tuple[int, ...]:
-    """All, if their stacks are equal too: a shared helper's line may be reached from different callers."""
-    return tuple(e) if e.do_alike and len({_way(e.case, rank) for rank in e}) == 1 else ()
-
-
 def _alike(e: Exchange) -> tuple[int, ...]:
     return tuple(e) if e.do_alike else ()
 
@@ -70,10 +64,6 @@ def _with_unusual_count(e: Exchange) -> tuple[int, ...]:
 
 def _out_of_order(e: Exchange) -> tuple[int, ...]:
     return which(e.involved, lambda rank: _left_its_order(e.calls, rank))
-
-
-def _with_a_jump(e: Exchange) -> tuple[int, ...]:
-    return which(e.involved, lambda rank: _jumped(e.calls, rank))
 
 
 def _gone_on(e: Exchange) -> tuple[int, ...]:
@@ -96,41 +86,21 @@ def _with_absent_peer(e: Exchange) -> tuple[int, ...]:
     return which(e, lambda rank: rank in e.dangling and e.waiting[rank].peer not in e.waiting)
 
 
-def _all_sending(e: Exchange) -> tuple[int, ...]:
-    """All: an additional send and a missing receive look the same from here."""
-    whole = len(e.dangling) == len(e.waiting) and all(p.direction == "to" for p in e.waiting.values())
-    return tuple(e) if whole else ()
-
-
-def _staying(e: Exchange) -> tuple[int, ...]:
-    return which(e, lambda rank: rank in e.dangling and _repeats(e.calls, e.waiting[rank]))
-
-
 def _with_rare_tag(e: Exchange) -> tuple[int, ...]:
     odd = minority(_tags_at(e.calls, e.waiting[min(e)].place))
     return odd if set(odd) <= set(e) else ()
 
 
 MESSAGES: tuple[CriterionTest[Exchange], ...] = (
-    (Criterion.ALIKE, _alike_by_one_way),
     (Criterion.UNUSUAL_COUNT, _with_unusual_count),
     (Criterion.UNUSUAL_ORDER, _out_of_order),
-    (Criterion.TAG_JUMP, _with_a_jump),
     (Criterion.ALIKE, _alike),
     (Criterion.GONE_ON, _gone_on),
     (Criterion.ELSEWHERE, _elsewhere),
     (Criterion.UNMATCHED, _unmatched),
     (Criterion.ABSENT_PEER, _with_absent_peer),
-    (Criterion.ALL_SENDING, _all_sending),
-    (Criterion.STAYING, _staying),
     (Criterion.RARE_TAG, _with_rare_tag),
 )
-
-
-def _way(case: Case, rank: int) -> tuple[tuple[str, int], ...]:
-    """The call path of the rank."""
-    at = case.thread_states.get(rank)
-    return tuple((p.file, p.line) for p in at.frames) if at is not None else ()
 
 
 def _is_unusual(case: Case, rank: int) -> bool:
@@ -140,7 +110,7 @@ def _is_unusual(case: Case, rank: int) -> bool:
     # A step that began like an earlier one may continue like it, also in a loop that it is still in.
     if counts.shape[1] < 2 or any(each[: len(now)] == now for each in before):
         return False
-    return bool((counts.iloc[:, -1] > counts.iloc[:, :-1].max(axis=1)).any()) or bool(left_short(case, rank))
+    return bool((counts.iloc[:, -1] > counts.iloc[:, :-1].max(axis=1)).any()) or left_short(case, rank)
 
 
 def _left_its_order(calls: pd.DataFrame, rank: int) -> bool:
@@ -162,34 +132,10 @@ def _orders(calls: pd.DataFrame, rank: int) -> list[tuple[tuple[str, int, str], 
     ]
 
 
-def _jumped(calls: pd.DataFrame, rank: int) -> bool:
-    """Whether its last tag breaks the sequence in which its tags increased, or stayed, until then.
-
-    If sequences of tags have restarted before, another restart breaks nothing.
-    """
-    mine = calls[calls["rank"] == rank]
-    if mine.empty:
-        return False
-    last = mine.iloc[-1]
-    tags = [int(t) for t in mine[(mine.direction == last.direction) & (mine.peer == last.peer)].tag]
-    steps = [after - before for before, after in itertools.pairwise(tags)]
-    began_anew = any(step < 0 and tag == tags[0] for step, tag in zip(steps[:-1], tags[1:], strict=False))
-    if began_anew and tags[-1] == tags[0]:
-        return False
-    return len(steps) > 2 and steps[-1] not in steps[:-1]
-
-
 def _tags_at(calls: pd.DataFrame, at: Place | None) -> dict[int, int]:
     """By rank, the tag of its newest message from that line."""
     here = calls[[at is not None and _is_at(text, at) for text in calls.place]]
     return {int(str(rank)): int(frame.iloc[-1].tag) for rank, frame in here.groupby("rank")}
-
-
-def _repeats(calls: pd.DataFrame, pending: Pending) -> bool:
-    """Whether the rank already made a call from this line in this step."""
-    mine = calls[(calls["rank"] == pending.rank) & (calls.step == pending.step)]
-    here = pending.place
-    return here is not None and sum(_is_at(text, here) for text in mine.place) > 1
 
 
 def _is_at(text: str, place: Place) -> bool:
