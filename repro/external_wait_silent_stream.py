@@ -4,7 +4,7 @@ On plain torchrun: five steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: external_wait
   guilty_ranks: [1]
   code: "prompt = await reader.readline()"

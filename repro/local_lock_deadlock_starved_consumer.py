@@ -4,7 +4,7 @@ On plain torchrun: five steps, then silence until gloo's timeout; "Task exceptio
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung
+  outcome: hung (suspected)
   class: ["local_lock_deadlock", "rank_exception"]
   guilty_ranks: [1]
   code: "batch = await queue.get()"

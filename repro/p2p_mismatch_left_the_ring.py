@@ -4,7 +4,7 @@ On plain torchrun: five rounds, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
-  outcome: hung
+  outcome: hung (proven)
   class: p2p_mismatch
   guilty_ranks: [0]
   code: "dist.barrier()"

@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import first_break
-from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.exceptions import SentSignal
 from nsadiag.evidence.records import Act, Place, Strength, Where
-from nsadiag.source.patterns.timers import only_alarm
 
 FIXES = {
     signal.SIGKILL: "Find who sent it: the kernel's OOM killer (dmesg, memory.events), a scheduler's limit, or a memory guard.",
@@ -25,9 +23,9 @@ FIXES = {
     signal.SIGBUS: "A mapped file shrank, or /dev/shm is full: check df -h /dev/shm and the loader's workers.",
     signal.SIGFPE: "Native code divided by zero: look at the line shown for a size or count that is 0 on this rank.",
     signal.SIGXCPU: "The rank has used up its CPU time (ulimit -t): raise the limit, or ask the scheduler for more.",
+    signal.SIGALRM: "A timer of the job's own ended it: cancel it on every path out of the code that it guards (in a finally: signal.alarm(0)), or install a handler.",
     signal.SIGTERM: "Find what terminates single ranks: a preempting scheduler, a health check, a clean-up script.",
 }
-ALARM_FIX = "Cancel the timer on every path out of the code that it guards (in a finally: signal.alarm(0)), or install a handler for its signal."
 OOM_FIX = "The machine, or the job's cgroup, ran out of memory: load less at once, use fewer workers, or raise the limit."
 # Signals from outside, such as a scheduler's preemption: a retry may succeed. The others come from the process itself or
 # from a limit that it reached; a SIGKILL may come from a memory guard, which would send it again.
@@ -87,7 +85,6 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
     rank, number = first.rank, first.rank.end.signal or 0
     memory = _out_of_memory(case.cell, rank, number)
     sender = None if memory else _sender(case.cell, rank, number, first.t_s)
-    alarm = None if sender else only_alarm(case.cell.code, number)
     everyone = tuple(r.rank for r in case.cell.ranks if r.end.signal == number)
     all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(case.cell.launcher_stderr))
     guilty = everyone if all_told else (rank.rank,)
@@ -99,18 +96,17 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         cls="host_oom" if memory else "rank_killed",
         strength=Strength.CONCLUSIVE if memory else Strength.LIKELY if all_told else Strength.CONCLUSIVE,
-        summary=_summary(rank, number, bool(memory), sender, all_told, alarm),
+        summary=_summary(rank, number, bool(memory), sender, all_told),
         guilty_ranks=guilty,
         blocked_ranks=all_but(case.cell, guilty),
-        where=Where(step=rank.end.steps).at(alarm or _place(rank, sender)),
+        where=Where(step=rank.end.steps).at(_place(rank, sender)),
         evidence={
             f"rank {rank.rank} ended by {_name(number)} at {first.t_s:.1f} s, before any other rank broke": "ends.json",
             **memory,
             **dict(_more(rank, number, sender, all_told)),
-            **dict(_of_alarm(case.cell, rank, number, alarm)),
         },
-        fix=_fix(rank, number, bool(memory), sender, alarm),
-        actions=("fix code",) if memory or sender or alarm else BY_SIGNAL.get(number, ("fix code",)),
+        fix=_fix(rank, number, bool(memory), sender),
+        actions=("fix code",) if memory or sender else BY_SIGNAL.get(number, ("fix code",)),
     )
 
 
@@ -119,7 +115,6 @@ def _fix(
     number: int,
     memory: bool,
     sender: tuple[RankEvidence, SentSignal] | None,
-    alarm: Place | None,
 ) -> str:
     """Advice by signal and sender."""
     if memory:
@@ -127,8 +122,6 @@ def _fix(
     if sender:
         who = "the rank itself" if sender[0].rank == rank.rank else f"rank {sender[0].rank}"
         return f"The line shown sends {_name(number)}, on {who}: find what led there. To stop a job on purpose, raise an exception, so that the reason is on record."
-    if alarm:
-        return ALARM_FIX
     return FIXES.get(signal.Signals(number), f"Find out who sends {_name(number)} to it.")
 
 
@@ -148,7 +141,6 @@ def _summary(
     memory: bool,
     sender: tuple[RankEvidence, SentSignal] | None,
     all_told: bool,
-    alarm: Place | None,
 ) -> str:
     steps = rank.end.steps
     if all_told:
@@ -158,8 +150,6 @@ def _summary(
         return f"Rank {rank.rank} sent itself {_name(number)} ({sender[1].call}) after {steps} steps; the other ranks failed because it was gone."
     if sender:
         by = f" by rank {sender[0].rank} ({sender[1].call})"
-    elif alarm:
-        by = f" by a timer of its own ({locations.short(alarm)})"
     return f"Rank {rank.rank} was killed{by} with {_name(number)} after {steps} steps; the other ranks failed because it was gone."
 
 
@@ -177,19 +167,6 @@ def _more(
         yield "the launcher says that it received the signal", "nodes/*/launcher.stderr.log"
 
 
-def _of_alarm(
-    cell: CellEvidence, rank: RankEvidence, number: int, alarm: Place | None
-) -> Iterator[tuple[str, str]]:
-    if alarm is None:
-        return
-    yield (
-        f"{locations.short(alarm)} is the only line of the job that requests {_name(number)}, and no line handles it, so it ends the process",
-        sources.cited(cell, alarm.file, alarm.line),
-    )
-    if at := _last_words(rank):
-        yield f"rank {rank.rank} was at {locations.short(at)} before", f"{rank.source}/blackbox.bin"
-
-
 RULE = Rule(
     name="rank_killed",
     concludes=("rank_killed", "host_oom"),
@@ -199,7 +176,7 @@ RULE = Rule(
     },
     family="exit",
     outcome="crashed",
-    detected="The earliest end by a signal that neither the launcher nor nsadiag sent. If a rank of the job sent it, the line that did; for an alarm that nothing handles, the line that sets it, if there is only one. Across several hosts also: a host stopped responding, and its peers' connections were closed (at 60 %)",
+    detected="The earliest end by a signal that neither the launcher nor nsadiag sent. If a rank of the job sent it, the line that did. Across several hosts also: a host stopped responding, and its peers' connections were closed (at 60 %)",
     fix="Find who sent the signal: the kernel's OOM killer, a scheduler's limit, a memory guard, a line of the job's own.",
     check=rank_killed,
     needs=("ends",),
