@@ -12,7 +12,7 @@ HAS_TORCH = $(shell $(BASE) -c 'import importlib.util as u; print("yes" if u.fin
 # Tests start some thousand processes: where this is set, each of them would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: matrix test test-all test-cluster lint docs site setup clean
+.PHONY: matrix test test-all test-cluster test-torch lint docs site setup clean
 
 matrix: $(STAMP)
 	$(BIN)/nsadiag matrix $(ARGS)
@@ -28,6 +28,14 @@ test-cluster: $(STAMP)
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not gpu and not cluster" $(ARGS)
 	$(BIN)/python -m pytest -m cluster $(ARGS)
+
+# What runs inside a rank, on another torch: `make test-torch TORCH=2.6.0`. Its environment stays in build/, gigabytes of it.
+PROBES := tests/test_patches.py tests/test_probes.py tests/test_model_probes.py tests/test_gradient_hooks.py
+test-torch:
+	$(BASE) -m venv build/torch-$(TORCH)
+	build/torch-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check "torch==$(TORCH)" -e . \
+	  "pytest>=8" "pytest-timeout>=2.3" "pytest-xdist>=3.5" "hypothesis>=6"
+	PATH="$(CURDIR)/build/torch-$(TORCH)/bin:$$PATH" build/torch-$(TORCH)/bin/python -m pytest -n 2 $(PROBES) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
