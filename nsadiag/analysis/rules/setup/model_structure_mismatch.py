@@ -9,8 +9,10 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, place_of
 from nsadiag.analysis.facts.exits import breaks, first_break
+from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.model_structure import Difference, differences
@@ -20,6 +22,7 @@ from nsadiag.evidence.records import Outcome, Place, Strength, Where
 DDP_SAYS = re.compile(
     r"DDP expects same model across all ranks|appears not to match (sizes|strides) of the same param in process"
 )
+COUNTS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
 FIX = "Build the same model on every rank: size it from what all ranks share (rank 0's vocabulary, broadcast), and add nothing to it under a condition on the rank or its data."
 
 
@@ -41,6 +44,8 @@ def model_structure_mismatch(case: Case) -> Iterator[Draft | Declined]:
     saying = [r for r in case.cell.ranks if _says_so(r)]
     if found and (saying or _failed(case.cell) or found[0].order_only):
         yield _seen(case, found[0], saying)
+    elif saying:
+        yield _said(case.cell, saying)
     elif not found:
         wrapped = [r.rank for r in case.cell.ranks if r.wraps]
         yield Declined(
@@ -93,6 +98,36 @@ def _seen(case: Case, found: Difference, saying: list[RankEvidence]) -> Draft:
                 for r in saying[:2]
             },
         },
+        fix=FIX,
+    )
+
+
+def _odd_counts(saying: list[RankEvidence]) -> tuple[int, ...]:
+    """The ranks that have an unusual number of parameters by DDP's messages."""
+    counts: dict[int, int] = {}
+    for rank in saying:
+        for match in COUNTS.finditer(first_of(rank.exception or NOT_RAISED).message):
+            counts |= {int(match[1]): int(match[2]), int(match[3]): int(match[4])}
+    if not counts:
+        return ()
+    found = outliers({r: Behaviour(now=n) for r, n in counts.items()}, (MAJORITY, UNLIKE_FIRST))
+    return found.ranks if found.decided else ()
+
+
+def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
+    """A mismatch that DDP reports, without a record of what was wrapped."""
+    rank = saying[0]
+    exception = first_of(rank.exception or NOT_RAISED)
+    guilty = _odd_counts(saying) or tuple(r.rank for r in saying)
+    return Draft(
+        outcome=_outcome(cell),
+        strength=Strength.STRONG,
+        summary=f"The model of rank {cell.names(guilty)} differs from the one that DDP found on rank 0: {exception.message.splitlines()[0][:200]}",
+        guilty_ranks=guilty,
+        blocked_ranks=all_but(cell, guilty),
+        where=Where().at(place_of(exception)),
+        evidence={exception.message.splitlines()[0][:300]: f"{rank.source}/exception.json"},
+        gaps=("what each rank wrapped was not recorded",),
         fix=FIX,
     )
 

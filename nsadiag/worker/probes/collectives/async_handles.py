@@ -56,7 +56,7 @@ _reports = 0
 
 
 def _memory_of(tensors: Iterable[Any]) -> tuple[tuple[int, StorageWeakRef], ...]:
-    """Where they lie, without keeping them: memory that is freed may be a gradient's a moment later."""
+    """The address and the storage of each, none of which is kept: memory that is freed may be a gradient's a moment later."""
     with torch._C.DisableTorchFunction():  # a question of ours is none of a tensor subclass's
         return tuple(
             (t.data_ptr(), StorageWeakRef(t.untyped_storage()))
