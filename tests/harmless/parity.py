@@ -38,6 +38,7 @@ NOT_ALIKE = (
     (rb"\bport[: ]+\d{4,5}", b"PORT"),
     (rb"\b\d+\.\d+ ?(?:s|ms|seconds)\b", b"SECONDS"),
     (rb"\btorchelastic_\w+|none_[a-z0-9_]{8}\b", b"RUN"),
+    (rb"\b\d+:\d+ (\w+\.cpp:)", rb"PID \1"),  # Kineto's, on a CUDA build without a GPU
     (rb"\bfd=\d+", b"fd="),  # torch's C++ logs of a socket: docs/harmless.md, descriptors
     (rb"\brun_id: [\w-]+", b"RUN"),
     (rb"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_\w{8}\b", b"RUN"),  # torchrun's folder of error files
