@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.crowds import Crowd
+from support.crowds import DumpSet
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.verdict import judge_directory
@@ -192,7 +192,7 @@ def test_damaged_rings_and_documents_leave_a_page(seed: int, tmp_path: Path) -> 
 
 
 def test_of_many_ranks_each_kind_has_a_lane(tmp_path: Path) -> None:
-    crowd = Crowd(unpack(archive_of(LOCKED), tmp_path / "few"), 0, 200)
+    crowd = DumpSet(unpack(archive_of(LOCKED), tmp_path / "few"), 0, 200)
     many = RunDir(path=tmp_path / "many")
     many.path.mkdir()
     crowd.write_frame(many)

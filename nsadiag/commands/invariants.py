@@ -37,7 +37,7 @@ def document_of(path: Path) -> dict[str, Any]:
 
 
 def against(path: Path, kept: Path) -> list[Broken]:
-    """What a run breaks of the invariants in that file. Raises UsageError."""
+    """Invariants in that file that a run breaks. Raises UsageError."""
     document = read_json(kept)
     if not isinstance(document, dict) or document.get("kind") != "invariants":
         raise UsageError(f"{kept} holds no invariants", f"write them with: nsadiag invariants RUN > {kept}")

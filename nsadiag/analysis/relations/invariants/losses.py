@@ -24,7 +24,7 @@ class Backwards:
 
 
 def backwards_of(case: Case) -> tuple[Backwards, ...]:
-    """Of steps in which every rank had the same number of them."""
+    """Those of steps in which every rank had the same number of them."""
     found = [Backwards(step=step.number, ranks=step.of("backward")) for step in steps_of(case)]
     return tuple(each for each in found if len({len(ops) for ops in each.ranks.values()}) == 1)
 

@@ -58,7 +58,7 @@ def facts_of(case: Case) -> Facts:
 
 
 def broken(kept: Facts, found: Facts) -> list[Broken]:
-    """What both say, and say otherwise; and parameters that were trained and are gone."""
+    """Statements of both that differ, and parameters that were trained and are gone."""
     return [
         Broken(fact=name, kept=value, found=found.get(name))
         for name, value in kept.items()
@@ -96,7 +96,7 @@ def _settings(operation: Operation) -> list[str]:
 
 
 def _rates(case: Case, optimizer: int) -> list[str]:
-    """Of steps 0 to 3."""
+    """Those of steps 0 to 3."""
     return [
         word
         for step in steps_of(case)

@@ -83,7 +83,8 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
         collective = wait.collective(blocked)
         at = f" It is at {locations.short(here)}." if here else ""
         yield Draft(
-            strength=_strength(case, guilty) if here else Strength.LIKELY,
+            # Of a group of which most members are missing, it may be the others that should not be there.
+            strength=_strength(case, guilty) if here and len(alive) <= len(wait.waiting) else Strength.LIKELY,
             summary=f"{named(case.cell, alive).capitalize()} never reached {collective.op} #{wait.seq} of {wait.group}; {_waiting(case.cell, wait)} waiting in it.{at}",
             guilty_ranks=alive,
             blocked_ranks=wait.waiting,

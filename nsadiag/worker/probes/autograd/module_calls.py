@@ -48,7 +48,7 @@ _leave: Leave | None = None
 
 
 class Inner(Protocol):
-    """What follows every observed call with its values."""
+    """An observer of every observed call, with its values."""
 
     def entered(self, module: torch.nn.Module, nested: int, args: Any, kwargs: Any) -> None: ...
 

@@ -93,7 +93,7 @@ def _never_stepped(case: Case) -> Iterator[Draft]:
         for r in ranks
         if count[Kind.OPTIMIZER].get(r, 0) >= LEAST and count[Kind.BACKWARD].get(r, 0) >= LEAST
     ]
-    if not idle or len(idle) + len(both) < len(ranks):
+    if not idle or not both or len(idle) + len(both) < len(ranks):
         return
     noted = [o for rank in case.cell.ranks for row in rank.observed for o in row.operations]
     # A rank that leaves the steps to another one sends it gradients, and gets parameters.

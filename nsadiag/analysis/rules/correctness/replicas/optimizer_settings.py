@@ -61,7 +61,7 @@ def _observed(case: Case) -> Iterator[DifferingSetting]:
 
 
 def _rates(cell: CellEvidence) -> Iterator[DifferingSetting]:
-    """Of snapshots of one optimizer that all ranks recorded."""
+    """Differences in the snapshots of one optimizer that all ranks recorded."""
     moments: dict[tuple[int, ...], dict[int, tuple[int, tuple[float, ...]]]] = defaultdict(dict)
     for rank in cell.ranks:
         for row in rank.replicas:

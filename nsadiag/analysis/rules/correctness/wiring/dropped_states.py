@@ -35,7 +35,7 @@ class Restart:
         return bool(now) and all(then.get(name) == exact for name, exact in now.items())
 
     def created(self, kind: str) -> Operation | None:
-        """What was made anew for the restart, without a place in its schedule to go on from."""
+        """State that was made anew for the restart, without a place in its schedule to go on from."""
         return next((o for _, o in self.meanwhile[::-1] if _is(o, "create", kind) and not o.epoch), None)
 
     def restores(self, kind: str) -> bool:

@@ -1,4 +1,4 @@
-"""What runs beside the parameters that optimizers hold: models that nothing trains (a teacher, an average), and what is frozen."""
+"""Models beside the parameters that optimizers hold: those that nothing trains (a teacher, an average), and frozen parameters."""
 
 from __future__ import annotations
 
