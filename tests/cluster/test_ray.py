@@ -100,7 +100,7 @@ def test_a_cell_has_a_node_for_each_bundle_and_nothing_is_left_behind(
     ranks = directory / "out/cells/what=crash/ranks"
     hosts = {json.loads((ranks / f"0000{n}/meta.json").read_text())["host"] for n in (0, 1)}
     assert hosts == {"node0", "node1"} and cells["crash"]["verdict"]["guilty_ranks"] == [1]
-    assert ray.left() == [] and ray.held() == []
+    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it", 60)
     again = ray.head.run(*line("ok or crash", "--resume"), cwd=directory, seconds=60, check=False)
     assert again.returncode == 1 and (began(directory, "ok"), began(directory, "crash")) == (1, 2)
 
@@ -120,7 +120,7 @@ def test_why_a_cell_waits_is_said_and_ctrl_c_takes_it_back(ray: RayCluster, dire
     send(started, signal.SIGINT)
     assert started.wait(120) == 130
     assert json.loads((directory / "out/cells/what=wait/watch.json").read_text())["stopped"] == "interrupt"
-    assert ray.left() == [] and ray.held() == []
+    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it", 60)
 
 
 def test_jobs_end_with_a_driver_that_is_killed_and_resume_runs_nothing_twice(
@@ -138,7 +138,7 @@ def test_jobs_end_with_a_driver_that_is_killed_and_resume_runs_nothing_twice(
     assert again.returncode == 0, stdout + stderr
     assert {cell["verdict"]["class"] for cell in cells_of(directory).values()} == {"healthy"}
     assert (began(directory, "ok"), began(directory, "wait")) == (1, 4)
-    assert ray.left() == [] and ray.held() == []
+    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it", 60)
 
 
 def test_a_launcher_line_runs_on_nodes_of_the_cluster_and_its_evidence_is_brought_here(
@@ -169,7 +169,7 @@ def test_a_launcher_line_runs_on_nodes_of_the_cluster_and_its_evidence_is_brough
     metas = [json.loads((out / f"ranks/0000{rank}/meta.json").read_text()) for rank in range(4)]
     assert {meta["host"] for meta in metas} == {"node0", "node1"}
     assert "reduced on rank 0" in done.stdout and f"{metas[3]['host']}| reduced on rank 3" in done.stdout
-    assert ray.left() == [] and ray.held() == []
+    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it", 60)
     assert [path for host in ray.nodes for path in host.path("/tmp").glob("nsadiag-*")] == []
 
 
