@@ -126,7 +126,8 @@ def _end(ray: Any, crew: Crew, shown: Output, run: RunDir) -> None:
     while not crew.has_left():
         time.sleep(LOOK_S)
     shown.finish()
-    if crew.places and 0 not in crew.lost and not (run.path / "run.json").exists():
+    # Another node of the job may be this host, and leave a part of the directory here: the verdict is node 0's alone.
+    if crew.places and 0 not in crew.lost and not run.verdict.exists():
         fetched(ray, crew.agents[0], run.path)
     crew.remove()
     ray.shutdown()
