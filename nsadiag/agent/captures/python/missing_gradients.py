@@ -24,5 +24,7 @@ def ungraded(target: Target) -> dict[str, Any]:
     if any(thread.owns_gil for thread in threads):
         raise NotApplicable("a thread of the rank holds the interpreter lock")
     told = target.server.ask_json(UNGRADED_HANDLER)
+    if not told:
+        raise NotApplicable("the rank is in a backward pass by now, or is not recorded")
     write_json(target.directory.ungraded, told)
     return {"models": len(told.get("models", []))}

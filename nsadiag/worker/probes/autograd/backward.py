@@ -156,9 +156,15 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
     @stands_for(run)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         global _census
-        # Reentrant checkpointing calls backward inside backward: only the outermost is the job's own.
-        if now.depth or is_dynamo_compiling():
+        if is_dynamo_compiling():
             return run(tensors, *args, **kwargs)
+        # Reentrant checkpointing calls backward inside backward: only the outermost is the job's own.
+        if now.depth:
+            now.depth += 1
+            try:
+                return run(tensors, *args, **kwargs)
+            finally:
+                now.depth -= 1
         for subscriber in on_backward:
             subscriber(tensors, args[0] if args else kwargs.get("grad_tensors"))
         _begin(tensors)

@@ -23,10 +23,10 @@ COST = 6.0  # of one gradient, in events: the engine takes the GIL for the hook,
 class _Hooked:
     """One parameter, and its hook while it has one."""
 
-    def __init__(self, root: int, parameter: torch.Tensor, text: str, name: int, index: int) -> None:
+    def __init__(self, owner: roots.Owner, parameter: torch.Tensor, text: str, name: int, index: int) -> None:
         self.parameter = weakref.ref(parameter)
         self.text, self.name, self.index = text, name, index
-        self.root = root  # the id of the module that it was met in
+        self.owner = owner  # of the model that it was met in last
         self.undo: Callable[[], None] | None = None
 
     def hook(self) -> None:
@@ -55,15 +55,17 @@ def name_of(parameter: torch.Tensor) -> str | None:
 @harmless
 def _hook_parameters(root: torch.nn.Module) -> None:
     rank = session.current()
-    if rank is None:
+    owner = roots.owner_of(root)
+    if rank is None or owner is None:
         return
     trainable = ((n, p) for n, p in module_tree.named_parameters(root) if p.requires_grad)
     for index, (name, parameter) in enumerate(trainable):
         known = _known.get(id(parameter))
         if known is not None and known.parameter() is parameter:
+            known.owner = owner
             continue
         text = module_calls.qualified(name)
-        _known[id(parameter)] = hooked = _Hooked(id(root), parameter, text, rank.names(text), index)
+        _known[id(parameter)] = hooked = _Hooked(owner, parameter, text, rank.names(text), index)
         hooked.hook()
 
 
@@ -88,7 +90,8 @@ def _review(step_s: float) -> None:
     """Keeps as many hooks as the budget has room for, spread over the model."""
     global _thinned
     everyones = [hooked for hooked in list(_known.values()) if hooked.parameter() is not None]
-    living = [hooked for hooked in everyones if roots.is_ours(hooked.root)]
+    here = roots.here()
+    living = [hooked for hooked in everyones if hooked.owner.thread == here]
     afforded = budget.afforded(step_s, COST)
     keep = spread(len(living), afforded)
     for number, hooked in enumerate(living):

@@ -59,7 +59,8 @@ inner: Inner | None = None
 
 calls_by_depth: Counter[int] = Counter()  # observed since the last review of the budget
 # Weak: the probe must not keep a model alive. Keyed by id, since modules may define __eq__.
-_names: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
+_Known = tuple[weakref.ref[torch.nn.Module], int, roots.Owner]
+_names: dict[int, _Known] = {}
 
 
 def qualified(name: str) -> str:
@@ -69,11 +70,20 @@ def qualified(name: str) -> str:
 
 def name_of(module: torch.nn.Module, rank: Recorder) -> int:
     """The number of the module's qualified name; a module under no known root becomes one."""
+    return _known(module, rank)[1]
+
+
+def owner_of(module: torch.nn.Module, rank: Recorder) -> roots.Owner:
+    """The owner of the model that the module is part of; a module under no known root becomes one."""
+    return _known(module, rank)[2]
+
+
+def _known(module: torch.nn.Module, rank: Recorder) -> _Known:
     known = _names.get(id(module))
     if known is None or known[0]() is not module:
         _learn(module, rank)
         known = _names[id(module)]
-    return known[1]
+    return known
 
 
 def known_number(module: torch.nn.Module) -> int:
@@ -85,10 +95,10 @@ def known_number(module: torch.nn.Module) -> int:
 def _learn(root: torch.nn.Module, rank: Recorder) -> None:
     """Names all modules under a root that is met for the first time."""
     patches.add_root(root)
-    roots.met(root)
+    owner = roots.met(root)
     for name, module in module_tree.named_modules(root):
         number = rank.names(qualified(name) or type(root).__name__)
-        _names[id(module)] = (weakref.ref(module), number)
+        _names[id(module)] = (weakref.ref(module), number, owner)
     for subscriber in on_root:
         subscriber(root)
 
@@ -169,7 +179,9 @@ class _Calls:
             rank = session.recorded.rank or session.ensure_rank()
             if rank is not None:
                 known = _names.get(id(module))
-                number = known[1] if known is not None and known[0]() is module else name_of(module, rank)
+                if known is None or known[0]() is not module:
+                    known = _known(module, rank)
+                number = known[1]
                 calls_by_depth[nested] += 1
                 if self.entered is not None and nested == self.entered_at:
                     self.entered.append(number)
@@ -177,8 +189,9 @@ class _Calls:
                     _enter(rank, number, nested, args, kwargs)
                 if inner is not None:
                     inner.entered(module, nested, args, kwargs)
+                if not nested:
+                    roots.called(known[2])
             if not nested:
-                roots.called(id(module))
                 for subscriber in on_call:
                     subscriber(module, args, kwargs)
                 # Where it is not in there the module is no user's (a scripted one): asking it would run its code.

@@ -22,7 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import session
 from nsadiag.worker.imports.on_import import when_imported
-from nsadiag.worker.probes.autograd import module_calls, module_tree
+from nsadiag.worker.probes.autograd import module_calls, module_tree, roots
 from nsadiag.worker.probes.autograd.backward import now, on_backward
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.correctness.fingerprints import (
@@ -61,7 +61,6 @@ class _Step:
 
 
 _step = _Step()
-_roots: list[weakref.ref[torch.nn.Module]] = []
 _named: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # parameters by address
 _optimizers: dict[int, int] = {}  # by address: in order of their first steps
 _seen: Counter[int] = Counter()  # steps, by optimizer
@@ -74,7 +73,6 @@ _over = False
 @harmless
 def _learn_root(root: torch.nn.Module) -> None:
     """Before its first forward: later FSDP2 may have put whole parameters where the optimizer's shards were."""
-    _roots.append(weakref.ref(root))
     for key, (parameter, name) in named([root]).items():
         _named[key] = (weakref.ref(parameter), name)
 
@@ -105,16 +103,16 @@ def _see_inputs(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[st
 def _see_backward(tensors: Any, gradients: Any) -> None:
     if _over or _capturing():
         return
-    roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    outputs = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     _step.backwards += 1
-    _step.precisions |= precisions(roots)
+    _step.precisions |= precisions(outputs)
     if _step.before is not None:
         _step.moved |= randomness() != _step.before
     _step.before, _step.position = None, 0
     # A gradient handed in (a pipeline's stage) says that this is no loss.
-    if gradients is None and all(root.numel() == 1 for root in roots):
+    if gradients is None and all(output.numel() == 1 for output in outputs):
         with torch.no_grad():
-            loss = torch.stack([root.detach().reshape(()).double() for root in roots]).sum()
+            loss = torch.stack([output.detach().reshape(()).double() for output in outputs]).sum()
             scale = _scale()
             _step.losses.append(loss if scale is None else loss / scale.to(loss.device))
 
@@ -171,16 +169,18 @@ def _take(
 ) -> None:
     global _over
     started = monotonic()
-    roots = [root for ref in _roots if (root := ref()) is not None]
-    wanted = {id(p): p for p in parameters if p.requires_grad}
+    wanted, models = {id(p): p for p in parameters if p.requires_grad}, roots.living()
     if optimizer == 0 and not _seen[0]:
         # What is not trained must be the same as well.
         wanted |= {
-            id(p): p for root in roots for _, p in module_tree.named_parameters(root) if not p.requires_grad
+            id(p): p
+            for root in roots.ours(models)
+            for _, p in module_tree.named_parameters(root)
+            if not p.requires_grad
         }
     with torch.no_grad():
         known = {key: (p, name) for key, (ref, name) in _named.items() if (p := ref()) is not None}
-        pieces, gaps = pieces_of([p for p in wanted.values() if p.is_floating_point()], roots, known)
+        pieces, gaps = pieces_of([p for p in wanted.values() if p.is_floating_point()], models, known)
         rows, failed = rows_of(pieces, values=phase == "step")
         facts = _facts(scale) if optimizer == 0 else None
     if (gaps or failed) and not _seen[optimizer or 0]:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import sys
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from time import time_ns
@@ -20,7 +19,7 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.secrets.masking import mask_environment
 from nsadiag.worker import session
 from nsadiag.worker.interruptions import tolerated
-from nsadiag.worker.probes.autograd import module_tree
+from nsadiag.worker.probes.autograd import module_tree, roots
 from nsadiag.worker.probes.autograd.module_calls import on_root
 from nsadiag.worker.probes.collectives.collectives import on_group
 from nsadiag.worker.probes.patch import harmless
@@ -30,7 +29,7 @@ from nsadiag.worker.recorder import Recorder
 MAX_ROOTS = 16  # a module that is called by itself is a root too
 MAX_GROUPS_WRITTEN = 16
 _groups_written = 0
-_roots: list[weakref.ref[torch.nn.Module]] = []
+_roots_written = 0
 _autocast: dict[str, Any] = {}  # as it was when the first module ran
 
 
@@ -119,9 +118,9 @@ def census(tensors: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
 
 def _model(optimizer: Any) -> dict[str, Any]:
     """Sizes of all root modules, or where none was seen (under torch.compile) of what the optimizer steps."""
-    roots = [module for module in (ref() for ref in _roots) if module is not None]
-    parameters = {id(p): p for root in roots for _, p in module_tree.named_parameters(root)}
-    buffers = {id(b): b for root in roots for _, b in module_tree.named_buffers(root)}
+    models = roots.living()[:MAX_ROOTS]
+    parameters = {id(p): p for root in models for _, p in module_tree.named_parameters(root)}
+    buffers = {id(b): b for root in models for _, b in module_tree.named_buffers(root)}
     stepped = (
         [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else []
     )
@@ -129,8 +128,8 @@ def _model(optimizer: Any) -> dict[str, Any]:
     # Of what this thread has stepped alone: the gradient of another thread's model may be replaced by its backward right now.
     gradients = [p.grad for p in stepped if p.grad is not None]
     return {
-        "roots": [type(root).__name__ for root in roots],
-        "training": [root.training for root in roots],
+        "roots": [type(root).__name__ for root in models],
+        "training": [root.training for root in models],
         "parameters": census(parameters.values()),
         "buffers": census(buffers.values()),
         "gradients": census(gradients),
@@ -202,12 +201,13 @@ def _after_group() -> None:
 
 @harmless
 def _first_forward(root: torch.nn.Module) -> None:
+    global _roots_written
     rank = session.current()
-    if rank is None or len(_roots) >= MAX_ROOTS or not module_tree.has_parameters(root):
+    if rank is None or _roots_written >= MAX_ROOTS or not module_tree.has_parameters(root):
         return
     if not _autocast:
         _autocast.update(_autocast_now())
-    _roots.append(weakref.ref(root))
+    _roots_written += 1
     _write(rank, "first forward")
 
 

@@ -59,7 +59,9 @@ def _look(rank: Recorder, stepping: Any) -> None:
     models = _in_models(roots.living())
     stale = [p for p in idle if id(p) not in models]
     graded = {
-        i: (n, p) for i, (n, p) in _in_models(roots.ours()).items() if p.grad is not None and p.requires_grad
+        i: (n, p)
+        for i, (n, p) in _in_models(roots.ours(roots.living())).items()
+        if p.grad is not None and p.requires_grad
     }
     unheld = {i: each for i, each in graded.items() if i not in {id(p) for p in mine}} if stale else {}
     held = _held() if unheld else set()

@@ -6,7 +6,7 @@ import zlib
 
 import torch
 
-from nsadiag.worker.probes.autograd import module_tree
+from nsadiag.worker.probes.autograd import module_tree, roots
 from nsadiag.worker.probes.correctness.invariants import roles
 from nsadiag.worker.probes.correctness.invariants.checksums import checksums
 from nsadiag.worker.probes.correctness.invariants.journal import journal
@@ -21,7 +21,7 @@ def note_beside(step: int) -> None:
     """Before an optimizer's step."""
     held = {id(p) for _, optimizer in roles.living() for _, p in roles.held_by(optimizer)}
     others: dict[int, tuple[str, torch.Tensor]] = {}
-    for root in roles.running():
+    for root in roots.ours(roots.running()):
         kind = type(root).__name__
         for name, parameter in module_tree.named_parameters(root):
             if id(parameter) not in held and parameter.numel() > FEW:
@@ -34,7 +34,9 @@ def note_beside(step: int) -> None:
 
 
 def _note_frozen() -> None:
-    own = [(name, p) for root in roles.roots() for name, p in module_tree.named_parameters(root)]
+    own = [
+        (name, p) for root in roots.ours(roots.trained()) for name, p in module_tree.named_parameters(root)
+    ]
     text = repr([(name, tuple(p.shape)) for name, p in own])
     frozen = [(roles.name(name, p), p) for name, p in own if not p.requires_grad]
     journal.note(

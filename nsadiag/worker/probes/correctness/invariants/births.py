@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from nsadiag.worker.probes.autograd import module_tree
+from nsadiag.worker.probes.autograd import module_tree, roots
 from nsadiag.worker.probes.correctness.invariants import roles
 from nsadiag.worker.probes.patch import harmless
 
@@ -30,7 +30,7 @@ def unheld(stepping: Any) -> list[tuple[str, torch.Tensor]]:
     mine = {id(p) for _, p in roles.held_by(stepping)}
     held = {id(p) for _, optimizer in roles.living() for _, p in roles.held_by(optimizer)}
     found: dict[int, tuple[str, torch.Tensor]] = {}
-    for root in roles.roots():
+    for root in roots.ours(roots.trained()):
         own = list(module_tree.named_parameters(root))
         if any(id(p) in mine for _, p in own):
             loose = ((n, p) for n, p in own if id(p) not in held and p.requires_grad and p.grad is not None)

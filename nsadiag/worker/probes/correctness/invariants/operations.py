@@ -10,7 +10,7 @@ import torch
 
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
-from nsadiag.worker.probes.autograd import backward, module_calls, module_tree
+from nsadiag.worker.probes.autograd import backward, module_calls, module_tree, roots
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.collectives import collectives
 from nsadiag.worker.probes.correctness.fingerprints import tensors_in
@@ -53,7 +53,7 @@ def _turn(rank: Recorder) -> None:
     global _now, _backwards
     if rank.world_size > 1:
         settle()
-        roles.turn()
+        roots.turn()
         journal.turn(rank, _now, begins=rank.box.step)
         flow.turn(rank.box.step, valued=journal.valued)
         exchanges.turn()
@@ -82,15 +82,16 @@ def _listen(now: bool) -> None:
 
 @harmless
 def _forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if current() is None or not module_tree.has_parameters(module):
+    rank = current()
+    if rank is None or not module_tree.has_parameters(module):
         return
-    if not torch.is_grad_enabled():
-        roles.met(module, trains=False)
+    trains = torch.is_grad_enabled()
+    roots.note_run(module, module_calls.owner_of(module, rank), trains=trains)
+    if not trains:
         return
-    roles.met(module)
     if _now == 0 and journal.valued:
         # A forward may change them before there is an optimizer's step to look at.
-        journal.note("drawn", place="", values=checksums(evenly(roles.buffers())))
+        journal.note("drawn", place="", values=checksums(evenly(roles.our_buffers())))
     inputs.given(args, kwargs)
     evaluating = not module.__dict__.get("training", True)
     given = list(tensors_in([*args, *kwargs.values()]))[:MOST_INPUTS] if journal.valued else []
@@ -194,7 +195,7 @@ def _before_step(optimizer: Any) -> None:
         details["values"] = checksums(chosen)
         made = [(name, p.grad) for name, p in chosen if p.grad is not None]
         journal.note("used", place="", optimizer=number, values=checksums(made))
-        journal.note("buffers", place="", values=checksums(evenly(roles.buffers())))
+        journal.note("buffers", place="", values=checksums(evenly(roles.our_buffers())))
         note_beside(_now)
         if flow.following:
             journal.note("flow", place="", optimizer=number, calls=flow.at(optimizer))

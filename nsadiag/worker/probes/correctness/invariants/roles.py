@@ -4,71 +4,40 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from threading import get_ident
 from typing import Any
 
 import torch
 
-from nsadiag.worker.probes.autograd import module_tree
+from nsadiag.worker.probes.autograd import module_tree, roots
 from nsadiag.worker.probes.autograd.gradients import name_of
 
 MOST_SHOWN = 4
 
-# Models that have run, and optimizers that have stepped, in order: what belongs to neither has no role.
-_roots: dict[int, weakref.ref[torch.nn.Module]] = {}
-_now: dict[int, weakref.ref[torch.nn.Module]] = {}  # those that have run in this step, also without gradients
-_optimizers: dict[int, weakref.ref[Any]] = {}
-_threads: dict[int, int] = {}  # that step them, by id
-
-
-def met(root: torch.nn.Module, *, trains: bool = True) -> None:
-    """A model runs."""
-    if module_tree.has_parameters(root):
-        _now[id(root)] = weakref.ref(root)
-        if trains:
-            _roots[id(root)] = _now[id(root)]
-
-
-def turn() -> None:
-    """The next step begins."""
-    _now.clear()
+# Optimizers that have stepped, in the order of their first steps, and the thread that steps each.
+_optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
 
 
 def stepping(optimizer: Any) -> int:
     """The optimizer's number, in the order of first steps."""
-    known = _optimizers.get(id(optimizer))
-    if known is None or known() is not optimizer:
-        _optimizers[id(optimizer)] = weakref.ref(optimizer)
-    _threads[id(optimizer)] = get_ident()
+    # One that is made where another was has its number.
+    _optimizers[id(optimizer)] = weakref.ref(optimizer), roots.here()
     return list(_optimizers).index(id(optimizer))
 
 
 def living() -> list[tuple[int, Any]]:
     """Optimizers that have stepped, by their numbers."""
-    found = [(number, held()) for number, held in enumerate(_optimizers.values())]
+    found = [(number, held()) for number, (held, _) in enumerate(list(_optimizers.values()))]
     return [(number, held) for number, held in found if held is not None]
 
 
 def ours() -> list[tuple[int, Any]]:
-    """Those of `living` that the calling thread steps: gradients of others may be made by a backward that runs now."""
-    return [(number, held) for number, held in living() if _threads.get(id(held)) == get_ident()]
+    """Those of `living` that the calling thread steps: gradients of others may be replaced by a backward that runs now."""
+    here = roots.here()
+    return [(number, held) for number, held in living() if _optimizers[id(held)][1] == here]
 
 
 def forget() -> None:
-    _threads.clear()
-    _roots.clear()
-    _now.clear()
     _optimizers.clear()
-
-
-def roots() -> list[torch.nn.Module]:
-    """Models that have run."""
-    return [root for reference in list(_roots.values()) if (root := reference()) is not None]
-
-
-def running() -> list[torch.nn.Module]:
-    """Models that have run in this step, also those that do so without gradients."""
-    return [root for reference in list(_now.values()) if (root := reference()) is not None]
 
 
 def name(found: str, parameter: torch.Tensor) -> str:
@@ -83,22 +52,41 @@ def held_by(optimizer: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def parameters() -> list[tuple[str, torch.Tensor]]:
-    """All of models that have run and of optimizers that have stepped."""
+    """All of models that train and of optimizers that have stepped."""
     found: dict[int, tuple[str, torch.Tensor]] = {}
-    for root in roots():
+    for root in roots.trained():
         for own, parameter in module_tree.named_parameters(root):
             found.setdefault(id(parameter), (name(own, parameter), parameter))
-    for held in list(_optimizers.values()):
-        optimizer = held()
-        for own, parameter in held_by(optimizer) if optimizer is not None else ():
+    for _, optimizer in living():
+        for own, parameter in held_by(optimizer):
             found.setdefault(id(parameter), (own, parameter))
     return list(found.values())
 
 
-def buffers() -> list[tuple[str, torch.Tensor]]:
-    """Floating-point buffers of models that have run."""
+def our_parameters() -> list[tuple[str, torch.Tensor]]:
+    """Those whose values and gradients the calling thread may read."""
+    theirs = _theirs()
+    return [(own, parameter) for own, parameter in parameters() if id(parameter) not in theirs]
+
+
+def _theirs() -> set[int]:
+    """By id, parameters of models that other threads run; those in no model are of the thread that steps their optimizer."""
+    trained = roots.trained()
+    mine = {id(root) for root in roots.ours(trained)}
+    others = [root for root in trained if id(root) not in mine]
+    theirs = {id(p) for root in others for _, p in module_tree.named_parameters(root)}
+    if len(ours()) < len(living()):
+        known = {id(p) for root in trained for _, p in module_tree.named_parameters(root)}
+        my_own = {id(p) for _, optimizer in ours() for _, p in held_by(optimizer)}
+        held = {id(p) for _, optimizer in living() for _, p in held_by(optimizer)}
+        theirs |= held - known - my_own
+    return theirs
+
+
+def our_buffers() -> list[tuple[str, torch.Tensor]]:
+    """Floating-point buffers of models that the calling thread trains."""
     found: dict[int, tuple[str, torch.Tensor]] = {}
-    for root in roots():
+    for root in roots.ours(roots.trained()):
         for own, buffer in module_tree.named_buffers(root):
             if buffer.is_floating_point() and buffer.numel() > 1:
                 found.setdefault(id(buffer), (own, buffer))
@@ -110,12 +98,12 @@ def roles_of(tensors: Iterable[torch.Tensor]) -> list[str]:
     asked = [tensor for tensor in tensors if not hasattr(tensor, "_local_tensor")]
     gradients: dict[int, str] = {}
     held: dict[int, str] = {}
-    elements = 0
+    elements, theirs = 0, _theirs()
     for own, parameter in parameters():
-        gradient = parameter.grad
         if hasattr(parameter, "_local_tensor"):
             continue
         held[parameter.data_ptr()] = own
+        gradient = parameter.grad if id(parameter) not in theirs else None
         if gradient is not None and gradient.layout == torch.strided:
             gradients[gradient.data_ptr()] = own
             elements += gradient.numel()

@@ -51,7 +51,7 @@ def _loaded(module: torch.nn.Module, state: Any, result: Any) -> None:
         unexpected=unexpected,
         apart=apart or None,
         # What is loaded into another module may be copied from there: then what trains has changed at its next step.
-        values=checksums(evenly(roles.parameters())) if apart and journal.valued else [],
+        values=checksums(evenly(roles.our_parameters())) if apart and journal.valued else [],
     )
     if apart:
         _apart[id(module)] = weakref.ref(module), operation
@@ -98,7 +98,7 @@ def _saved(kind: str, saved: Any) -> None:
     rank = current()
     if rank is not None and _notes():
         # By these a state of the model that is loaded later shows to be the one of this moment.
-        values = checksums(evenly(roles.parameters())) if journal.valued else []
+        values = checksums(evenly(roles.our_parameters())) if journal.valued else []
         journal.note("save", always=rank, name=type(saved).__name__, of_state=kind, values=values)
 
 
