@@ -46,9 +46,8 @@ lint: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m tests.support.pages
 
-# The same as a site, with a page of a real run for each class: build/site.
+# The same as a site, with a page of a real run for each class: build/site. A broken link or anchor is an error.
 site: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5'
 	$(BIN)/python -m tests.support.site
 
 setup: $(STAMP)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from nsadiag import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("", "docs", "docs/classes", "docs/lab", "repro", "nsa", "packaging/nsa")
+FOLDERS = ("", "changes", "docs", "docs/classes", "docs/lab", "repro", "nsa", "packaging/nsa")
 PAGES = sorted(page for folder in FOLDERS for page in (ROOT / folder).glob("*.md"))
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 MOST_WORDS = {
@@ -79,3 +81,18 @@ def test_versions_agree() -> None:
     ]
     assert [match and match[1] for match in written] == [__version__, __version__]
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_news_fragments_make_a_section_of_the_changelog() -> None:
+    pytest.importorskip("towncrier")
+    done = subprocess.run(
+        [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "next"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    fragments = [path for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
+    said = " ".join(done.stdout.split())
+    assert [path.name for path in fragments if " ".join(path.read_text().split()) not in said] == []

@@ -28,9 +28,9 @@ BUILD = ROOT / "build"
 # All that pages link to: links stay as they are in the checkout.
 SHOWN = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "CITATION.cff", "constraints.txt", "docs",
-    "repro", "configs", "nsa", "nsadiag", "artifacts", "benchmarks", "tests", "packaging", "skills",
+    "changes", "repro", "configs", "nsa", "nsadiag", "artifacts", "benchmarks", "tests", "packaging", "skills",
 )  # fmt: skip
-SUFFIXES = {".md", ".py", ".yaml", ".txt", ".png", ".svg", ".toml", ".cff", ""}
+SUFFIXES = {".md", ".py", ".yaml", ".txt", ".csv", ".png", ".svg", ".toml", ".cff", ""}
 
 
 def stage(folder: Path, classes: list[str] | None = None) -> list[str]:
@@ -98,9 +98,7 @@ def main() -> None:
     (BUILD / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False))
     print(f"{len(shown)} pages of runs, {sum(1 for _ in source.rglob('*.md'))} pages in all")
     if "--stage" not in sys.argv:
-        subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "-q", "-f", BUILD / "mkdocs.yml"], check=True
-        )
+        subprocess.run([sys.executable, "-m", "mkdocs", "build", "-f", BUILD / "mkdocs.yml"], check=True)
 
 
 if __name__ == "__main__":
