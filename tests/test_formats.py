@@ -13,7 +13,8 @@ from support.golden import archive_of, unpack
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir, read_json, write_json
-from nsadiag.reports import REPORTERS, load_report
+from nsadiag.reports import load_report
+from nsadiag.reports.formats.registry import REPORTERS
 
 STUCK = "local_lock_deadlock_dropped_record"
 

@@ -18,6 +18,7 @@ from support.judging import MOST_MIB
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.documents.files import EvidenceRefused, open_evidence, read_evidence
+from nsadiag.evidence.documents.types import DOCUMENTS, LINES
 from nsadiag.evidence.layout import (
     RunDir,
     append_json_line,
@@ -221,6 +222,13 @@ def test_what_is_not_of_the_promised_type_is_left_out_and_told(
     found = read_json(tmp_path / name, None, gaps)  # type: ignore[arg-type]
     assert json.dumps(found) == json.dumps(kept)
     assert [str(gap).split()[0] for gap in gaps] == [name]
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTS | LINES))
+def test_the_class_of_each_document_is_found(name: str) -> None:
+    shape = (DOCUMENTS | LINES)[name]
+    for document in ({}, [{}], {"0": {}}):
+        shape(document, [])  # the class of a row is imported here
 
 
 def test_a_broken_document_is_a_gap_of_the_verdict(run: Path) -> None:

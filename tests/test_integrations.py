@@ -15,7 +15,7 @@ import nsadiag
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.reports import write_reports
+from nsadiag.reports.formats.registry import write_reports
 
 TRANSFORMERS = """
 import sys, torch

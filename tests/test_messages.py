@@ -26,7 +26,8 @@ from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.records import Where
 from nsadiag.evidence.ring.blackbox import BlackBox, Counter
-from nsadiag.reports import REPORTERS, load_report
+from nsadiag.reports import load_report
+from nsadiag.reports.formats.registry import REPORTERS
 
 SUSPICION = Suspicion(t_s=20.0, quiet_s=12.0, says="Rank 1 never reached all_reduce #17.")
 

@@ -29,9 +29,9 @@ finally:
 """
 
 
-def imported_by(*arguments: str) -> str:
+def imported_by(*arguments: str, heavy: tuple[str, ...] = HEAVY) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", PROBE.format(heavy=HEAVY), *arguments],
+        [sys.executable, "-c", PROBE.format(heavy=heavy), *arguments],
         capture_output=True,
         text=True,
         check=True,
@@ -53,6 +53,14 @@ def test_a_finished_verdict_is_shown_without_the_analysis(kind: str, tmp_path: P
     run = unpack(GOLDEN / "rank_killed_sigkill.tar.xz", tmp_path)
     write_json(run.verdict, judge_directory(run.path).to_json())
     assert imported_by("report", str(run.path), "--format", kind) == "[]"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["terminal", "json"])
+def test_a_verdict_on_a_terminal_takes_neither_templates_nor_the_shapes_of_evidence(
+    judged: Path, options: tuple[str, ...]
+) -> None:
+    rest = ("jinja2", "nsadiag.reports.scaling", "nsadiag.evidence.documents.training")
+    assert imported_by("report", str(judged), *options, heavy=rest) == "[]"
 
 
 def test_the_catalogue_says_what_the_rules_say() -> None:

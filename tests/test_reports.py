@@ -29,10 +29,11 @@ from nsadiag.evidence.records import (
     Verdict,
     Where,
 )
-from nsadiag.reports import REPORTERS, MatrixReport, RunReport, load_report, print_report, write_reports
+from nsadiag.reports import MatrixReport, RunReport, load_report, print_report
 from nsadiag.reports.facts import Fact, facts_of
 from nsadiag.reports.formats.markdown import cell_code, code, escape
 from nsadiag.reports.formats.plot import panels_of
+from nsadiag.reports.formats.registry import REPORTERS, write_reports
 from nsadiag.reports.grid import grid_of
 from nsadiag.reports.live import LiveProgress, PlainProgress, matrix_progress
 from nsadiag.reports.sources import source_href

@@ -11,11 +11,17 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from test_digests import dumps_of
 from test_pictures import LOCKED, judged
 from test_reports import FAILING, HUNG, NASTY, cell_id, make_matrix, make_run
 
+from nsadiag.analysis.scale.digests.equivalence import newest
+from nsadiag.analysis.scale.digests.representatives import representatives
+from nsadiag.analysis.scale.digests.shape import packed, unpacked
+from nsadiag.analysis.verdict import judge_directory
+from nsadiag.evidence.layout import RunDir, write_json
 from nsadiag.evidence.records import Where
-from nsadiag.reports import write_reports
+from nsadiag.reports.formats.registry import write_reports
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -176,3 +182,39 @@ def test_the_page_prints_with_its_closed_parts_open(tmp_path: Path) -> None:
     browse(directory / "report.html", tmp_path / "profile", f"--print-to-pdf={pdf}")
     # Its 36 sections take 25 pages; closed, they would take 10.
     assert len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes())) >= 18
+
+
+FIRST_SCREEN = """
+const seen = [];
+const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const box = walker.currentNode.parentElement.getBoundingClientRect();
+  if (box.height && box.bottom <= innerHeight) seen.push(walker.currentNode.textContent);
+}
+document.title = JSON.stringify({ ms: performance.now(), text: seen.join(" ").replace(/\\s+/g, " ") });
+"""
+
+
+def test_the_first_screen_of_ten_thousand_ranks_has_rank_line_and_reason(tmp_path: Path) -> None:
+    crowd, _ = dumps_of("external_wait_stale_lock", tmp_path / "recorded", 10_000)
+    many = RunDir(path=tmp_path / "many")
+    for digest in crowd.digests(RunDir(path=tmp_path / "scratch")):
+        path = many.digest(digest.host, digest.look)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(packed(digest))
+    crowd.write_frame(many)
+    for rank in representatives(newest(unpacked(path.read_bytes()) for path in many.digests())):
+        crowd.write_rank(many, rank)
+    verdict = judge_directory(many.path)
+    write_json(many.verdict, verdict.to_json())
+    write_reports(many.path)
+    assert (many.path / "report.html").stat().st_size < 1_000_000
+    probe = scripted(many.path, tmp_path / "probe.html", FIRST_SCREEN)
+    done = browse(probe, tmp_path / "profile", "--window-size=1280,900", "--dump-dom")
+    found = json.loads(unescape(re.search(r"<title>(\{.*?)</title>", done.stdout)[1]))  # type: ignore[index]
+    assert found["ms"] < 2000
+    assert verdict.where is not None and verdict.where.code
+    place = f"{Path(verdict.where.file or '').name}:{verdict.where.line}"
+    text = re.sub(r"\W+", " ", found["text"])  # code in a sentence is an element of its own
+    for said in (f"rank {verdict.guilty_ranks[0]} of 10000", place, verdict.where.code, verdict.summary):
+        assert re.sub(r"\W+", " ", said).strip() in text

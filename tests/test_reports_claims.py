@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from nsadiag.evidence.layout import write_json
-from nsadiag.reports import REPORTERS, load_report, print_report
+from nsadiag.reports import load_report, print_report
+from nsadiag.reports.formats.registry import REPORTERS
 
 NASTY = "<b>x</b> a|b `tick` \x1b[31mred\x1b[0m \x00"
 VERDICT: dict[str, Any] = {

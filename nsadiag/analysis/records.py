@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from nsadiag.evidence.documents import operations, training
-from nsadiag.evidence.documents.captures import Answers, Gap, Task
-from nsadiag.evidence.documents.communicators import NcclStatus
+from nsadiag.evidence.documents.captures import Answers, Gap, NcclStatus, Task
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep
 from nsadiag.evidence.documents.kernel import KernelProcess, OomReport

@@ -77,7 +77,7 @@ def analyze(
         print_directory(path, as_json=as_json)
     elif is_ours(path):
         from nsadiag.analysis.verdict import judge_directory
-        from nsadiag.reports import write_reports
+        from nsadiag.reports.formats.registry import write_reports
 
         outcome = judge_directory(path).outcome
         write_reports(path)
@@ -122,7 +122,6 @@ def report(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show a report on stdout, in any format."""
-    from nsadiag.reports import REPORTERS, load_report
     from nsadiag.reports.experiments import is_experiment, render_experiment
 
     if path is None:
@@ -132,13 +131,16 @@ def report(
     if is_experiment(path):
         print(render_experiment(path, "json" if as_json else format_), end="")
         return
+    if format_ == "terminal":
+        print_directory(path, as_json=as_json, verbose=verbose)
+        return
+    from nsadiag.reports import load_report
+    from nsadiag.reports.formats.registry import REPORTERS
+
     if format_ not in REPORTERS:
         raise UsageError(f"no such format: {format_}", f"choose from {', '.join(REPORTERS)}")
-    if as_json or format_ == "terminal":
-        print_directory(path, as_json=as_json, verbose=verbose)
-    else:
-        text = REPORTERS[format_](load_report(path))
-        print(text, end="" if text.endswith("\n") or not text else "\n")
+    text = REPORTERS["json" if as_json else format_](load_report(path))
+    print(text, end="" if text.endswith("\n") or not text else "\n")
 
 
 @app.command(

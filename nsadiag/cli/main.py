@@ -24,7 +24,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="surrogateescape")  # names of files that are in no encoding
     try:
-        code = app(standalone_mode=False, default_map=_defaults())
+        command: Any = typer.main.get_command(app)  # once: it takes as long as importing typer
+        found = defaults(command.commands, Path.cwd(), os.environ)
+        code = command(standalone_mode=False, default_map=found)
         # Newer typers turn Ctrl-C into this code by themselves; a job that ended with it has said so itself.
         if code == EXIT_INTERRUPTED and interrupts.asked():
             _interrupted()
@@ -42,12 +44,6 @@ def main() -> None:
         _fail(machine.message, "check space and permission under --out (df -h, ls -ld)", machine.exit_code)
     except Exception as error:
         _fail_ourselves(error)
-
-
-def _defaults() -> dict[str, dict[str, Any]]:
-    """The options that the environment and pyproject.toml set."""
-    command: Any = typer.main.get_command(app)
-    return defaults(command.commands, Path.cwd(), os.environ)
 
 
 def _fail(message: str, hint: str, code: int) -> None:

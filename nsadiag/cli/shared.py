@@ -171,11 +171,13 @@ def print_directory(directory: Path, *, as_json: bool, is_new: bool = False, ver
 
 
 def print_report(report: Report, *, as_json: bool, verbose: bool = False) -> None:
-    from nsadiag.reports import REPORTERS, print_report
-
     if as_json:
-        print(REPORTERS["json"](report))
+        from nsadiag.reports.formats.document import render_json
+
+        print(render_json(report))
     else:
+        from nsadiag.reports import print_report
+
         print_report(report, console(), everything=verbose)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 
 from nsadiag.commands.faults import faults, headline
 from nsadiag.source.literals import docstring_of, docstring_of_function, imported_by, table_of
 
+GAP = re.compile(r" {2,}")
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -26,21 +29,42 @@ def parts() -> dict[str, dict[str, str]]:
         "engines": engines(),
         "reporters": {
             name: _purpose(file)
-            for name, (file, _) in _registered("reports/__init__.py", "REPORTERS").items()
+            for name, (file, _) in _registered("reports/formats/registry.py", "REPORTERS").items()
         },
         "classes": catalogue.classes(),
     }
 
 
-def part_table() -> list[str]:
-    """Lines to read: each kind, and below it its parts."""
+def part_table(width: int | None = None) -> list[str]:
+    """Lines to read: each kind, and below it its parts. Without a width each part is one line."""
     lines = []
     for kind, entries in parts().items():
-        lines += [kind, *(f"  {name:32}{text}".rstrip() for name, text in entries.items())]
+        lines.append(kind)
+        for name, text in entries.items():
+            lines += _entry(f"  {name:32}", text, width)
     return lines
 
 
-def fault_table() -> list[str]:
+def _entry(name: str, text: str, width: int | None) -> list[str]:
+    """The name, and the text beside it, or below it where half of the line is taken by the name."""
+    if width is None:
+        return [f"{name}{text}".rstrip()]
+    beside = len(name) * 2 <= width
+    indent = " " * (len(name) if beside else 6)
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    if beside and lines:
+        return [name + lines[0][len(name) :], *lines[1:]]
+    return [f"  {GAP.sub('  ', name.strip())}", *lines]
+
+
+def fault_table(width: int | None = None) -> list[str]:
     """Lines to read: each class, and below it its scripts, with how many ranks they take and what happens in them."""
     lines: list[str] = []
     for fault in faults():
@@ -48,7 +72,7 @@ def fault_table() -> list[str]:
             lines.append(fault.classes[0])
         ranks = 1 if fault.launch == "python" else int(fault.launch.split()[-1])
         needs = f", needs {fault.needs}" if fault.needs else ""
-        lines.append(f"  {fault.name:44}{ranks} rank{'s' * (ranks > 1)}{needs}  {fault.what}")
+        lines += _entry(f"  {fault.name:44}{ranks} rank{'s' * (ranks > 1)}{needs}  ", fault.what, width)
     return lines
 
 

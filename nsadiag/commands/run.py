@@ -244,7 +244,7 @@ def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:
         output.write_run(run, **about, ended_at=output.now(), world_size=verdict.world_size)
     if not interrupts.hurried():
         try:
-            from nsadiag.reports import write_reports
+            from nsadiag.reports.formats.registry import write_reports
 
             write_reports(run.path)
         except KeyboardInterrupt:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import read_json
-from nsadiag.reports import bisect, shrink
 
 KINDS = ("bisect", "shrink")
 
@@ -23,7 +21,9 @@ def render_experiment(directory: Path, format_: str) -> str:
     document = read_json(directory / f"{kind}.json")
     if document is None:
         raise UsageError(f"{directory} holds no {kind}.json", "it was ended before its first run was over")
-    room: ModuleType = bisect if kind == "bisect" else shrink
+    from nsadiag.reports import bisect, shrink  # drawing libraries come with them
+
+    room = bisect if kind == "bisect" else shrink
     if format_ == "json":
         return json.dumps(document, indent=1) + "\n"
     if format_ == "md":

@@ -13,9 +13,8 @@ from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.evidence.secrets.published import mask_likely
-from nsadiag.reports import load_claims, values
+from nsadiag.reports import values
 from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankReport, Report, RunReport
-from nsadiag.reports.scaling import scaling_of
 
 # The tail of a guilty rank's stderr holds its traceback; more belongs to the log itself.
 LAST_WORDS_BYTES = 4096
@@ -115,6 +114,10 @@ def _last_words(rank_dir: RankDir) -> str:
 
 
 def _load_matrix(directory: Path) -> MatrixReport:
+    # Most reports are of a run, and need none of this.
+    from nsadiag.reports import load_claims
+    from nsadiag.reports.scaling import scaling_of
+
     gaps: list[str] = []
     run = _run(directory, _document(directory / "run.json", gaps), None, [])
     document = _document(directory / "matrix.json", gaps)

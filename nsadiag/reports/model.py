@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from nsadiag.evidence.records import Verdict
-from nsadiag.reports.scaling import Scaling
+
+if TYPE_CHECKING:
+    from nsadiag.reports.scaling import Scaling
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,8 @@ from dump_maker import Job, write_dumps
 from nsadiag.analysis.external.judge import judge_external
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.errors import NsadiagError
-from nsadiag.reports import REPORTERS, load_report, write_reports
+from nsadiag.reports import load_report
+from nsadiag.reports.formats.registry import REPORTERS, write_reports
 
 from .broken import broken, restored
 from .golden import archive_of, recorded, unpack

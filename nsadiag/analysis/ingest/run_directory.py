@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from nsadiag.analysis.ingest.ends import completed_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
 from nsadiag.evidence.documents import operations, training
-from nsadiag.evidence.documents.captures import Answers, Gap, Task
-from nsadiag.evidence.documents.communicators import NcclStatus
+from nsadiag.evidence.documents.captures import Answers, Gap, NcclStatus, Task
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
 from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep

@@ -12,7 +12,7 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.peer_waits import peer_waits
 from nsadiag.analysis.relations.pending import is_still, is_suspended
-from nsadiag.evidence.documents.communicators import Communicator, NcclStatus
+from nsadiag.evidence.documents.captures import Communicator, NcclStatus
 from nsadiag.evidence.records import PeerWait
 from nsadiag.evidence.spans import spans
 

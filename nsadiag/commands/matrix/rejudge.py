@@ -11,7 +11,7 @@ from nsadiag.commands.matrix.files import write_matrix
 from nsadiag.commands.matrix.forecast import Forecast
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir, read_json
-from nsadiag.reports import write_reports
+from nsadiag.reports.formats.registry import write_reports
 from nsadiag.spec import Cell, Matrix
 
 

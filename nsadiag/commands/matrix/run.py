@@ -108,7 +108,7 @@ def _run(run: RunDir, request: MatrixRequest, running: Running, progress: Matrix
         interrupted = True
     state.write(scaling=state.forecast.summary())
     output.write_run(run, **about, ended_at=output.now())
-    from nsadiag.reports import write_reports
+    from nsadiag.reports.formats.registry import write_reports
 
     write_reports(run.path)
     return MatrixResult(

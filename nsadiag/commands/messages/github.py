@@ -6,7 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from nsadiag.reports import REPORTERS, Report
+from nsadiag.reports.formats.registry import REPORTERS
+from nsadiag.reports.model import Report
 
 MOST_BYTES = 900_000  # of a summary; GitHub takes 1 MiB
 

@@ -1,4 +1,4 @@
-"""One look at one rank, besides stacks and the kernel's view: answers.json, gaps.json, tasks.json."""
+"""One look at one rank, besides stacks and the kernel's view: answers.json, gaps.json, tasks.json; and NCCL's own account (RAS): ras.json."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsadiag.evidence.documents.python_stacks import StackFrame
+from nsadiag.evidence.documents.values import Pid, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +82,28 @@ class Task:
     of: tuple[str, ...] = ()  # tasks
     failed: Failed | None = None
     thread: str | None = None  # of the loop, where that is not the main one
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommunicatorRank:
+    """One member, by its rank in the communicator."""
+
+    rank: int
+    pid: Pid | None = None
+    collective_counts: dict[str, Whole] | None = None  # launched so far, by operation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communicator:
+    """One communicator, with the members that answered."""
+
+    hash: str = ""
+    size: int = 0
+    ranks: tuple[CommunicatorRank, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclStatus:
+    """All communicators of the job at one moment."""
+
+    communicators: tuple[Communicator, ...] = ()

@@ -8,15 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nsadiag.evidence.documents import operations, training
-from nsadiag.evidence.documents.captures import Answers, Gap, Task
-from nsadiag.evidence.documents.communicators import NcclStatus
-from nsadiag.evidence.documents.exceptions import Cause, Leaving, Raised, SentSignal
+from nsadiag.evidence.documents import results
 from nsadiag.evidence.documents.files import read_evidence
-from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep
-from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
-from nsadiag.evidence.documents.process import Meta
-from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.documents.shapes import (
     NOTHING,
     Shape,
@@ -35,9 +28,7 @@ from nsadiag.evidence.documents.shapes import (
     text,
     whole,
 )
-from nsadiag.evidence.documents.values import row_of, rows_of, value_of
-from nsadiag.evidence.documents.watch import End, Watch
-from nsadiag.evidence.spans import MOST_RANKS
+from nsadiag.evidence.documents.values import row_at, rows_of, value_of
 
 T = TypeVar("T")
 NAMED_FAULTS = 3
@@ -61,14 +52,12 @@ class Unfit:
 
 Gaps = list[Unfit]
 
-RANK = between(0, MOST_RANKS)
-WORLD = between(1, MOST_RANKS)
 # A process of this machine: what counts or signals it must not be given another number.
 PID = between(1, 2**31)
-TEXTS, COUNTS, RANKS, NUMBERS = rows(text), rows(count), rows(RANK), rows(number)
+TEXTS = rows(text)
 SIZES = rows(rows(whole))
-CAUSE = nested(lambda cause: row_of(Cause, cause=maybe(cause)))
-EXCEPTION = row_of(Raised, cause=maybe(CAUSE), hidden=maybe(CAUSE))
+CAUSE = nested(lambda cause: row_at("exceptions:Cause", cause=maybe(cause)))
+EXCEPTION = row_at("exceptions:Raised", cause=maybe(CAUSE), hidden=maybe(CAUSE))
 ENTRY = record(
     {"process_group": of(text, text), "collective_seq_id": whole, "profiling_name": text},
     {
@@ -116,131 +105,54 @@ GPUS = record(
         "xid_gap": maybe(text),
     },
 )
-COLLECTIVE = record(
-    {"op": text, "group": text}, {"seq": maybe(whole), "sizes": maybe(SIZES), "dtypes": maybe(TEXTS)}
-)
-LINE = record({"file": text, "line": count}, {"function": maybe(text), "code": maybe(text)})
-WHERE = record(
-    {},
-    {
-        "file": maybe(text), "line": maybe(count), "function": maybe(text), "code": maybe(text), "host": maybe(text),
-        "collective": maybe(COLLECTIVE), "parameter": maybe(text), "module": maybe(text), "bucket": maybe(count),
-        "step": maybe(count), "phase": maybe(text),
-    },
-)  # fmt: skip
-PROGRESS = record(
-    {},
-    {
-        "steps_done": maybe(count), "rate_per_s": maybe(number), "eta_s": maybe(number), "predicted_s": maybe(number),
-        "unit": text,
-    },
-)  # fmt: skip
-PEER_WAIT = record(
-    {"rank": RANK, "total_s": number, "now_s": number, "longest_s": number, "times": count},
-    {"waiters": RANKS, "what": maybe(text), "at": maybe(LINE), "source": maybe(text)},
-)
-ACTION = record({"do": text, "because": text}, {"host": maybe(text), "source": maybe(text)})
-VERDICT = record(
-    {
-        "outcome": text, "class": text, "confidence": number, "summary": text, "guilty_ranks": RANKS,
-        "blocked_ranks": RANKS, "world_size": between(0, MOST_RANKS), "where": maybe(WHERE), "peers_at": maybe(LINE),
-        "progress": PROGRESS, "evidence": rows(record({"claim": text, "source": text})),
-        "rejected": rows(record({"class": text, "because": text}, {"source": maybe(text)})), "gaps": TEXTS, "fix": maybe(text),
-        "next": maybe(text), "times": table(maybe(number)),
-    },
-    {"signature": text, "peer_waits": rows(PEER_WAIT), "action": maybe(ACTION)},
-)  # fmt: skip
-CELL = record(
-    {},
-    {
-        "id": text, "factors": table(anything), "world_size": WORLD, "state": text, "wall_s": maybe(number),
-        "costs": maybe(table(maybe(number))), "predicted": maybe(table(table(anything))), "beside": maybe(number),
-        "gpus": maybe(TEXTS), "verdict": maybe(VERDICT), "command": either(TEXTS, text), "env": table(text),
-    },
-)  # fmt: skip
-RUN = record(
-    {},
-    {
-        "kind": text, "name": text, "command": either(TEXTS, text), "world_size": maybe(between(0, MOST_RANKS)),
-        "host": text, "started_at": text, "ended_at": maybe(text), "versions": table(anything), "machine": table(anything),
-        "environment": table(text), "gaps": maybe(TEXTS), "exit_code": maybe(whole), "nonce": text,
-    },
-)  # fmt: skip
-TRIAL = record(
-    {"outcome": text, "class": text, "summary": text, "directory": text},
-    {"fix": maybe(text), "where": maybe(WHERE)},
-)
-POINT = record(
-    {"label": text, "state": text, "failures": count, "runs": rows(TRIAL)},
-    {"step_s": maybe(number), "subject": maybe(text)},
-)
-BISECTION = record(
-    {
-        "name": text, "axis": text, "fixed": maybe(text), "summary": text, "conclusion": text, "points": rows(POINT),
-        "points_in_all": count, "command": TEXTS, "first_bad": maybe(text),
-    },
-    {"last_good": maybe(text)},
-)  # fmt: skip
-SHRINKING = record(
-    {"name": text, "conclusion": text, "trials": count, "seconds": number, "notes": TEXTS},
-    {
-        "source": maybe(text), "script": maybe(text), "run": maybe(text), "why": maybe(text), "lines": count,
-        "lines_before": count, "confirmed": count, "confirmations": count,
-    },
-)  # fmt: skip
-
 # By the name of the file. A document that is not here is a mapping, or a list where that is asked for.
 DOCUMENTS: dict[str, Shape] = {
-    "answers.json": row_of(Answers),
-    "bisect.json": BISECTION,
-    "cell.json": CELL,
+    **results.DOCUMENTS,
+    "answers.json": row_at("captures:Answers"),
     "clock.json": record({}, {"mono_offset_ns": whole, "wall_offset_ns": whole, "rtt_ns": whole}),
-    "ddp.json": rows(row_of(training.WrappedModel)),
-    "ends.json": table(row_of(End), key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
+    "ddp.json": rows(row_at("training:WrappedModel")),
+    "ends.json": table(row_at("watch:End"), key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
     "exception.json": EXCEPTION,
     "fr.json": DUMP,
-    "gaps.json": rows(row_of(Gap)),
+    "gaps.json": rows(row_at("captures:Gap")),
     "gpu.json": GPUS,
-    "graph.json": row_of(training.Graph),
+    "graph.json": row_at("training:Graph"),
     "index.json": table(text),
     "job.json": record({}, {"id": maybe(either(text, count))}),
-    "leaving.json": row_of(Leaving, handling=maybe(EXCEPTION)),
-    "loaders.json": rows(row_of(training.Loader)),
-    "meta.json": row_of(Meta),
-    "oom.json": row_of(OomReport),
-    "parity.json": row_of(ControlComparison),
-    "proc.json": row_of(KernelProcess),
-    "ras.json": row_of(NcclStatus),
-    "py_spy.json": rows(row_of(PythonThread)),
+    "leaving.json": row_at("exceptions:Leaving", handling=maybe(EXCEPTION)),
+    "loaders.json": rows(row_at("training:Loader")),
+    "meta.json": row_at("process:Meta"),
+    "oom.json": row_at("kernel:OomReport"),
+    "parity.json": row_at("first_steps:ControlComparison"),
+    "proc.json": row_at("kernel:KernelProcess"),
+    "ras.json": row_at("captures:NcclStatus"),
+    "py_spy.json": rows(row_at("python_stacks:PythonThread")),
     "recorded_gradients.json": TEXTS,
-    "run.json": RUN,
-    "settings.json": row_of(training.Settings, model=MODEL, optimizer=maybe(OPTIMIZER)),
-    "shrink.json": SHRINKING,
-    "tasks.json": rows(row_of(Task)),
-    "ungraded.json": row_of(training.MissingNow),
-    "units.json": rows(row_of(training.Unit)),
-    "verdict.json": VERDICT,
-    "watch.json": row_of(Watch),
-    "wraps.json": rows(row_of(training.Wrap)),
+    "settings.json": row_at("training:Settings", model=MODEL, optimizer=maybe(OPTIMIZER)),
+    "tasks.json": rows(row_at("captures:Task")),
+    "ungraded.json": row_at("training:MissingNow"),
+    "units.json": rows(row_at("training:Unit")),
+    "watch.json": row_at("watch:Watch"),
+    "wraps.json": rows(row_at("training:Wrap")),
 }  # fmt: skip
 LINES: dict[str, Shape] = {
-    "evaluated.jsonl": row_of(training.Sums),
+    "evaluated.jsonl": row_at("training:Sums"),
     "gaps.jsonl": record({"gap": text}),
-    "given.jsonl": row_of(training.ModelInput),
+    "given.jsonl": row_at("training:ModelInput"),
     "names.jsonl": record({"id": count, "name": text}),
-    "parity.jsonl": row_of(FirstStep),
-    "piles.jsonl": row_of(training.Registered),
+    "parity.jsonl": row_at("first_steps:FirstStep"),
+    "piles.jsonl": row_at("training:Registered"),
     "raised.jsonl": EXCEPTION,
-    "recomputed.jsonl": row_of(training.Recomputed),
-    "replicas.jsonl": row_of(training.Sums),
-    "samples.jsonl": row_of(training.Sample),
-    "signals.jsonl": row_of(SentSignal),
-    "threads.jsonl": row_of(training.StartedThread),
-    "ungraded.jsonl": row_of(training.Missing),
-    "unheld.jsonl": row_of(training.Unheld),
-    "invariants.jsonl": row_of(operations.Observed),
+    "recomputed.jsonl": row_at("training:Recomputed"),
+    "replicas.jsonl": row_at("training:Sums"),
+    "samples.jsonl": row_at("training:Sample"),
+    "signals.jsonl": row_at("exceptions:SentSignal"),
+    "threads.jsonl": row_at("training:StartedThread"),
+    "ungraded.jsonl": row_at("training:Missing"),
+    "unheld.jsonl": row_at("training:Unheld"),
+    "invariants.jsonl": row_at("operations:Observed"),
     "unnamed.jsonl": EXCEPTION,
-    "unwaited.jsonl": row_of(training.Unwaited),
+    "unwaited.jsonl": row_at("training:Unwaited"),
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
@@ -64,6 +65,20 @@ def row_of(kind: Any, **given: Shape) -> Shape:
         {name: shape for name, shape in fields.items() if name in needed},
         {name: shape for name, shape in fields.items() if name not in needed},
     )
+
+
+def row_at(place: str, **given: Shape) -> Shape:
+    """The same of `module:Class` of this package, imported at the first document of it: few commands read of all kinds."""
+    module, _, name = place.partition(":")
+
+    @functools.cache
+    def shape() -> Shape:
+        return row_of(getattr(importlib.import_module(f"{__package__}.{module}"), name), **given)
+
+    def check(value: Any, faults: shapes.Faults) -> Any:
+        return shape()(value, faults)
+
+    return check
 
 
 def _is_needed(field: dataclasses.Field[Any]) -> bool:

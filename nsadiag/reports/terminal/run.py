@@ -12,7 +12,6 @@ from nsadiag.evidence.records import Verdict
 from nsadiag.reports.facts import Fact, facts_of, headline
 from nsadiag.reports.model import MatrixReport, Report, RunReport
 from nsadiag.reports.terminal.hanging import Hanging, labelled, paragraph
-from nsadiag.reports.terminal.matrix import matrix_lines
 from nsadiag.reports.words import ascii_only, clean, duration, mark_of, one_line
 
 # One screen has room for the strongest few; the rest is in the report.
@@ -30,6 +29,8 @@ def render_terminal(report: Report) -> str:
 def print_report(report: Report, console: Console, *, everything: bool = False) -> None:
     """Print to the given console, within its width, colours and encoding; `everything` is for all evidence of a run."""
     if isinstance(report, MatrixReport):
+        from nsadiag.reports.terminal.matrix import matrix_lines
+
         lines = list(matrix_lines(report, console))
     else:
         lines = list(run_lines(report, everything=everything))
