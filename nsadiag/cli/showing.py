@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -80,8 +83,8 @@ def list_(
         known = {"faults": {f.name: f.to_json() for f in every_fault()}} if faults else command.parts()
         print(json.dumps(known, indent=1))
         return
-    for line in command.fault_table() if faults else command.part_table():
-        print(line)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+    print("\n".join(command.fault_table(width) if faults else command.part_table(width)))
 
 
 @app.command(

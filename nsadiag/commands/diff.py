@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from nsadiag.analysis.diff import Row, compare, matters, side
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
 from nsadiag.evidence.layout import SCHEMA_VERSION
+from nsadiag.reports.terminal.hanging import Hanging, labelled
 from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, count
 
-LONGEST = 60
+LONGEST = 60  # of a value in a table
 
 
 def rows_of(a: Path, b: Path) -> list[Row]:
@@ -45,8 +48,8 @@ def show(rows: list[Row], a: Path, b: Path, console: Console, *, everything: boo
     with console.capture() as capture:
         console.print(_title(rows), soft_wrap=True)
         console.print(Text(f"  a  {clean(a)}\n  b  {clean(b)}\n"), soft_wrap=True)
-        if shown:
-            console.print(_table(shown))
+        for part in _parts(shown, console):
+            console.print(part, crop=False, end="" if isinstance(part, Hanging) else "\n")
     text = capture.get()
     console.file.write(ascii_only(text) if console.options.ascii_only else text)
 
@@ -58,6 +61,23 @@ def _title(rows: list[Row]) -> Text:
     sections = ", ".join(dict.fromkeys(row.section for row in differing))
     agree = len(rows) - len(differing)
     return Text(f"{count(len(differing), 'difference')}: {sections} ({agree} more compared)", style="bold")
+
+
+def _parts(rows: list[Row], console: Console) -> Iterator[RenderableType]:
+    """A table as far as values fit into one; the others below each other, whole: a path can be copied."""
+    short = [row for row in rows if max(len(_value(row.a)), len(_value(row.b))) <= LONGEST]
+    table = _table(short)
+    if Measurement.get(console, console.options, table).maximum >= console.width:
+        short = []
+    if short:
+        yield table
+    for row in rows:
+        if row not in short:
+            style = "yellow" if row.differs else "dim"
+            yield Hanging(Text(), Text.assemble((row.section, "bold"), "  ", clean(row.name)), indent=0)
+            yield from labelled(
+                [(Text(side_), Text(_value(value), style)) for side_, value in (("a", row.a), ("b", row.b))]
+            )
 
 
 def _table(rows: list[Row]) -> Table:
@@ -73,16 +93,15 @@ def _table(rows: list[Row]) -> Table:
         table.add_row(
             Text(row.section if row.section != section else "", style="bold"),
             Text(clean(row.name)),
-            Text(_short(row.a), style=style),
-            Text(_short(row.b), style=style),
+            Text(_value(row.a), style=style),
+            Text(_value(row.b), style=style),
             Text(f"{row.ratio:.2f}" if row.ratio is not None else ""),
         )
         section = row.section
     return table
 
 
-def _short(value: Any) -> str:
+def _value(value: Any) -> str:
     if value is None:
         return NOT_KNOWN
-    text = f"{value:.9g}" if isinstance(value, float) else clean(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return f"{value:.9g}" if isinstance(value, float) else clean(value)

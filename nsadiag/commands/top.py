@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +21,13 @@ from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, count, duration
 REFRESH_S = 1.0
 QUIET_S = 5.0  # from here on a silence is worth a colour
 ROOM = 5  # lines of a terminal that are not ranks
+NUMBERS = ("rank", "step", "steps/s", "quiet", "waited for")
+TITLES = ("cell", *NUMBERS, "doing", "at", "last event")
+SPARED = (
+    "last event",
+    "steps/s",
+    "waited for",
+)  # where the terminal is too narrow for all, the first of these first
 
 Cells = dict[str, list[RankNow]]
 
@@ -58,29 +67,27 @@ def rendered(cells: Cells, console: Console) -> Table | Text:
     rows.sort(key=lambda row: (row[0], row[1].ended, row[1].step, -(row[1].quiet_s or 0.0), row[1].rank))
     furthest = max(rank.step for _, rank in rows)
     room = max(console.size.height - ROOM, 8) if console.is_terminal else len(rows)
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
-    several = len(cells) > 1
-    for title in (
-        *(("cell",) if several else ()),
-        "rank",
-        "step",
-        "steps/s",
-        "quiet",
-        "waited for",
-        "doing",
-        "at",
-        "last event",
-    ):
-        number = title in ("rank", "step", "steps/s", "quiet", "waited for")
-        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
-    for name, rank in rows[:room]:
-        table.add_row(*((Text(clean(name)),) if several else ()), *_row(rank, furthest))
+    shown = [(Text(clean(name)), *_row(rank, furthest)) for name, rank in rows[:room]]
+    if console.options.ascii_only:
+        return Text(ascii_only("\n".join(" ".join(str(cell) for cell in row[1:]) for row in shown)))
+    table = _widest(shown, console, TITLES[len(cells) == 1 :])
     if len(rows) > room:
         table.caption = f"and {count(len(rows) - room, 'rank')} more, further on"
-    if console.options.ascii_only:
-        return Text(
-            ascii_only("\n".join(" ".join(str(c) for c in _row(r, furthest)) for _, r in rows[:room]))
-        )
+    return table
+
+
+def _widest(rows: Sequence[Sequence[Text]], console: Console, titles: Sequence[str]) -> Table:
+    """The table with as many columns as fit beside each other, each value whole."""
+    for left_out in range(len(SPARED) + 1):
+        table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+        kept = [title for title in titles if title not in SPARED[:left_out]]
+        for title in kept:
+            number = title in NUMBERS
+            table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
+        for row in rows:
+            table.add_row(*(cell for title, cell in zip(TITLES, row, strict=True) if title in kept))
+        if Measurement.get(console, console.options, table).maximum < console.width:
+            break
     return table
 
 
