@@ -27,6 +27,13 @@ from nsadiag.cluster.watches import ALONE_S, STILL_S, TELL_S, Among
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.spans import ranks_in
 
+# What node 0 found, where it ends a job that still runs.
+SAYS = {
+    "hang": "Node 0 found a hang.",
+    "timeout": "Node 0's --timeout expired.",
+    "interrupt": "Node 0 was interrupted.",
+}
+
 
 class MemberWatch(Among):
     """Every other node's: says what it sees, does as node 0 says, and acts alone when that is lost."""
@@ -108,8 +115,10 @@ class MemberWatch(Among):
             self.unwritten = f"{self.directory.watch.name}: {error.strerror}"
 
     def _stop_as(self, why: str) -> None:
-        if why in ("hang", "timeout", "interrupt"):
+        if why in SAYS:
             self.stopped = why  # type: ignore[assignment] # one of those
+            if self._notices and not self.left_running:
+                self._notices.stopping(SAYS[why])
         self._ending_since_ns = time.monotonic_ns()
         self.tell(ending=True)
 

@@ -63,9 +63,10 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
     lead.open(kind="run")
     about = begin(run, request) | {"nodes": [lead.crew.names[rank] for rank in sorted(lead.crew.names)]}
     part = lead.announce(at=".", name="", counts=(), probes=request.probes, options=options_of(request))
-    follow = Follow()
     interrupted, watch = False, None
     notifier = notifier_of(request, run)
+    lines = Lines(notifier.tell if notifier else None, silent=request.silent)
+    follow = Follow(lines.after)
     try:
         with interrupts.notifying(say_stopping), metrics_of(request, run):
             watch = run_command(
@@ -76,7 +77,7 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
                 make_watch=lead.make_watch(part, run),
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
-                notices=Lines(notifier.tell if notifier else None, silent=request.silent),
+                notices=lines,
                 **around(run, request, follow),
             )
     except KeyboardInterrupt:
@@ -109,7 +110,8 @@ def _take_part(request: RunRequest, place: Place, line: nodes.Line) -> nodes.Nod
 
 
 def _run_part(request: RunRequest, command: list[str], member: Member, part: Part) -> None:
-    run, follow = member.directory(part), Follow()
+    run, lines = member.directory(part), Lines(silent=request.silent)
+    follow = Follow(lines.after)  # a backend's report of a timeout may be printed on any node
     with interrupts.notifying(say_stopping):
         run_command(
             command,
@@ -117,6 +119,7 @@ def _run_part(request: RunRequest, command: list[str], member: Member, part: Par
             part.options,
             probes=part.probes,
             make_watch=member.make_watch(part, run),
+            notices=lines,
             **around(run, request, follow),
         )
     follow.finish()
