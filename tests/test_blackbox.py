@@ -291,6 +291,22 @@ def test_a_missing_box_is_a_gap(tmp_path: Path) -> None:
     assert "not a recorder file" in read_blackbox(Path(__file__)).gaps[0]
 
 
+def test_a_box_that_ends_before_its_header_says_so_tells_what_is_missing(tmp_path: Path) -> None:
+    made = BlackBox(tmp_path / "box", rank=0, world_size=1, capacity=128, chunks=64)
+    for _ in range(100):
+        made.emit(Kind.STEP, Phase.POINT)
+    whole = (tmp_path / "box").read_bytes()
+    assert (read_blackbox(tmp_path / "box").gaps, read_blackbox(tmp_path / "box").is_damaged) == ((), False)
+    (tmp_path / "box").write_bytes(whole[: HEADER_BYTES + 96 * RECORD_BYTES])
+    cut = read_blackbox(tmp_path / "box")
+    assert cut.is_damaged and len(cut.events) == 96
+    (gap,) = cut.gaps
+    assert "cut short: 10,240 of 16,384 bytes, room for 32 of 128 events" in gap
+    (tmp_path / "box").write_bytes(whole[:-1])
+    (gap,) = read_blackbox(tmp_path / "box").gaps
+    assert gap == "box is cut short: 16,383 of 16,384 bytes, names of events missing"
+
+
 @garbled
 @given(garbage=st.binary(max_size=3 * HEADER_BYTES), with_header=st.booleans())
 def test_random_bytes_never_make_the_reader_raise(tmp_path: Path, garbage: bytes, with_header: bool) -> None:

@@ -26,7 +26,7 @@ PARENTS = {
 HUNG_PARENTS = {"missing_rank"}
 OURS = "nsadiag/worker"
 # Cut in half on all ranks; each recording has its turn with one of them.
-KINDS = ("ranks/**/fr.json", "ranks/**/py_spy.json", "ranks/*/blackbox.bin", "sources/*")
+KINDS = ("ranks/**/fr.json", "ranks/**/py_spy.json", "sources/*")
 
 every_recording = pytest.mark.parametrize("name", recorded())
 
@@ -73,6 +73,24 @@ def test_with_files_cut_in_half_nobody_is_accused_wrongly(name: str, run: RunDir
         if path.is_file():
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     said_less_or_the_same(PROMISES[name], judge_directory(run.path).to_json())
+
+
+@every_recording
+@pytest.mark.parametrize("left", ["half", "nothing"])
+def test_with_recorders_cut_in_half_or_lost_nothing_is_concluded_surely_and_the_gap_is_named(
+    name: str, run: RunDir, left: str
+) -> None:
+    recorders = [rank for rank in run.ranks() if rank.blackbox.exists()]
+    for rank in recorders:
+        if left == "half":
+            rank.blackbox.write_bytes(rank.blackbox.read_bytes()[: rank.blackbox.stat().st_size // 2])
+        else:
+            rank.blackbox.unlink()
+    verdict = judge_directory(run.path).to_json()
+    said_less_or_the_same(PROMISES[name], verdict)
+    gaps = [gap for gap in verdict["gaps"] if "blackbox.bin is " in gap or "no recorder: " in gap]
+    assert len(gaps) == len(recorders), verdict["gaps"]
+    assert verdict["confidence"] < SURE or not any(rank.settings.exists() for rank in recorders)
 
 
 @pytest.mark.parametrize("name", [name for name in recorded() if "hung" in PROMISES[name].outcomes])

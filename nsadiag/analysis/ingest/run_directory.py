@@ -213,13 +213,16 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         source=str(directory.path.relative_to(root)),
     )
     cut = _cut(directory)
+    # A rank claims its recorder before it writes anything else: where that is gone, a copy has lost it.
+    lost = recording.is_damaged or (directory.settings.exists() and not directory.blackbox.exists())
+    ring = (directory.blackbox.name,) if lost else ()
     gaps = [*(row["gap"] for row in told), *recording.gaps, *(row.gap for row in missed)]
     gaps += [f"{name} is damaged" for name in cut]
     gaps += [str(each) for each in unfit if each.name not in cut]
     return replace(
         rank,
         gaps=tuple(f"rank {directory.rank}: {gap}" for gap in dict.fromkeys(gaps)),
-        damaged=tuple(dict.fromkeys((*cut, *(u.name for u in unfit if u.name.endswith(".json"))))),
+        damaged=tuple(dict.fromkeys((*ring, *cut, *(u.name for u in unfit if u.name.endswith(".json"))))),
     )
 
 

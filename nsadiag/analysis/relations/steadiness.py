@@ -30,6 +30,18 @@ class Doubt:
     source: str
 
 
+def damage(cell: CellEvidence) -> Doubt | None:
+    """The first file of a rank that is missing or incomplete: what it held may be the failure."""
+    return next(
+        (
+            Doubt(fact=f"{name} of rank {rank.rank} is missing or incomplete", source=f"{rank.source}/{name}")
+            for rank in cell.ranks
+            for name in rank.damaged
+        ),
+        None,
+    )
+
+
 def was_cut_off(cell: CellEvidence) -> bool:
     """Whether the job was ended, or looked at, while it ran, and did not stand still."""
     ended = cell.stopped in ("timeout", "interrupt") or cell.attached
@@ -68,6 +80,8 @@ def doubt(case: Case) -> Doubt | None:
         return Doubt(fact="no rank that could progress left a recorder", source="ends.json")
     if case.cell.absent:
         return Doubt(fact=f"rank {case.cell.names(case.cell.absent)} left no recorder", source="ends.json")
+    if lost := damage(case.cell):
+        return lost
     found = next(((r, why) for r in free if (why := known[r.rank].unsteady)), None)
     return Doubt(fact=found[1], source=f"{found[0].source}/blackbox.bin") if found else None
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from nsadiag.evidence.documents.files import open_evidence, read_begin
 from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD_BYTES, Counter, Kind
 from nsadiag.evidence.ring.header import Header, names_of, read_header
+from nsadiag.evidence.ring.names import CHUNK
 
 RECORD_DTYPE = np.dtype(
     [
@@ -73,6 +74,7 @@ class Recording:
     events: npt.NDArray[np.void]
     names: dict[int, str] = field(default_factory=dict)
     gaps: tuple[str, ...] = ()
+    is_damaged: bool = False  # the file holds less than the rank wrote into it
 
     @property
     def pid(self) -> int | None:
@@ -127,14 +129,35 @@ def read_blackbox(path: Path) -> Recording:
         return Recording(header=None, events=empty, gaps=(f"no recorder: {error.strerror}",))
     header = read_header(raw)
     if header is None:
-        return Recording(header=None, events=empty, gaps=(f"{path.name} is not a recorder file",))
-    lost = header.counters.get(Counter.NAMES_LOST, 0)
+        gap = f"{path.name} is not a recorder file"
+        return Recording(header=None, events=empty, gaps=(gap,), is_damaged=True)
+    events = valid_records(raw, header.capacity)
+    gaps = [_cut_short(path.name, len(raw), header)] if len(raw) < _whole_bytes(header) else []
+    if lost := header.counters.get(Counter.NAMES_LOST, 0):
+        gaps.append(f"{lost} names of events did not fit into the recorder")
     return Recording(
         header=header,
-        events=valid_records(raw, header.capacity),
+        events=events,
         names=names_of(path, raw, header),
-        gaps=(f"{lost} names of events did not fit into the recorder",) if lost else (),
+        gaps=tuple(gaps),
+        is_damaged=len(raw) < _whole_bytes(header),
     )
+
+
+def _whole_bytes(header: Header) -> int:
+    """The size that the header gives the file: the space is taken at once, so that only a copy can have less."""
+    return HEADER_BYTES + header.capacity * RECORD_BYTES + (header.chunks or 0) * CHUNK.size
+
+
+def _cut_short(name: str, size: int, header: Header) -> str:
+    """The sentence on a file that ends before its header says so, and on what is missing of it."""
+    there = min(max(size - HEADER_BYTES, 0) // RECORD_BYTES, header.capacity)
+    missing = (
+        f"room for {header.capacity - there:,} of {header.capacity:,} events, and all names of events"
+        if there < header.capacity
+        else "names of events"
+    )
+    return f"{name} is cut short: {size:,} of {_whole_bytes(header):,} bytes, {missing} missing"
 
 
 class Pulse:

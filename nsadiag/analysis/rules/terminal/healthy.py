@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
-from nsadiag.analysis.relations.steadiness import doubt, furthest, moves, was_cut_off
+from nsadiag.analysis.relations.steadiness import damage, doubt, furthest, moves, was_cut_off
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
 from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.reasons import other_break
@@ -122,6 +122,8 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
                 f"rank {pace.rank} completed its last {pace.unit} {pace.since_s:.1f} s before, and one every {pace.typical_s:.3g} s": f"{case.cell.rank(pace.rank).source}/blackbox.bin"
             },
         )
+    if lost := damage(case.cell):
+        yield Declined(lost.fact, lost.source)
     yield from other_break(case.cell)
 
 

@@ -10,7 +10,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, is_suspended
-from nsadiag.analysis.relations.steadiness import launches
+from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Outcome, Place, Strength, Where
 
@@ -40,6 +40,8 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
             "crashed",
             f"The command ended with exit code {cell.launcher_exit_code} and no rank reported an error",
         )
+    if lost := damage(cell):
+        return "unknown", f"Inconclusive: no rank reported an error, but {lost.fact}"
     return "unknown", "Inconclusive: the job did not complete, and no rank reported an error"
 
 
