@@ -26,6 +26,8 @@ from nsadiag.analysis.scale.digests.representatives import FEW_RANKS, representa
 from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, SharedValue, packed, unpacked
 from nsadiag.analysis.verdict import judge, judge_directory
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
+from nsadiag.evidence.documents.operations import Checksum, Observed, Operation
+from nsadiag.evidence.documents.process import Meta
 from nsadiag.evidence.documents.training import Sample, SampledFrame
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.spans import ranks_in, spelled
@@ -227,6 +229,27 @@ def test_where_all_ranks_differ_the_traits_that_tell_most_decide() -> None:
     assert newest([digest]).kinds == (tuple(range(1, count)), (0,))
 
 
+def test_where_every_rank_has_its_own_batches_the_one_that_asks_for_something_else_is_of_a_kind_of_its_own() -> (
+    None
+):
+    def rank(number: int) -> RankEvidence:
+        batch = Checksum(name="input", shape=(8,), exact=number + 1, total=float(number), magnitude=1.0)
+        weight = Checksum(name="w", shape=(8,), exact=int(number == 70), total=1.0, magnitude=1.0)
+        step = (
+            Operation(kind="forward", values=(batch,), value=float(number)),
+            Operation(kind="collective", name="all_reduce", reduces="MAX" if number == 77 else "SUM"),
+            Operation(kind="step", values=(weight,)),
+        )
+        return replace(
+            rank_without_evidence(number),
+            meta=Meta(world_size=100),
+            observed=(Observed(step=1, operations=step),),
+        )
+
+    digest = digest_of(map(rank, range(100)), host="n", look=0)
+    assert {*newest([digest]).kinds[1:]} == {(70,), (77,)}
+
+
 def test_what_no_node_has_reduced_is_reduced_once_and_kept(tmp_path: Path) -> None:
     count = chosen.FEW_ENOUGH + 8
     crowd, small = dumps_of("external_wait_stale_lock", tmp_path / "recorded", count)
@@ -257,7 +280,7 @@ def test_an_issue_names_all_ranks_that_stood_alike(tmp_path: Path) -> None:
 def test_every_field_of_a_rank_is_a_trait_or_said_by_another(tmp_path: Path) -> None:
     fields = {field.name for field in dataclasses.fields(RankEvidence)}
     assert fields >= traits.NO_TRAIT_OF_THEIR_OWN
-    assert {*traits.SUMMED} - {"visited"} == fields - traits.NO_TRAIT_OF_THEIR_OWN
+    assert {*traits.SUMMED} - {"visited", "operations", "trained"} == fields - traits.NO_TRAIT_OF_THEIR_OWN
     plain = rank_without_evidence(3)
     for name in ("piles", "threads", "given", "first_steps", "attempts", "samples", "recorded_gradients"):
         value: Any = (

@@ -13,7 +13,7 @@ from nsadiag.analysis.facts.collectives import ASKED_COLUMNS
 from nsadiag.analysis.facts.groups import Groups, shown
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
-from nsadiag.analysis.outliers import Criterion, Outliers, minority
+from nsadiag.analysis.outliers import Criterion, Outliers, minority, outlier_ranks
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, left_short, misfits
@@ -153,7 +153,10 @@ def transfer(rank: int, direction: str, peer: int, tensor: str, number: int) -> 
 def test_what_most_do_is_counted_by_those_for_whom_ranks_stand() -> None:
     keys = {0: "a", 1: "b", 2: "b"}
     assert minority(keys) == (0,)
-    assert minority(keys, {0: 9_998.0, 1: 1.0, 2: 1.0}.__getitem__) == (1, 2)
+    weight = {0: 9_998.0, 1: 1.0, 2: 1.0}.__getitem__
+    assert minority(keys, weight) == (1, 2)
+    assert outlier_ranks(keys, weight) == (1, 2)
+    assert outlier_ranks({0: "a", 1: "b"}, weight) == (1,)
 
 
 def test_the_sender_whose_last_message_is_another_than_before_is_named() -> None:

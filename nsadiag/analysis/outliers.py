@@ -84,9 +84,9 @@ def minority(keys: Mapping[int, Hashable], weight: Callable[[int], float] = lamb
     return which(keys, lambda rank: keys[rank] != most[0]) if len(most) == 1 else ()
 
 
-def outlier_ranks(keys: Mapping[int, Hashable]) -> tuple[int, ...]:
+def outlier_ranks(keys: Mapping[int, Hashable], weight: Callable[[int], float]) -> tuple[int, ...]:
     """Ranks whose value is another than that of most; all of them where no value is that of most."""
-    return outliers({rank: Behaviour(now=key) for rank, key in keys.items()}, (MAJORITY,)).ranks
+    return minority(keys, weight) or tuple(sorted(keys))
 
 
 def _minority(behaviour: Mapping[int, Behaviour]) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ def drift(
     moments = [(m, rows) for m, rows in table.groupby(MOMENT) if rows["rank"].nunique() >= len(cell.met)]
     together = [*itertools.takewhile(lambda m: _in_step(moments, m), moments)] if in_step else moments
     for moment, rows in together[-1:] if latest else together:
-        found = _at_step(rows)
+        found = _at_step(rows, cell.weight)
         if found:
             parameter, values, odd, gap, says = found
             wraps, optimizer, since = (int(str(part)) for part in moment)
@@ -161,7 +162,9 @@ def _in_step(moments: list[tuple[Any, pd.DataFrame]], moment: tuple[Any, pd.Data
     return len(each) == 1 and since.backwards.nunique() > 1
 
 
-def _at_step(rows: pd.DataFrame) -> tuple[str, dict[int, float], tuple[int, ...], float, str] | None:
+def _at_step(
+    rows: pd.DataFrame, weight: Callable[[int], float]
+) -> tuple[str, dict[int, float], tuple[int, ...], float, str] | None:
     parts = rows.groupby(SAME, sort=False)[["sum", "magnitude"]]
     most, least = parts.max(), parts.min()
     # Values that differ may have one sum (a softmax's own layer), and hardly ever one sum of magnitudes as well.
@@ -174,7 +177,7 @@ def _at_step(rows: pd.DataFrame) -> tuple[str, dict[int, float], tuple[int, ...]
         of = rows[(rows.place == place) & (rows.parameter == parameter)]
         values = {int(r): float(v) for r, v in zip(of["rank"], of[column], strict=True)}
         gap = float(apart.iloc[0]) / float(most.magnitude.loc[apart.index[0]])
-        return str(parameter), values, outlier_ranks(values), gap, says
+        return str(parameter), values, outlier_ranks(values, weight), gap, says
     return None
 
 

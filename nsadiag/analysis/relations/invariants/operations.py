@@ -30,12 +30,12 @@ class Step:
 
 
 def steps_of(case: Case) -> tuple[Step, ...]:
-    """Steps that every rank of the job recorded; none where one is missing, hung or raised."""
+    """Steps that every rank recorded, of very many each representative; none where one is missing, hung or raised."""
     return case.once(_steps)
 
 
 def _steps(case: Case) -> tuple[Step, ...]:
-    if not ran_together(case.cell) or len(case.cell.ranks) < case.cell.world_size:
+    if not ran_together(case.cell):
         return ()
     rows = {rank.rank: {row.step: row.operations for row in rank.observed} for rank in case.cell.ranks}
     numbers = sorted(set.intersection(*(set(found) for found in rows.values()))) if rows else []

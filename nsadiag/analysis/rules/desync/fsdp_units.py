@@ -99,7 +99,7 @@ def _gathered(case: Case, rank: int) -> Iterator[Gathered]:
 
 
 def _apart(case: Case, by: dict[int, Gathered]) -> DifferingUnits:
-    odd = outlier_ranks({rank: one.unit for rank, one in by.items()})
+    odd = outlier_ranks({rank: one.unit for rank, one in by.items()}, case.cell.weight)
     return DifferingUnits(by=by, odd=odd, place=_condition(case, by))
 
 

@@ -37,7 +37,8 @@ def library_version_mismatch(case: Case) -> Iterator[Draft | Declined]:
         yield Declined(_same(versions))
         return
     stated = {rank: str(v.get(differing)) for rank, v in versions.items()}
-    guilty = outliers({r: Behaviour(now=v) for r, v in stated.items()}, (MAJORITY, UNLIKE_FIRST)).ranks
+    behaviour = {rank: Behaviour(now=value, weight=cell.weight(rank)) for rank, value in stated.items()}
+    guilty = outliers(behaviour, (MAJORITY, UNLIKE_FIRST)).ranks
     if not is_stuck(cell):
         yield from other_break(cell)
         return

@@ -56,7 +56,8 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
         said = {r: str(getattr(j, aspect)) for r, j in joining.items()}
         if len(set(said.values())) > 1:
             # Rank 0 hosts the store.
-            odd = outliers({r: Behaviour(now=v) for r, v in said.items()}, (MAJORITY, UNLIKE_FIRST))
+            behaviour = {r: Behaviour(now=v, weight=case.cell.weight(r)) for r, v in said.items()}
+            odd = outliers(behaviour, (MAJORITY, UNLIKE_FIRST))
             yield _finding(case, joining, odd.ranks, _differing(aspect, said))
             return
     if absent:

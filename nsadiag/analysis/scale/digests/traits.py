@@ -35,6 +35,12 @@ TELLING_STATES = ("T", "t", "D", "Z")
 # Where ranks of one job come from the same lines, and what they do there.
 VISITS = (Kind.FORWARD, Kind.BACKWARD, Kind.COLLECTIVE, Kind.PROCESS_GROUP, Kind.WRAP, Kind.DATA, Kind.IO)
 SETTINGS = ("versions", "flags", "attention", "autocast", "autocast_now", "model", "optimizer")
+# Of an operation, what each rank's own batch leaves as it is.
+PROGRAM = (
+    "kind", "place", "name", "evaluating", "optimizer", "settings", "held", "of", "reduces", "roles", "inside", "frozen",
+    "missing", "unexpected", "epoch", "shuffles", "names", "of_state",
+)  # fmt: skip
+TRAINED = ("step", "used")
 # The end of what torch, NCCL or a native library say as they fail (analysis.facts.exits).
 LAST_LINES = 40
 
@@ -83,6 +89,23 @@ def visited(rank: RankEvidence) -> Any:
     return _sum(sorted({(kind, _general(name), site) for kind, name, site in calls}))
 
 
+def operations(rank: RankEvidence) -> Any:
+    """The operations of its first steps by what the program asks of them, whatever the values that it gives them."""
+    return [
+        [row.step, [[getattr(o, name) for name in PROGRAM] for o in row.operations]] for row in rank.observed
+    ]
+
+
+def trained(rank: RankEvidence) -> Any:
+    """Parameters as the optimizer's steps began, and the gradients that they used: equal where they are copies."""
+    return [
+        [row.step, o.kind, o.values]
+        for row in rank.observed
+        for o in row.operations
+        if o.kind in TRAINED and o.values
+    ]
+
+
 def end(rank: RankEvidence) -> Any:
     """The rank's end, and its last exceptions."""
     told = rank.end
@@ -117,7 +140,8 @@ VIEWS: dict[str, Trait] = {
     "stderr_tail": lambda rank: _general("\n".join(rank.stderr_tail.splitlines()[-LAST_LINES:])),
     "samples": lambda rank: repr(most_seen(rank.samples)) if rank.samples else None,
 }
-# In these each rank may well have its own: should all differ, they are the first to be left out.
+# In these each rank may well have its own: should all differ, they are the first to be left out. What ranks have in
+# common in them is a trait of its own, which stays.
 VARYING = ("replicas", "observed", "stderr_tail", "given", "first_steps", "samples")
 
 
@@ -129,7 +153,9 @@ FIELDS = [field.name for field in dataclasses.fields(RankEvidence) if field.name
 # Of these, sums: whoever is unlike the others is looked at closely.
 SUMMED: dict[str, Trait] = {
     "visited": visited,
+    "operations": operations,
     **{name: _field(name) for name in FIELDS if name not in VARYING},
+    "trained": trained,
     **{name: _field(name) for name in VARYING},
 }
 # The first tell most: where very many ranks all differ in one of the last, it is left out (digests.equivalence).

@@ -72,7 +72,8 @@ def _diverged(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
     yield Draft(
         strength=Strength.STRONG,
         summary=f"{first.parameter}{more} was equal on all ranks until step {first.until}, and differs from step {first.since} on: {says}.",
-        guilty_ranks=odd or outlier_ranks({rank: v.exact for rank, v in first.values.items()}),
+        guilty_ranks=odd
+        or outlier_ranks({rank: v.exact for rank, v in first.values.items()}, case.cell.weight),
         where=Where(parameter=first.parameter, step=first.until, phase="optimizer").at(place),
         evidence={
             first.says: source(case),
@@ -131,7 +132,7 @@ def _operation(
     used = next((look.used.get(found.key) for look in looks if look.step == found.until), None)
     if used and not equal(used):
         operation = _last_reduction(before.ranks) or stepped
-        odd = outlier_ranks({rank: v.exact for rank, v in used.items()})
+        odd = outlier_ranks({rank: v.exact for rank, v in used.items()}, case.cell.weight)
         alone = 0 < len(odd) < len(used) / 2
         return (
             f"its gradient, as the optimizer used it, was another one on rank {case.cell.names(odd)} than on all others, which agree to the last bit"

@@ -32,7 +32,7 @@ def _other_operations(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
         for calls in zip(*each.values(), strict=True):
             asked = {rank: call.reduces for rank, call in zip(each, calls, strict=True)}
             if len(set(asked.values())) > 1:
-                odd = outlier_ranks(asked)
+                odd = outlier_ranks(asked, case.cell.weight)
                 call = calls[list(each).index(odd[0])]
                 shown = ", ".join(f"rank {rank}: {what}" for rank, what in list(asked.items())[:8])
                 yield Draft(

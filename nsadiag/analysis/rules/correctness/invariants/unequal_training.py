@@ -22,7 +22,7 @@ LEAST = 8  # backwards without a step
 
 
 def unequal_training(case: Case) -> Iterator[Draft | Declined]:
-    if not ran_together(case.cell) or len(case.cell.ranks) < case.cell.world_size:
+    if not ran_together(case.cell):
         return
     yield from _frozen_on_some(case)
     yield from _never_stepped(case)
@@ -51,7 +51,7 @@ def _frozen_on_some(case: Case) -> Iterator[Draft]:
         yield Draft(
             strength=Strength.STRONG,
             summary=f"{name}{more} is trained on rank {case.cell.names(trained)} and frozen on rank {case.cell.names(others)}, although all ranks begin with one model and average gradients.",
-            guilty_ranks=outlier_ranks(frozen[name]),
+            guilty_ranks=outlier_ranks(frozen[name], case.cell.weight),
             where=Where(parameter=name, step=step.number, phase="optimizer").at(
                 frozen_on_one_rank(case.cell.code)
                 or only_call(case.cell.code, stepped.name)

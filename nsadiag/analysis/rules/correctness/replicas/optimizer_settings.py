@@ -26,13 +26,10 @@ class DifferingSetting:
 
     setting: str
     values: dict[int, str]
+    ranks: tuple[int, ...]  # whose value is another than that of most
     step: int
     place: Place | None
     source: str
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        return outlier_ranks(self.values)
 
     @property
     def says(self) -> str:
@@ -55,27 +52,31 @@ def _observed(case: Case) -> Iterator[DifferingSetting]:
         for steps in zip(*step.of("step").values(), strict=False):
             for setting, values in _apart(dict(zip(step.ranks, steps, strict=True))):
                 at = locations.of_text(steps[0].place)
+                odd = outlier_ranks(values, case.cell.weight)
                 yield DifferingSetting(
-                    setting=setting, values=values, step=step.number, place=at, source=source(case)
+                    setting=setting, values=values, ranks=odd, step=step.number, place=at, source=source(case)
                 )
 
 
 def _rates(cell: CellEvidence) -> Iterator[DifferingSetting]:
     """Differences in the snapshots of one optimizer that all ranks recorded."""
     moments: dict[tuple[int, ...], dict[int, tuple[int, tuple[float, ...]]]] = defaultdict(dict)
-    for rank in cell.ranks:
+    for rank in cell.ranks if not cell.absent else ():
         for row in rank.replicas:
             if row.rates and row.subject and row.since is not None:
                 moments[(*row.subject, row.since)][rank.rank] = row.step, row.rates
     for _, by_rank in sorted(moments.items()):
         steps, rates = zip(*by_rank.values(), strict=True)
-        if len(by_rank) < max(cell.world_size, 2) or len(set(map(len, rates))) > 1:
+        if len(by_rank) < max(len(cell.ranks), 2) or len(set(map(len, rates))) > 1:
             continue
         for group in zip(*rates, strict=True):
             if max(group) - min(group) > CLOSE * max(map(abs, group)):
                 values = {rank: f"{value:.4g}" for rank, value in zip(by_rank, group, strict=True)}
-                file = f"ranks/{outlier_ranks(values)[0]:05d}/replicas.jsonl"
-                yield DifferingSetting(setting="lr", values=values, step=min(steps), place=None, source=file)
+                odd = outlier_ranks(values, cell.weight)
+                file = f"ranks/{odd[0]:05d}/replicas.jsonl"
+                yield DifferingSetting(
+                    setting="lr", values=values, ranks=odd, step=min(steps), place=None, source=file
+                )
 
 
 def _apart(steps: dict[int, Operation]) -> Iterator[tuple[str, dict[int, str]]]:

@@ -58,7 +58,7 @@ def _unequal(case: Case) -> Iterator[Draft]:
 
 
 def _other_factor(case: Case, factors: dict[int, float], backward: Operation, step: int) -> Draft:
-    odd = outlier_ranks(factors)
+    odd = outlier_ranks(factors, case.cell.weight)
     odd = tuple(rank for rank in odd if factors[rank] != 1) or odd
     shown = ", ".join(f"rank {rank}: {factor:g}" for rank, factor in list(factors.items())[:8])
     return _draft(
