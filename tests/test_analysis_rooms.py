@@ -19,6 +19,7 @@ READ_DOCUMENTS = {"ingest", "external"}
 ROOMS: dict[str, frozenset[str]] = {
     "outliers": frozenset(),
     "records": frozenset(),
+    "code_lines": frozenset(),
     "ingest": frozenset({"records"}),
     "facts": frozenset({"records", "ingest"}),
     "case": frozenset({"records", "facts"}),
@@ -27,7 +28,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "scale": frozenset({"outliers", "records", "ingest", "facts"}),
     "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
     "judgement": frozenset({"records", "facts", "case", "relations"}),
-    "resolve": frozenset({"records", "case", "rules"}),
+    "resolve": frozenset({"records", "code_lines", "case", "rules"}),
     "verdict": frozenset({"records", "ingest", "case", "scale", "explain", "resolve", "judgement"}),
     "external": frozenset({"records", "ingest", "facts", "case", "scale", "judgement", "resolve"}),
     "matrix": frozenset({"records", "ingest", "case"}),

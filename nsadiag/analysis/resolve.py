@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import textwrap
-import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType, GeneratorType
-from typing import Any
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.code_lines import Answer, answers, raised_at, returned_at, suspended_at
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.culprits import with_others
 from nsadiag.analysis.rules.reasons import lacking
@@ -20,7 +16,6 @@ from nsadiag.analysis.rules.registry import RULES
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Finding, Rejected, Strength
 
-PACKAGE = Path(__file__).resolve().parents[1]
 RULED_OUT = 5  # classes that a verdict names beside its own
 EXPLAINED = "would explain less: "  # before what an outranked rule says
 LONGEST = 200  # characters of a sentence that another rule would have said
@@ -46,6 +41,7 @@ class Attempt:
     failed: str | None = None
     ended_at: str | None = None  # the lines of code that concluded, failed or gave up, from the rule inwards
     declined_at: Mapping[Declined, str] = field(default_factory=dict)  # and those that gave each reason
+    told: tuple[Answer, ...] = ()  # what it was told by the facts and relations that it asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +120,7 @@ def attempt(rule: Rule, case: Case) -> Attempt:
     try:
         check = rule.check(case)
         for said in check:
-            at = _suspended_at(check)
+            at = suspended_at(check)
             if isinstance(said, Draft):
                 return Attempt(
                     rule=rule,
@@ -135,51 +131,8 @@ def attempt(rule: Rule, case: Case) -> Attempt:
                 )
             declined.setdefault(said, at)
     except Exception as error:
-        return Attempt(rule=rule, failed=repr(error), ended_at=_raised_at(error))
+        return Attempt(rule=rule, failed=repr(error), ended_at=raised_at(error))
     return Attempt(rule=rule, declined=tuple(declined), declined_at=declined)
-
-
-def _suspended_at(check: Iterator[Draft | Declined]) -> str:
-    """The line at which a generator yielded, and those of the generators that it yields from."""
-    lines = []
-    inner: object = check
-    while isinstance(inner, GeneratorType):
-        if inner.gi_frame is not None:
-            lines.append(f"{_relative(inner.gi_code.co_filename)}:{inner.gi_frame.f_lineno}")
-        inner = inner.gi_yieldfrom
-    return " > ".join(lines)
-
-
-def _raised_at(error: Exception) -> str:
-    """The lines of the rule and of what it called, down to the one that raised."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours, which called the rule
-    return " > ".join(f"{_relative(frame.filename)}:{frame.lineno}" for frame in frames)
-
-
-def _returned_at(rule: Rule, case: Case) -> str:
-    """The line at which a rule that said nothing returned, by running it once more: what it computes is kept in the case."""
-    code, found = getattr(rule.check, "__code__", None), ""
-
-    def in_frame(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal found
-        if frame.f_code is not code:
-            return None
-        if event == "return":
-            found = f"{_relative(frame.f_code.co_filename)}:{frame.f_lineno}"
-        return in_frame
-
-    before = sys.gettrace()
-    sys.settrace(in_frame)
-    try:
-        list(rule.check(case))
-    finally:
-        sys.settrace(before)
-    return found
-
-
-def _relative(file: str) -> str:
-    """A source file of ours, from the folder that holds the package."""
-    return Path(file).relative_to(PACKAGE.parent).as_posix() if PACKAGE in Path(file).parents else file
 
 
 def resolve(case: Case, *, everything: bool = False) -> Resolution:
@@ -220,5 +173,12 @@ def _in_full(tried: Attempt, case: Case) -> Attempt:
     if tried.finding or tried.failed:
         return tried
     facts = dict.fromkeys((*lacking(case.cell, tried.rule.needs), *tried.declined))
-    at = None if tried.declined else _returned_at(tried.rule, case)
+    code = getattr(tried.rule.check, "__code__", None)
+    at = None if tried.declined else returned_at(code, lambda: list(tried.rule.check(case)))
     return dataclasses.replace(tried, declined=tuple(facts), ended_at=at)
+
+
+def with_answers(tried: Attempt, case: Case) -> Attempt:
+    """The attempt with what its rule was told; the rule runs again, on a case in which nothing is known yet."""
+    fresh = Case(case.cell)
+    return dataclasses.replace(tried, told=tuple(answers(lambda: attempt(tried.rule, fresh))))

@@ -21,7 +21,7 @@ from nsadiag.analysis.judgement import (
 )
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.resolve import Resolution, resolve
+from nsadiag.analysis.resolve import Resolution, resolve, with_answers
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.evidence.layout import RunDir, read_json, write_json
@@ -69,15 +69,22 @@ def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
     )
 
 
-def resolution_of(path: Path) -> tuple[Resolution, tuple[Candidate, ...]]:
-    """Every rule tried on a run directory, and the candidates for a divergence, the best first; nothing is written."""
+def resolution_of(path: Path, cls: str | None = None) -> tuple[Resolution, tuple[Candidate, ...]]:
+    """Every rule tried on a run directory, and the candidates for a divergence, the best first; nothing is written.
+
+    The rules of `cls`, and that of the verdict, say what they were told.
+    """
     cell = load_cell(path)
     with counted(root for rank in cell.ranks for root in valid_roots(rank.meta.user_code)):
         cell = masked_exceptions.marked(cell)
         case = Case(cell)
         with sources.shown(cell):
-            resolution = resolve(case, everything=True)
-            return resolution, case.once(candidates)
+            found = resolve(case, everything=True)
+            attempts = tuple(
+                with_answers(each, case) if each is found.winner or cls in each.rule.concludes else each
+                for each in found.attempts
+            )
+            return Resolution(attempts=attempts), case.once(candidates)
 
 
 def judge_directory(path: Path, *, live: bool = False) -> Verdict:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nsadiag.analysis.code_lines import Answer
 from nsadiag.analysis.explain.candidate import DEPENDS, Candidate, named, why_lost
 from nsadiag.analysis.resolve import Attempt, Resolution
 from nsadiag.analysis.rules.registry import CLASSES
@@ -15,27 +17,35 @@ from nsadiag.errors import UsageError
 from nsadiag.evidence.spans import spans
 from nsadiag.spec.strict import nearest
 
+DEEPEST, DEEPEST_EMPTY = (
+    4,
+    6,
+)  # from the rule: functions, those that they asked, and so on; and below those that found nothing
+EMPTY = ("nothing", "None", "False")
+LONGEST = 120  # characters of a value
+
 Candidates = tuple[Candidate, ...]
 
 
-def _resolution(path: Path) -> tuple[Resolution, Candidates]:
+def _resolution(path: Path, cls: str | None = None) -> tuple[Resolution, Candidates]:
     if is_matrix(path) or not is_ours(path):
         raise UsageError(
             f"{path} is no run directory", "give the directory of one run, or of one cell of a matrix"
         )
-    return resolution_of(path)
+    return resolution_of(path, cls)
 
 
 def why_not(path: Path, cls: str) -> dict[str, Any]:
-    """The attempts of the rules that conclude a class, as `--json` prints them. Raises UsageError."""
+    """The attempts of the rules that conclude a class, and that of the verdict, as `--json` prints them. Raises UsageError."""
     if cls not in CLASSES:
         raise UsageError(f"no class is called {cls!r}", nearest(cls, list(CLASSES)))
-    resolution, candidates = _resolution(path)
+    resolution, candidates = _resolution(path, cls)
     winner = resolution.winner
+    tried = [t for t in resolution.attempts if cls in t.rule.concludes]
     return {
         "class": cls,
         "verdict": winner.finding.cls if winner and winner.finding else "unknown",
-        "rules": [_row(t, winner) for t in resolution.attempts if cls in t.rule.concludes],
+        "rules": [_row(t, winner) for t in (*tried, *([winner] if winner and winner not in tried else []))],
         "candidates": [_candidate(c, candidates[0]) for c in candidates if c.cls == cls],
     }
 
@@ -73,7 +83,12 @@ def _row(tried: Attempt, winner: Attempt | None) -> dict[str, Any]:
     declined = [
         {"fact": d.fact, "source": d.source, "line": tried.declined_at.get(d)} for d in tried.declined
     ]
-    return row | {"declined": declined}
+    return row | {"declined": declined, "told": [_answer(each) for each in tried.told]}
+
+
+def _answer(one: Answer) -> dict[str, Any]:
+    row = {"function": one.function, "line": one.line, "says": one.says, "times": one.times}
+    return row | {"because": [_answer(each) for each in one.because]}
 
 
 def _file(tried: Attempt) -> str:
@@ -120,6 +135,21 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
         yield f"  {declined['fact']}{source}{_code(declined)}"
     if row["result"] == "declined" and "line" in row:
         yield f"  it found nothing that it looks for{_code(row)}"
+    if row["told"]:
+        yield "  it was told"
+        yield from _told(row["told"], set())
+
+
+def _told(answers: list[dict[str, Any]], seen: set[tuple[str, str]], depth: int = 1) -> Iterator[str]:
+    """One line for each function that answered, then what it was told itself, once and not too deep."""
+    for one in answers:
+        times = f", {one['times']} times" if one["times"] > 1 else ""
+        says = textwrap.shorten(one["says"], LONGEST, placeholder=" ...")
+        yield f"{'  ' * depth}  {one['function']}: {says}{times} ({one['line']})"
+        deepest = DEEPEST_EMPTY if one["says"] in EMPTY else DEEPEST
+        if depth < deepest and (one["line"], one["says"]) not in seen:
+            seen.add((one["line"], one["says"]))
+            yield from _told(one["because"], seen, depth + 1)
 
 
 def _code(row: dict[str, Any]) -> str:
