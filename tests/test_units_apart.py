@@ -74,7 +74,7 @@ def told(*ranks: list[tuple[str, int, str]]) -> DifferingUnits | None:
     columns = ["rank", "kind", "phase", "name", "a", "step", "group"]
     units = [SimpleNamespace(unit=u, ranks=tuple(range(len(ranks))), parameters=()) for u in "abc"]
     shown = [SimpleNamespace(rank=r, units=units) for r in range(len(ranks))]
-    cell: Any = SimpleNamespace(ranks=shown, rank=lambda r: shown[r])
+    cell: Any = SimpleNamespace(ranks=shown, rank=lambda r: shown[r], weight=lambda r: 1.0)
     case: Any = SimpleNamespace(
         cell=cell,
         events=pd.DataFrame(rows, columns=columns),

@@ -29,7 +29,7 @@ Tracer = Callable[[FrameType, str, Any], Any]
 
 @dataclass
 class Answer:
-    """What a function returned to whoever asked it, its line, and what it was told itself."""
+    """The value that a function returned to whoever asked it, its line, and the answers that it was given itself."""
 
     function: str
     line: str
@@ -73,7 +73,7 @@ def returned_at(code: CodeType | None, run: Callable[[], object]) -> str:
 
 
 def answers(run: Callable[[], object]) -> list[Answer]:
-    """What functions of the mechanisms returned while `run` ran, in order: those that it asked itself."""
+    """The values that functions of the mechanisms returned while `run` ran, in order: of those that it asked itself."""
     found = _Answers()
     with _traced(found.trace):
         run()
