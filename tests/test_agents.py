@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,29 @@ def test_a_client_hears_of_reading_tools_alone_and_gets_mistakes_as_answers(tmp_
     assert json.loads(good)["class"] == "local_lock_deadlock"
     assert bad.startswith("error: ") and "\nhint: " in bad
     assert asyncio.run(talk(True))[0] == {*listed, "attach", "run", "shrink"}
+
+
+def test_an_agent_talks_to_the_command_over_its_pipes(tmp_path: Path) -> None:
+    mcp = pytest.importorskip("mcp")
+    if not hasattr(mcp, "Client"):
+        pytest.skip("version 1 of the package has another client")
+    from mcp.client.stdio import stdio_client
+
+    directory = judged(LOCKED, tmp_path).directory
+    command = mcp.StdioServerParameters(command=sys.executable, args=["-m", "nsadiag", "mcp"], cwd=tmp_path)
+
+    async def talk() -> tuple[str, str, str]:
+        async with mcp.Client(stdio_client(command)) as client:
+            at = {"directory": str(directory)}
+            told = [
+                await client.call_tool("verdict", at),
+                await client.call_tool("code", at),
+                await client.call_tool("evidence", {**at, "id": "e1"}),
+            ]
+            first, second, third = (answer.content[0].text for answer in told)
+            return first, second, third
+
+    verdict, code, evidence = asyncio.run(talk())
+    assert json.loads(verdict)["class"] == "local_lock_deadlock"
+    assert json.loads(verdict)["at"]["code"] in code
+    assert json.loads(evidence)["record"]
