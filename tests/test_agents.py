@@ -26,7 +26,7 @@ def test_a_verdict_is_short_and_every_id_resolves(name: str, tmp_path: Path) -> 
     assert {"outcome", "class", "summary", "world_size"} <= set(document)
     for id_, claim in document.get("facts", {}).items():
         found = json.loads(tools.evidence(id_, directory))
-        assert found["claim"].startswith(claim) and found["source"]
+        assert found["claim"].startswith(claim) and found["source"] and found["record"]
 
 
 def test_the_code_names_who_is_where(tmp_path: Path) -> None:

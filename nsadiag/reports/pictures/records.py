@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.documents.files import read_tail
-from nsadiag.evidence.layout import RunDir, read_json
+from nsadiag.evidence.documents.files import read_tail, read_text
+from nsadiag.evidence.layout import RunDir, read_json, read_json_lines
 from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.reader import Recording, read_blackbox
 from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.evidence.secrets.published import mask_likely
 from nsadiag.reports.model import RunReport
@@ -19,6 +21,11 @@ from nsadiag.reports.sources import source_href
 MOST_CHARACTERS = 1600  # of one record
 MOST_RECORDS = 24
 LOG_BYTES, LOG_LINES, LOGS = 6000, 24, 6
+ROWS = 12  # of a recorder's events, of rows, of a log: the last
+AROUND = 4  # lines of a source, before and after
+LINE = re.compile(r"line ([0-9]{1,7})")
+NUMBER = re.compile(r"[1-9][0-9]{0,6}")
+KINDS, PHASES = ({each.value: each.name.lower() for each in names} for names in (Kind, Phase))
 KEY = re.compile(r"([A-Za-z_]\w*)|\[(\d{1,6})\]")
 LEFT_OUT = "…"
 
@@ -32,21 +39,73 @@ class Log:
 
 
 def cited(run: RunReport) -> dict[str, str]:
-    """By source the record's text, of JSON documents that lie in the run directory."""
+    """By source the record's text, of files that lie in the run directory."""
     if run.verdict is None:
         return {}
     found: dict[str, str] = {}
     for item in run.verdict.evidence[:MOST_RECORDS]:
-        path, _, place = item.source.partition("#")
-        if path.endswith(".json") and source_href(run.directory, run.directory, item.source):
-            text = _record(read_json(run.directory / path), place)
+        if source_href(run.directory, run.directory, item.source):
+            text = mask_likely(mask_text(_text(run.directory, item.source)))
             if text:
-                found[item.source] = text
+                found[item.source] = (
+                    text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}\n{LEFT_OUT}"
+                )
     return found
 
 
+def _text(directory: Path, source: str) -> str:
+    """The record at `file#place`."""
+    name, _, place = source.partition("#")
+    path = directory / name
+    if path.suffix == ".json":
+        return _record(read_json(path), place)
+    if path.suffix == ".jsonl":
+        return _rows(read_json_lines(path), place)
+    if path.name == "blackbox.bin":
+        return _events(read_blackbox(path))
+    if path.suffix == ".log":
+        return _tail(path, ROWS)
+    return _lines(path, place) if path.suffix == ".py" else ""
+
+
+def _rows(rows: list[Any], place: str) -> str:
+    """The row of that number, which begins at 1, or the last ones."""
+    number = int(place) if NUMBER.fullmatch(place) else None
+    shown = rows[-ROWS:] if number is None else rows[number - 1 : number]
+    return "\n".join(json.dumps(row, default=str, ensure_ascii=False) for row in shown)
+
+
+def _events(recording: Recording) -> str:
+    """The last events, each with the seconds until the last of them."""
+    events = list(recording.decode(recording.events[-ROWS:]))
+    lines = []
+    for event in events:
+        kind, phase = KINDS.get(event.kind, str(event.kind)), PHASES.get(event.phase, str(event.phase))
+        texts = (event.name, event.group, event.site.replace("\t", " "), event.detail.replace("\t", " "))
+        before_s = (events[-1].t_ns - event.t_ns) / 1e9
+        lines.append(" ".join([f"-{before_s:.6f} s, step {event.step}:", kind, phase, *filter(None, texts)]))
+    return "\n".join(lines)
+
+
+def _lines(path: Path, place: str) -> str:
+    """The line of a source, marked, and those around it."""
+    wanted = LINE.fullmatch(place)
+    if wanted is None:
+        return ""
+    try:
+        lines = read_text(path).splitlines()
+    except OSError:
+        return ""
+    number = int(wanted[1])
+    first = max(number - AROUND, 1)
+    return "\n".join(
+        f"{'>' if at == number else ' '} {at:>5} {line}"
+        for at, line in enumerate(lines[first - 1 : number + AROUND], start=first)
+    )
+
+
 def _record(document: Any, place: str) -> str:
-    """The value at `entries[9]`, as far as it is of a size to read; empty where the place is a reader's hint."""
+    """The value at `entries[9]`, empty where the place is a reader's hint."""
     value = document
     keys = KEY.findall(place) if re.fullmatch(r"(?:\.?[A-Za-z_]\w*|\[\d{1,6}\])+", place) else []
     for name, number in keys:
@@ -58,8 +117,7 @@ def _record(document: Any, place: str) -> str:
             return ""
     if value is None or (place and not keys):
         return ""
-    text = mask_likely(mask_text(json.dumps(value, indent=1, default=str, ensure_ascii=False)))
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}\n{LEFT_OUT}"
+    return json.dumps(value, indent=1, default=str, ensure_ascii=False)
 
 
 def logs_of(run: RunReport) -> list[Log]:
@@ -72,18 +130,18 @@ def logs_of(run: RunReport) -> list[Log]:
     for rank in order[:LOGS]:
         directory = RunDir(path=run.directory).rank(rank.rank)
         for path in (directory.stderr, directory.stdout):
-            text = _tail(path)
+            text = mask_likely(mask_text(_tail(path, LOG_LINES)))
             if text and len(found) < LOGS:
                 found.append(Log(name=path.relative_to(run.directory).as_posix(), text=text))
     return found
 
 
-def _tail(path: Path) -> str:
-    """Whole lines."""
+def _tail(path: Path, most: int) -> str:
+    """The last lines, whole ones only."""
     try:
         raw = read_tail(path, LOG_BYTES + 1)
     except OSError:
         return ""
     lines = raw[-LOG_BYTES:].decode("utf-8", "replace").splitlines()
     whole = lines[1:] if len(raw) > LOG_BYTES else lines
-    return mask_likely(mask_text("\n".join(whole[-LOG_LINES:]))).strip("\n")
+    return "\n".join(whole[-most:]).strip("\n")
