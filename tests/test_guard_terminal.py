@@ -92,12 +92,11 @@ def test_a_job_may_ask_the_person_at_the_terminal(jobs: Jobs, terminal: Terminal
 def test_a_job_in_the_background_that_reads_is_stopped_until_it_is_in_front(
     jobs: Jobs, terminal: Terminal
 ) -> None:
+    terminal.type("set -b\n")  # bash says at once when a job stops
     terminal.type("nsadiag run --out run -- python asks.py &\n")
     terminal.wait(r"your name\? ")
-    wait_until(lambda: states(jobs, "asks.py") == {"T"}, "the job stopped")
-    wait_until(lambda: states(jobs, "asks.py", of_nsadiag=True) == {"T"}, "nsadiag stopped")
-    terminal.type("jobs\n")
     terminal.wait(r"Stopped[^\n]*nsadiag run")
+    wait_until(lambda: states(jobs, "asks.py") == {"T"}, "the job stopped")
     terminal.type("fg\n")
     wait_until(lambda: states(jobs, "asks.py") == {"S"}, "the job continued")
     terminal.type("Ada\n")

@@ -227,3 +227,30 @@ print(sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/f
     )
     assert done.returncode == 0, done.stderr
     assert "log" not in done.stdout
+
+
+class Refuses(type):
+    """Lets nobody set or delete an attribute of its classes."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        raise TypeError(f"{cls.__name__} is frozen")
+
+    def __delattr__(cls, name: str) -> None:
+        raise TypeError(f"{cls.__name__} is frozen")
+
+
+def test_a_metaclass_that_refuses_attributes_is_not_asked(patches: Patches) -> None:
+    class Base:
+        def run(self) -> str:
+            return "plain"
+
+    class Frozen(Base, metaclass=Refuses):
+        def stop(self) -> str:
+            return "plain"
+
+    stop = Frozen.stop
+    for name in ("run", "stop"):
+        patches.put(Frozen, name, lambda self: "replaced")
+    assert (Frozen().run(), Frozen().stop()) == ("replaced", "replaced")
+    patches.undo()
+    assert "run" not in vars(Frozen) and Frozen.stop is stop

@@ -125,7 +125,7 @@ class Patches:
     def put(self, owner: Any, name: str, value: Any) -> None:
         """Sets the attribute to the value as it is."""
         self._placed.append((owner, name, vars(owner).get(name, _MISSING), value))
-        setattr(owner, name, value)
+        _set(owner, name, value)
 
     def undo(self) -> None:
         """Removes ours; what others have put over it stays, and goes on to call it."""
@@ -133,10 +133,23 @@ class Patches:
             owner, name, before, ours = self._placed.pop()
             if vars(owner).get(name) is not ours:
                 continue
-            if before is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+            _set(owner, name, before)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    """Sets the attribute, or deletes it where the value is _MISSING; a metaclass in Python neither sees nor refuses it."""
+    of_user = issubclass(type(owner), type) and _overrides_setting(type(owner))
+    if value is _MISSING:
+        (type.__delattr__ if of_user else delattr)(owner, name)
+    else:
+        (type.__setattr__ if of_user else setattr)(owner, name, value)
+
+
+def _overrides_setting(metaclass: type) -> bool:
+    # One in C, such as pybind11's, refuses what does not come by way of it.
+    return any(
+        isinstance(each, types.FunctionType) for each in (metaclass.__setattr__, metaclass.__delattr__)
+    )
 
 
 def leave_no_frame(error: BaseException) -> None:

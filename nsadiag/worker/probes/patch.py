@@ -37,9 +37,9 @@ def replaced(owner: Any, name: str, value: Any, *aliases: str) -> Iterator[None]
     """
     patches = Patches()
     try:
-        before = getattr(owner, name)
+        holders = _holders(getattr(owner, name), name, *aliases) if isinstance(owner, ModuleType) else []
         patches.put(owner, name, value)
-        for holder, known_as in _holders(before, name, *aliases) if isinstance(owner, ModuleType) else ():
+        for holder, known_as in holders:
             patches.put(holder, known_as, value)
         yield
     finally:

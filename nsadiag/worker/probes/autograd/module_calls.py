@@ -324,6 +324,16 @@ class _Patches:
             _names.clear()
             roots.forget()
 
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Has no class a frame inside the block; after it, classes that models have been given there have one, too."""
+        self._undo.close()
+        try:
+            yield
+        finally:
+            self._roots.update(type(root) for root in roots.living())
+            self.place(everywhere=self.everywhere)
+
     def place(self, *, everywhere: bool) -> None:
         """Moves the frame. On a class it is found before the one of nn.Module, and nobody pays for it but the roots."""
         if not self._users or self._compiling is None:
@@ -336,7 +346,8 @@ class _Patches:
 
 @contextlib.contextmanager
 def _replaced_call(owner: type[torch.nn.Module], compiling: Callable[[], Any]) -> Iterator[None]:
-    original: Any = owner.__call__
+    # Past what a metaclass of the user's makes of the question.
+    original: Any = type.__getattribute__(owner, "__call__")
     if not isinstance(original, FunctionType):
         yield  # an object that is called in place of a method: what it makes of `self` is its own business
         return

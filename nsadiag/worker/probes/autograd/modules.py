@@ -15,7 +15,7 @@ import torch
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
-from nsadiag.worker.probes.autograd import module_calls
+from nsadiag.worker.probes.autograd import module_calls, reloads
 from nsadiag.worker.probes.autograd.backward import census as graph_census
 from nsadiag.worker.probes.autograd.backward import now as backward_now
 from nsadiag.worker.probes.patch import failed, harmless
@@ -146,6 +146,7 @@ def modules() -> Iterator[None]:
         stack.enter_context(module_calls.observed_calls())
         stack.enter_context(module_calls.around_calls(_enter, _leave))
         subscribe(stack, budget.on_closeness, _observe)
+        reloads.step_aside(stack)
         if _full:
             subscribe(stack, budget.on_step, _count_step)
             subscribe(stack, budget.on_review, _review)
