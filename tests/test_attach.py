@@ -86,7 +86,7 @@ if dist.get_rank():
         pipe.write("waiting\\n")
     open(os.environ["GO"]).readline()
 dist.all_reduce(x)
-print("summed", x.sum().item(), flush=True)
+print(f"summed {x.sum().item()}\\n", end="", flush=True)  # in one write, beside the other rank
 dist.destroy_process_group()
 """
 

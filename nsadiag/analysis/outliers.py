@@ -29,7 +29,7 @@ class Criterion(str, Enum):
     UNMATCHED = "its message has no counterpart"
     ABSENT_PEER = "its peer is in no send or receive at all"
     RARE_TAG = "with another tag than most have at that line"
-    UNDECIDED = "no majority, and no rank that left its path"
+    UNDECIDED = "nothing tells which of them is at fault"
 
     def __str__(self) -> str:
         return self.value

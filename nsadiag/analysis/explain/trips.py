@@ -11,11 +11,13 @@ from nsadiag.source.model import CallPath
 
 def made_fewer_trips(context: Context, loop: Condition, stayed: int, left: int, inside: CallPath) -> bool:
     """By what the two did in the loop and nowhere else; by the iterations that they began, if that is where they train."""
-    timelines = context.timelines
+    timelines, outside = context.timelines, context.path_of(left)
     if not timelines.events.get(stayed) or not timelines.events.get(left):
-        return is_further(context.program, context.path_of(left), context.path_of(stayed))
+        return not _passed_by(context, loop, inside, outside) and is_further(context.program, outside, inside)
     if context.anchored_in(loop):
-        return timelines.count(stayed) > timelines.count(left)
+        rounds = timelines.count(left)
+        entered = rounds > 0 or not _passed_by(context, loop, inside, outside)
+        return entered and timelines.count(stayed) > rounds
     at = _counted_at(context, loop, inside, stayed)
     if at is None:
         return False
@@ -27,6 +29,13 @@ def made_fewer_trips(context: Context, loop: Condition, stayed: int, left: int, 
         return timelines.was_at_lately(stayed, at) > rounds > 0
     # Who never was in it has not left it.
     return timelines.was_at(stayed, at) > timelines.was_at(left, at) > 0
+
+
+def _passed_by(context: Context, loop: Condition, inside: CallPath, outside: CallPath) -> bool:
+    """Whether a condition on the way to the loop may have led the one outside past it."""
+    around = context.differing(inside, outside)
+    ways = [*around[: around.index(loop)], *context.early_exits(inside, outside)]
+    return any(g.differs and not g.is_loop for g in ways)
 
 
 def _counted_at(context: Context, loop: Condition, inside: CallPath, rank: int) -> Place | None:

@@ -97,7 +97,10 @@ def waits_in(participations: Iterable[Participation]) -> Iterator[Wait]:
     for each in participations:
         met[each.key].append(each)
     for together in met.values():
-        came = {each.rank: each.issued_s for each in together}
+        # A number may come twice from one rank, where another thread calls, or a damaged recording has it so.
+        came: dict[int, float] = {}
+        for each in together:
+            came[each.rank] = min(each.issued_s, came.get(each.rank, each.issued_s))
         if len(came) < 2:
             continue
         waited: dict[int, list[tuple[float, int, float]]] = defaultdict(list)

@@ -40,6 +40,7 @@ Doing = (
 
 # What a wait for the device looks like from outside.
 BY_DEVICE: tuple[Doing, ...] = ("python", "native", "lock", "unknown")
+TRANSFER = re.compile(r"(i?send|i?recv|batch_isend)\w*(\.wait)? ")
 NATIVE_FRAME = re.compile(r"^    (?P<name>.+?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
 THREAD = re.compile(r'^Thread (\S+) \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?')
 
@@ -190,6 +191,13 @@ def open_event(rank: RankEvidence) -> str | None:
     return None
 
 
+def is_in_transfer(rank: RankEvidence, state: ThreadState | None) -> bool:
+    """Whether the main thread is in a send or receive: by its stack; by its recording where there is no stack."""
+    if state is not None:
+        return state.doing == "transfer"
+    return bool(TRANSFER.match(open_event(rank) or ""))
+
+
 def _doing(
     inner: list[StackFrame],
     native: list[str],
@@ -221,9 +229,7 @@ def _by_stacks(inner: list[StackFrame], native: list[str], event: str | None) ->
         return "store"
     waits = any(f.name.endswith("wait") and "nsadiag/worker/probes/" in f.filename for f in inner)
     if waits:
-        return (
-            "transfer" if event and re.match(r"(i?send|i?recv|batch_isend)\w*\.wait", event) else "collective"
-        )
+        return "transfer" if event and TRANSFER.match(event) else "collective"
     if state == "backward" and called and called.state == "collective":
         return "collective"
     return state or (called.state if called else None)

@@ -232,13 +232,17 @@ def _divergence(
     own, theirs = shown[guilty[0]], shown[others[0]]
     pairs = zip(own, theirs, strict=False)
     same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0].key == pair[1].key, pairs))
+    missed = theirs[same:]
+    if not own[same:]:
+        # The guilty did none of this: of an optimizer's step, which has no line, the next call tells where it is.
+        missed = [t for t in missed if t.place] or missed
     return Divergence(
         iteration=number,
         guilty=guilty,
         others=others,
         anchor=begun[guilty[0]],
         common=own[same - 1] if same else begun[guilty[0]],
-        theirs=next(iter(theirs[same:]), None),
+        theirs=next(iter(missed), None),
         own=next(iter(own[same:]), None),
         novel=novel,
     )

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.device_queue import computes_before, first_call
+from nsadiag.analysis.facts.thread_state import is_in_transfer
 from nsadiag.analysis.relations.pending import waits
 
 
@@ -147,9 +148,7 @@ def _by_transfers(case: Case) -> list[Edge]:
     unfinished = case.transfers[case.transfers.end_s.isna() & case.transfers.peer.notna()]
     for row in unfinished.to_dict("records"):
         waiter, peer = int(row["rank"]), int(row["peer"])
-        at = state.get(waiter)
-        # An irecv that nobody waits for yet holds nobody up.
-        if at is None or at.doing != "transfer":
+        if not is_in_transfer(case.cell.rank(waiter), state.get(waiter)):
             continue
         word = "send to" if row["direction"] == "to" else "receive from"
         what = f"{row['op']}: {word} rank {peer}, tag {row['tag']}"

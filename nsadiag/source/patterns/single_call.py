@@ -155,9 +155,14 @@ def _scales_loss(node: ast.Assign | ast.AugAssign) -> bool:
     return "loss" in ast.unparse(target) and isinstance(getattr(by, "op", None), ast.Mult | ast.Div)
 
 
+def metric_step(code: SourceModel) -> Place | None:
+    """The line that steps a scheduler by a metric, which is each rank's own."""
+    return only_where(code, lambda call: _steps(call) and bool(call.args))
+
+
 def scheduler_step(code: SourceModel) -> Place | None:
-    """The line that steps a scheduler: by a metric, which is each rank's own, rather than by a count."""
-    return only_where(code, lambda call: _steps(call) and bool(call.args)) or only_where(code, _steps)
+    """The line that steps a scheduler: by a metric rather than by a count."""
+    return metric_step(code) or only_where(code, _steps)
 
 
 def _steps(call: ast.Call) -> bool:

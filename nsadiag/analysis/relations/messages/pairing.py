@@ -10,6 +10,7 @@ import pandas as pd
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.thread_state import is_in_transfer
 from nsadiag.analysis.relations.call_mismatch import shapes
 from nsadiag.evidence.records import Place
 
@@ -80,10 +81,9 @@ def calls_of(case: Case) -> pd.DataFrame:
 
 def pending_of(case: Case, rank: int) -> Pending | None:
     """The send or receive in which the rank stands, if its peer never met it."""
-    at = case.thread_states.get(rank)
     rows = case.transfers
     open_ = rows[(rows["rank"] == rank) & rows.end_s.isna() & rows.peer.notna()]
-    if at is None or at.doing != "transfer" or open_.empty:
+    if open_.empty or not is_in_transfer(case.cell.rank(rank), case.thread_states.get(rank)):
         return None
     shown = [p for row in open_.to_dict("records") if (p := _pending(case, rank, row))]
     return next((p for p in shown if p.counterpart), shown[0] if shown else None)

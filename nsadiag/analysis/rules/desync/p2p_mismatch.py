@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
-from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import Criterion
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.messages.pairing import Pending, misfits, pending_of
@@ -16,7 +15,7 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
-from nsadiag.analysis.rules.drafts import all_but, last_look
+from nsadiag.analysis.rules.drafts import all_but, last_look, named
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Collective, Strength, Where
 
@@ -50,7 +49,7 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
         strength=Strength.STRONG
         if found.criterion != Criterion.UNDECIDED and (blocked or len(waiting) == len(cycle))
         else Strength.LIKELY,
-        summary=f"Ranks {shown(cycle)} wait for each other: {said}. Rank {shown(guilty)}: {found.criterion}.",
+        summary=f"{named(case.cell, cycle).capitalize()} wait for each other: {said}. {named(case.cell, guilty).capitalize()}: {found.criterion}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -24,7 +25,7 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Checksum
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
-from nsadiag.source.patterns.single_call import written_attribute
+from nsadiag.source.patterns.single_call import seeded_by_rank, written_attribute
 
 LEAST = 5  # recorded steps
 STATISTICS = re.compile(r"running_(mean|var)$")
@@ -37,6 +38,7 @@ def diverging_copies(case: Case) -> Iterator[Draft | Declined]:
     beside = _timelines(case, "beside")
     for key, at in beside.items():
         yield from _kept_up_by_some(case, key, at)
+    yield from _own_follower(case, beside)
     buffers = _timelines(case, "buffers") if _replicated(case) else {}
     apart = {key: at for key, at in buffers.items() if _part(at)}
     yield from _own_state(case, apart)
@@ -84,13 +86,50 @@ def _kept_up_by_some(case: Case, key: Key, at: At) -> Iterator[Draft]:
     )
 
 
-def _replicated(case: Case) -> bool:
-    """Whether the ranks train one model without DDP, which would broadcast its buffers: parameters move and stay equal."""
+def _own_follower(case: Case, beside: dict[Key, At]) -> Iterator[Draft]:
+    """A copy of what is trained that follows it on every rank, and was never equal, while what is trained is.
+
+    A copy that stands still may be each rank's own on purpose, as an opponent or a fold's teacher.
+    """
     looks = looks_of(case)
-    if any(rank.ddp for rank in case.cell.ranks) or len(looks) < LEAST:
-        return False
+    if len(looks) < LEAST or not _trained_alike(case):
+        return
+    trained = {key[1]: values[min(values)].shape for key, values in looks[0].held.items()}
+    for key, at in beside.items():
+        first = at[0][1]
+        shape = first[min(first)].shape
+        is_copy = trained.get(key[1].partition(".")[2]) == shape
+        if not is_copy or any(equal(values) for _, values in at) or not _follows(at):
+            continue
+        yield _draft(
+            case,
+            key,
+            at[0][0],
+            f"{key[1]} is a copy of a trained parameter and follows it, but was never equal on all ranks, while what is trained is: each rank has a teacher, or an average, of its own.",
+            seeded_by_rank(case.cell.code),
+            first,
+            Strength.LIKELY,
+        )
+        return
+
+
+def _follows(at: At) -> bool:
+    """Whether it changes from each step to the next, on every rank."""
+    pairs = itertools.pairwise(values for _, values in at)
+    return all(before[rank].exact != after[rank].exact for before, after in pairs for rank in before)
+
+
+def _trained_alike(case: Case) -> bool:
+    """Whether what optimizers hold moves, and stays equal on all ranks."""
+    looks = looks_of(case)
     each = [timeline(looks, key) for key in keys_of(looks)]
     return bool(each) and all(kept_equal(at) == len(at) for at in each) and any(map(has_moved, each))
+
+
+def _replicated(case: Case) -> bool:
+    """Whether the ranks train one model without DDP, which would broadcast its buffers."""
+    wrapped = any(rank.ddp for rank in case.cell.ranks)
+    return not wrapped and len(looks_of(case)) >= LEAST and _trained_alike(case)
 
 
 def _own_state(case: Case, apart: dict[Key, At]) -> Iterator[Draft]:
@@ -158,7 +197,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="(`--probes light,invariants`) A model that runs on all ranks and that nothing trains is changed on some ranks only; or a buffer of a model whose parameters stay equal differs: a codebook, or running statistics with which all ranks evaluate",
+    detected="(`--probes light,invariants`) A model that runs on all ranks and that nothing trains is changed on some ranks only, or follows what is trained and was never equal; or a buffer of a model whose parameters stay equal differs: a codebook, or running statistics with which all ranks evaluate",
     fix="Update it on all ranks from the same numbers (all_reduce what it is updated from), or broadcast it.",
     check=diverging_copies,
     explained_by=("nonfinite", "broken_equalities", "evaluation_copies"),

@@ -21,8 +21,9 @@ from nsadiag.analysis.relations.invariants.operations import (
 from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
-from nsadiag.evidence.records import Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.source.patterns.single_call import only_call
 
 Operations = tuple[Operation, ...]
 
@@ -33,6 +34,7 @@ def gradient_order(case: Case) -> Iterator[Draft | Declined]:
     if one_optimizer(steps):
         yield from _clipped_too_early(case, steps)
         yield from _after_the_step(case, later)
+        yield from _cleared_too_early(case, steps)
     yield from _still_scaled(case, steps)
     yield from _never_cleared(case, later)
     yield Declined(f"gradients are clipped, reduced and cleared before they are used, in {len(steps)} steps")
@@ -168,14 +170,51 @@ def _keeps(number: int | None, operations: Operations) -> bool:
     return bool(backwards and steps) and all(number in o.kept for o in backwards)
 
 
+def _cleared_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
+    """Micro-batches inside `no_sync`, which only an accumulation needs, and whose gradients are gone at the next backward.
+
+    One such backward may be meant, as in optimizers that look ahead; two from the line of the last one are not.
+    """
+    kinds = case.events[["kind", "phase"]]
+    regions = int(((kinds.kind == Kind.GRAD_SYNC) & (kinds.phase == Phase.BEGIN)).sum())
+    if regions < 2 * int((kinds.kind == Kind.STEP).sum()) or not always(steps, _starts_anew):
+        return
+    backward = next(iter(steps[0].of("backward").values()))[0]
+    lost = len(next(iter(steps[0].of("backward").values()))) - 1
+    yield _draft(
+        case,
+        f"Gradients are cleared before each micro-batch: of {lost + 1} backwards in a step the optimizer uses the last one alone.",
+        backward,
+        steps[0].number,
+        f"in {len(steps)} steps, on every rank: {lost + 1} backwards from one line, each of which found no gradient of the one before",
+        "Call optimizer.zero_grad() once a step, before the first micro-batch.",
+        place=only_call(case.cell.code, "zero_grad"),
+    )
+
+
+def _starts_anew(operations: Operations) -> bool:
+    backwards = [o for o in operations if o.kind == "backward"]
+    return (
+        len(backwards) > 2 and len({o.place for o in backwards}) == 1 and not any(o.kept for o in backwards)
+    )
+
+
 def _draft(
-    case: Case, summary: str, at: Operation, step: int, claim: str, fix: str, more: Claims | None = None
+    case: Case,
+    summary: str,
+    at: Operation,
+    step: int,
+    claim: str,
+    fix: str,
+    more: Claims | None = None,
+    *,
+    place: Place | None = None,
 ) -> Draft:
     return Draft(
         strength=Strength.STRONG,
         summary=summary,
         guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
-        where=Where(step=step, phase="backward").at(locations.of_text(at.place)),
+        where=Where(step=step, phase="backward").at(place or locations.of_text(at.place)),
         evidence={claim: source(case), **(more or {})},
         fix=fix,
     )
@@ -186,7 +225,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="In every recorded step and on every rank, gradients are clipped by each rank's own norm before they are averaged (and the norms differ), clipped while they are still multiplied by the scaler's factor, reduced or clipped only after the optimizer used them, or never cleared",
+    detected="In every recorded step and on every rank, gradients are clipped by each rank's own norm before they are averaged (and the norms differ), clipped while they are still multiplied by the scaler's factor, reduced or clipped only after the optimizer used them, never cleared, or cleared before each micro-batch that no_sync accumulates",
     fix="Use this order: clear, backward, unscale, reduce, clip, step.",
     check=gradient_order,
     needs=("black_boxes",),

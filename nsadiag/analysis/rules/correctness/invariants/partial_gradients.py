@@ -21,7 +21,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
 )
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.documents.operations import Call, Operation
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.source.patterns.single_call import only_use
 
@@ -170,6 +170,12 @@ def _cause(case: Case, steps: tuple[Step, ...], key: Key) -> tuple[str, Place | 
             locations.of_text(norms.place),
             "backward",
         )
+    if own := _own_draw(first):
+        return (
+            f"{own.name} is given the same on all ranks and returns something else on each, so what is shared behind it has another gradient on each rank",
+            locations.of_text(own.place),
+            "forward",
+        )
     place = only_use(case.cell.code, key[1].rpartition(".")[0].rpartition(".")[2])
     return (
         "its gradient is partial on each rank, and nothing sums it",
@@ -186,6 +192,26 @@ def _inputs_differ(step: Step) -> bool:
     return any(not equal(dict(enumerate(values))) for values in zip(*given.values(), strict=True))
 
 
+def _own_draw(step: Step) -> Call | None:
+    """The first module without parameters, such as dropout, that makes something else on each rank of the same values.
+
+    Only where the ranks, which share the loss of a split model, have different ones.
+    """
+    losses = {o.value for found in step.of("backward").values() for o in found[:1]}
+    flows = [found[0].calls for found in step.of("flow").values() if found]
+    if len(losses) < 2 or len(flows) < len(step.ranks):
+        return None
+    calls: tuple[Call, ...]
+    for calls in zip(*flows, strict=False):
+        if len({(call.name, call.place) for call in calls}) > 1:
+            return None
+        alike = len({tuple(v.exact for v in call.given) for call in calls}) == 1
+        differ = len({tuple(v.exact for v in call.made) for call in calls}) > 1
+        if alike and differ and calls[0].given and not calls[0].held:
+            return calls[0]
+    return None
+
+
 def _norms_apart(steps: tuple[Step, ...]) -> Operation | None:
     for step in steps:
         clips = {rank: found[0] for rank, found in step.of("clip").items() if found}
@@ -199,8 +225,8 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="(`--probes light,invariants`) In a model that is split over the ranks (each forward exchanges activations, and some parameters belong to one rank each), parameters that all ranks start with equally drift: their gradient is only partial, is clipped by a shard's norm, or belongs to another batch",
-    fix="Sum the gradients of shared parameters over the group that the model is split over (in backward, or before the optimizer's step), and give these ranks the same batches.",
+    detected="(`--probes light,invariants`) In a model that is split over the ranks (each forward exchanges activations, and some parameters belong to one rank each), parameters that all ranks start with equally drift: their gradient is only partial, is clipped by a shard's norm, belongs to another batch, or to another dropout of what all ranks share",
+    fix="Sum the gradients of shared parameters over the group that the model is split over (in backward, or before the optimizer's step), and give these ranks the same batches and, for what they share, the same random numbers.",
     check=partial_gradients,
     explained_by=("nonfinite", "control_mismatch"),
     confused_with=("healthy",),

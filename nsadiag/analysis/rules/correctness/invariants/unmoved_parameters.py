@@ -1,7 +1,9 @@
-"""Training without effect: a learning rate of zero in every step, or an optimizer whose parameters never have a gradient."""
+"""Training without effect: a learning rate of zero, parameters without a gradient, or one whose updates are lost."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
@@ -10,13 +12,15 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.invariants.operations import Step, source, steps_of
 from nsadiag.analysis.relations.invariants.tensors import looks_of
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.single_call import scheduler_step
 
 LEAST = 4  # recorded optimizer steps
 SUDDEN = 0.1  # of the largest loss so far: the least loss before it vanishes
 RATE = "lr="
+MOST_PUT_BACK = 5  # recorded steps in which chance, or a schedule, may leave a parameter as it was
+ROUNDING = 2.0**-7
 
 
 def unmoved_parameters(case: Case) -> Iterator[Draft | Declined]:
@@ -36,6 +40,7 @@ def unmoved_parameters(case: Case) -> Iterator[Draft | Declined]:
         for number, found in stepped.items():
             if len(later[number]) >= LEAST:
                 yield from _without_gradients(case, rank, number, found)
+                yield from _put_back(case, rank, number)
     yield from _vanished(case)
     yield Declined("every optimizer has a learning rate and parameters with gradients")
 
@@ -93,6 +98,71 @@ def _without_gradients(
     )
 
 
+def _put_back(case: Case, rank: RankEvidence, number: int) -> Iterator[Draft]:
+    """A parameter with a gradient in every step, which is at each step what it was at the first, beside others that move."""
+    seen: dict[tuple[str, int], list[tuple[Checksum, Checksum]]] = {}
+    steps: list[Operation] = []
+    for row in rank.observed:
+        own = [o for o in row.operations if o.optimizer == number and o.values]
+        step, used = (next((o for o in own if o.kind == kind), None) for kind in ("step", "used"))
+        if step and used:
+            steps.append(step)
+            gradients = numbered(used)
+            for key, value in numbered(step).items():
+                if key in gradients:
+                    seen.setdefault(key, []).append((value, gradients[key]))
+    rates = [rate for step in steps for rate in _rates(step)]
+    whole = {key: pairs for key, pairs in seen.items() if len(pairs) == len(steps) > MOST_PUT_BACK}
+    if not rates or min(rates) <= 0 or all(_stays(pairs) for pairs in whole.values()):
+        return
+    for (name, _), pairs in whole.items():
+        if not _stays(pairs) or not _should_move(pairs, min(rates), steps[0].name):
+            continue
+        role = f"parameter {name}"
+        writes = (
+            o for row in rank.observed for o in row.operations if o.kind == "collective" and role in o.roles
+        )
+        written = next((o for o in writes if not o.inside), None)
+        by = f", and {written.name} writes into it between them" if written else ""
+        yield Draft(
+            strength=Strength.LIKELY,
+            summary=f"{name} has a gradient in each of {len(steps)} recorded steps on rank {rank.rank} and never changes, beside parameters of the same {steps[0].name} that do{by}: what the optimizer makes of it is lost.",
+            guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+            where=Where(parameter=name, step=0, phase="optimizer").at(
+                locations.of_text((written or steps[0]).place)
+            ),
+            evidence={
+                f"checksum of {name} before each of {len(steps)} recorded steps: the same; sum of its gradient's magnitudes: {pairs[0][1].magnitude:.4g} at first": source(
+                    case, rank.rank
+                )
+            },
+            fix="Look at what is written into the parameter after optimizer.step(): a broadcast from another rank than the one that updates it, a copy from before, a clamp.",
+        )
+        return
+
+
+def numbered(operation: Operation) -> dict[tuple[str, int], Checksum]:
+    """By name, and place among those of the name."""
+    met: Counter[str] = Counter()
+    found = {}
+    for value in operation.values:
+        found[value.name, met[value.name]] = value
+        met[value.name] += 1
+    return found
+
+
+def _stays(pairs: list[tuple[Checksum, Checksum]]) -> bool:
+    return len({value.exact for value, _ in pairs}) == 1 and all(used.magnitude for _, used in pairs)
+
+
+def _should_move(pairs: list[tuple[Checksum, Checksum]], rate: float, optimizer: str) -> bool:
+    """Whether an update is more than what rounding to eight bits may lose."""
+    value, _ = pairs[0]
+    size = max(math.prod(value.shape), 1)
+    update = rate * (min(u.magnitude for _, u in pairs) / size if optimizer == "SGD" else 1.0)
+    return update > value.magnitude / size * ROUNDING
+
+
 def _vanished(case: Case) -> Iterator[Draft]:
     """A loss that drops to exactly zero from one step to the next, with all gradients, and stays there."""
     looks = {look.step: look for look in looks_of(case)}
@@ -136,7 +206,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="An optimizer has a learning rate of zero in all steps but the first, or none of its parameters has a gradient in any step; or (`--probes light,invariants`) the loss drops to exactly zero, with all gradients",
+    detected="An optimizer has a learning rate of zero in all steps but the first, or none of its parameters has a gradient in any step; or (`--probes light,invariants`) a parameter has a gradient in every step and never changes, or the loss drops to exactly zero, with all gradients",
     fix="Give the optimizer a learning rate, and the parameters that the loss depends on.",
     check=unmoved_parameters,
     explained_by=("nonfinite", "stale_optimizer"),

@@ -14,7 +14,7 @@ from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal, su
 from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, uneven_load
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import DifferingSetting, differing_setting
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
-from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import unsynced_steps
+from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import WRAPPER, unsynced_steps
 from nsadiag.analysis.rules.rule import Claims
 from nsadiag.evidence.documents.training import WrappedModel
 from nsadiag.evidence.records import Place
@@ -22,7 +22,6 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
 from nsadiag.source.patterns.single_call import only_assignment, seeded_by_rank, thawed
 
-WRAPPER = "DistributedDataParallel"
 SWITCH = "require_backward_grad_sync"
 UNKNOWN_TO_DDP = (
     "DDP does not reduce it, because it was frozen when DDP wrapped the model, or was added afterwards"
@@ -75,7 +74,7 @@ def _unsynced(case: Case, found: Drift, idle: bool) -> Why | None:
     return Why(
         says=unsynced.says,
         place=unsynced.place,
-        fix="Leave no_sync for the last backward before every optimizer.step(), also if an epoch ends during accumulation.",
+        fix="Leave no_sync for the last forward and backward before every optimizer.step(), also if an epoch ends during accumulation.",
     )
 
 

@@ -15,7 +15,7 @@ from nsadiag.analysis.relations.invariants.operations import source, steps_of
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place
 from nsadiag.source.patterns.rank_conditions import setting_of_rank, write_on_one_rank
-from nsadiag.source.patterns.single_call import scheduler_step
+from nsadiag.source.patterns.single_call import metric_step, scheduler_step
 
 CLOSE = 1e-9  # relative tolerance: all ranks compute their rates in the same way
 
@@ -41,10 +41,23 @@ def differing_setting(case: Case) -> DifferingSetting | None:
     found = next(chain(_observed(case), _rates(case.cell)), None)
     if found is None:
         return None
-    # A value that is equal at first and differs later was changed by a scheduler.
-    scheduled = scheduler_step(case.cell.code) if found.setting == "lr" and found.step else None
+    scheduled = _scheduled(case, found.step) if found.setting == "lr" and found.step else None
     written = setting_of_rank(case.cell.code, found.setting) or write_on_one_rank(case.cell.code)
     return replace(found, place=written or scheduled or found.place)
+
+
+def _scheduled(case: Case, step: int) -> Place | None:
+    """The line of the scheduler that changed a rate which was equal at first: from the second step on, the one that made it."""
+    code = case.cell.code
+    return metric_step(code) or (_made(case) if step == 1 else None) or scheduler_step(code)
+
+
+def _made(case: Case) -> Place | None:
+    rows = case.cell.ranks[0].observed
+    made = {
+        o.place for row in rows for o in row.operations if (o.kind, o.of_state) == ("create", "scheduler")
+    }
+    return locations.of_text(made.pop()) if len(made) == 1 else None
 
 
 def _observed(case: Case) -> Iterator[DifferingSetting]:

@@ -1,4 +1,8 @@
-"""Steps whose gradients were never reduced, because the last backward before the optimizer ran inside `no_sync`."""
+"""Steps whose gradients were never reduced, because the last pass before the optimizer ran inside `no_sync`.
+
+DDP decides at its forward: a backward outside `no_sync` reduces nothing where the forward was inside. FSDP decides at the
+backward.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from nsadiag.analysis.facts import locations
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
+WRAPPER = "DistributedDataParallel"
+
 
 @dataclass(frozen=True, kw_only=True)
 class UnsyncedSteps:
@@ -18,6 +24,7 @@ class UnsyncedSteps:
     of: int
     first: int
     place: Place | None  # of the no_sync
+    passes: str  # which decided: forward or backward
 
     @property
     def all(self) -> bool:
@@ -28,26 +35,33 @@ class UnsyncedSteps:
     def says(self) -> str:
         """The cause, as a clause."""
         if self.all:
-            return "every backward ran inside no_sync, and no gradient was ever reduced"
+            return f"every {self.passes} ran inside no_sync, and no gradient was ever reduced"
         return (
-            f"in {self.steps} of {self.of} steps, first before step {self.first}, the last backward ran inside "
-            "no_sync, and the optimizer used gradients that were not reduced"
+            f"in {self.steps} of {self.of} steps, first before step {self.first}, the last {self.passes} ran "
+            "inside no_sync, and the optimizer used gradients that were not reduced"
         )
 
 
 def unsynced_steps(case: Case, rank: int, until: int = 0) -> UnsyncedSteps | None:
     """The rank's unreduced steps; None without any, or if the first comes after step `until` (0: any time)."""
     events = case.events
-    mine = events[(events["rank"] == rank) & events.kind.isin((Kind.GRAD_SYNC, Kind.BACKWARD, Kind.STEP))]
+    wrapped = (events.kind == Kind.FORWARD) & (events.name == WRAPPER)
+    decides = events.kind.isin((Kind.GRAD_SYNC, Kind.BACKWARD, Kind.STEP)) | wrapped
+    mine = events[(events["rank"] == rank) & decides]
     switched, kept, asked = 0, False, ""
+    at_forward: bool | None = None  # of DDP's forward since the last backward
+    passes = "backward"
     found: list[tuple[int, str]] = []
     steps = 0
     for kind, phase, number, site in mine[["kind", "phase", "a", "site"]].itertuples(index=False):
         if kind == Kind.GRAD_SYNC:
             switched += 1 if phase == Phase.BEGIN else -1
             asked = site if phase == Phase.BEGIN else asked
+        elif kind == Kind.FORWARD and phase == Phase.BEGIN:
+            at_forward, passes = switched > 0, "forward"
         elif kind == Kind.BACKWARD and phase == Phase.BEGIN:
-            kept = switched > 0
+            kept = switched > 0 if at_forward is None else at_forward
+            at_forward = None
         elif kind == Kind.STEP:
             steps += 1
             if kept:
@@ -56,6 +70,5 @@ def unsynced_steps(case: Case, rank: int, until: int = 0) -> UnsyncedSteps | Non
     if not found or (until and found[0][0] > until):
         return None
     (first, at), *_ = found
-    return UnsyncedSteps(
-        steps=len(found), of=steps, first=first, place=locations.of_text(str(at)) if at else None
-    )
+    place = locations.of_text(str(at)) if at else None
+    return UnsyncedSteps(steps=len(found), of=steps, first=first, place=place, passes=passes)
