@@ -29,6 +29,7 @@ class Criterion(str, Enum):
     UNMATCHED = "its message has no counterpart"
     ABSENT_PEER = "its peer is in no send or receive at all"
     RARE_TAG = "with another tag than most have at that line"
+    OWN_LINE = "at a line from which no other rank ever sent or received"
     UNDECIDED = "nothing tells which of them is at fault"
 
     def __str__(self) -> str:

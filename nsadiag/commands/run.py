@@ -132,10 +132,11 @@ def tell(request: RunRequest, run: RunDir, verdict: Verdict) -> None:
 
 
 def say_stopping() -> None:
-    """At the first Ctrl-C: what is going on, and how to have it at once."""
+    """At the first Ctrl-C: what is going on, and how to have it at once; a second one then finds the analysis loaded."""
     # By the descriptor: this may come while something else writes to sys.stderr.
     with contextlib.suppress(OSError):
         os.write(2, STOPPING)
+    load_analysis()
 
 
 def judged(

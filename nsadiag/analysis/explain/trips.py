@@ -20,7 +20,7 @@ def made_fewer_trips(context: Context, loop: Condition, stayed: int, left: int, 
         return entered and timelines.count(stayed) > rounds
     at = _counted_at(context, loop, inside, stayed)
     if at is None:
-        return False
+        return _is_past(context, stayed, left)
     if any(context.anchored_in(g) for g in context.around(inside) if g.is_loop):
         # It begins anew in each iteration, in a helper maybe: what was missed in earlier ones did not end it now.
         # Whoever left it may have come to the next forward since.
@@ -29,6 +29,15 @@ def made_fewer_trips(context: Context, loop: Condition, stayed: int, left: int, 
         return timelines.was_at_lately(stayed, at) > rounds > 0
     # Who never was in it has not left it.
     return timelines.was_at(stayed, at) > timelines.was_at(left, at) > 0
+
+
+def _is_past(context: Context, stayed: int, left: int) -> bool:
+    """Whether the one that left is further in the source, at a line to which the other has not come as often yet."""
+    here, timelines = context.place_of(left), context.timelines
+    if here is None or not timelines.are_whole:
+        return False
+    ahead = timelines.was_at(left, here) > timelines.was_at(stayed, here)
+    return ahead and is_further(context.program, context.path_of(left), context.path_of(stayed))
 
 
 def _passed_by(context: Context, loop: Condition, inside: CallPath, outside: CallPath) -> bool:

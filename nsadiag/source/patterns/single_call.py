@@ -91,6 +91,18 @@ def written_attribute(code: SourceModel, name: str) -> Place | None:
     return _only(iter(dict.fromkeys(called + stored)))
 
 
+def only_item_write(code: SourceModel, key: str) -> Place | None:
+    """The line that gives the item of that key a new value, as `group["lr"] = rate` does."""
+    return _only(
+        (file, node.lineno)
+        for file, node in _nodes(code)
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.slice, ast.Constant)
+        and node.slice.value == key
+    )
+
+
 def only_use(code: SourceModel, attribute: str) -> Place | None:
     """The line that uses an object's attribute of that name, other than to give it a value."""
     used = (

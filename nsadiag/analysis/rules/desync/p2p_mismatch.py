@@ -47,7 +47,8 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
     said = "; ".join(f"rank {rank} {p.said}" for rank, p in sorted(waiting.items())[:5])
     return Draft(
         strength=Strength.STRONG
-        if found.criterion != Criterion.UNDECIDED and (blocked or len(waiting) == len(cycle))
+        if found.criterion not in (Criterion.UNDECIDED, Criterion.OWN_LINE)
+        and (blocked or len(waiting) == len(cycle))
         else Strength.LIKELY,
         summary=f"{named(case.cell, cycle).capitalize()} wait for each other: {said}. {named(case.cell, guilty).capitalize()}: {found.criterion}.",
         guilty_ranks=guilty,

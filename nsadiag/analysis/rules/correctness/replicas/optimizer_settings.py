@@ -15,7 +15,7 @@ from nsadiag.analysis.relations.invariants.operations import source, steps_of
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place
 from nsadiag.source.patterns.rank_conditions import setting_of_rank, write_on_one_rank
-from nsadiag.source.patterns.single_call import metric_step, scheduler_step
+from nsadiag.source.patterns.single_call import metric_step, only_item_write, scheduler_step
 
 CLOSE = 1e-9  # relative tolerance: all ranks compute their rates in the same way
 
@@ -43,7 +43,8 @@ def differing_setting(case: Case) -> DifferingSetting | None:
         return None
     scheduled = _scheduled(case, found.step) if found.setting == "lr" and found.step else None
     written = setting_of_rank(case.cell.code, found.setting) or write_on_one_rank(case.cell.code)
-    return replace(found, place=written or scheduled or found.place)
+    later = only_item_write(case.cell.code, found.setting) if found.step else None
+    return replace(found, place=written or scheduled or later or found.place)
 
 
 def _scheduled(case: Case, step: int) -> Place | None:

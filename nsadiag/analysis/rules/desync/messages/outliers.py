@@ -91,6 +91,19 @@ def _with_rare_tag(e: Exchange) -> tuple[int, ...]:
     return odd if set(odd) <= set(e) else ()
 
 
+def _at_own_line(e: Exchange) -> tuple[int, ...]:
+    """Only after several rounds at other lines: somebody is always the first to come to a line."""
+
+    def is_own(rank: int) -> bool:
+        at, places = e.waiting[rank].place, e.calls.place[e.calls["rank"] == rank].tolist()
+        if at is None or set(_tags_at(e.calls, at)) != {rank}:
+            return False
+        before = places[: next(n for n, text in enumerate(places) if _is_at(text, at))]
+        return len(before) > FEWEST_STEPS * len(set(before))
+
+    return which(e, is_own)
+
+
 MESSAGES: tuple[CriterionTest[Exchange], ...] = (
     (Criterion.UNUSUAL_COUNT, _with_unusual_count),
     (Criterion.UNUSUAL_ORDER, _out_of_order),
@@ -100,6 +113,7 @@ MESSAGES: tuple[CriterionTest[Exchange], ...] = (
     (Criterion.UNMATCHED, _unmatched),
     (Criterion.ABSENT_PEER, _with_absent_peer),
     (Criterion.RARE_TAG, _with_rare_tag),
+    (Criterion.OWN_LINE, _at_own_line),
 )
 
 

@@ -1,5 +1,10 @@
 """Rank 2 refines its part of a grid and asks its left neighbour for a second row, which no neighbour sends.
 
+Modelled on exchanges of halos under adaptive refinement. The next sweep's row comes in place of the second one, so that it
+goes well for a while.
+
+On plain torchrun: some 25 sweeps, then silence until gloo's timeout.
+
 Promise:
   launch: torchrun --standalone --nproc-per-node 4
   outcome: hung (proven)
