@@ -7,6 +7,7 @@ Promise:
   outcome: crashed
   class: missing_rank
   guilty_ranks: [0]
+  action: stop
   code: "return sum(hash(str(word))"
 """
 

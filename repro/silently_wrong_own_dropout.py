@@ -14,7 +14,6 @@ Promise:
   code: ["return stream + self.drop(out)"]
 """
 
-import os
 from typing import Any
 
 import torch
@@ -59,20 +58,16 @@ class Block(nn.Module):
 
 
 def main() -> None:
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-    dist.init_process_group("nccl" if cuda else "gloo")
+    dist.init_process_group("gloo")
     torch.manual_seed(0)
-    first, head = nn.Linear(16, 16).to(device), nn.Linear(16, 4).to(device)
+    first, head = nn.Linear(16, 16), nn.Linear(16, 4)
     torch.manual_seed(1 + dist.get_rank())
-    blocks = nn.ModuleList(Block(16, dist.get_world_size()) for _ in range(2)).to(device)
+    blocks = nn.Sequential(*(Block(16, dist.get_world_size()) for _ in range(2)))
     optimizer = torch.optim.SGD([*first.parameters(), *blocks.parameters(), *head.parameters()], lr=0.05)
     batches = torch.Generator().manual_seed(42)
     for _ in range(80):
-        stream = first(torch.randn(8, 16, generator=batches).to(device))
-        for block in blocks:
-            stream = block(stream)
-        targets = torch.randint(0, 4, (8,), generator=batches).to(device)
+        stream = blocks(first(torch.randn(8, 16, generator=batches)))
+        targets = torch.randint(0, 4, (8,), generator=batches)
         optimizer.zero_grad()
         nn.functional.cross_entropy(head(stream), targets).backward()
         optimizer.step()

@@ -136,12 +136,12 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
     if row["result"] == "declined" and "line" in row:
         yield f"  it found nothing that it looks for{_code(row)}"
     if row["told"]:
-        yield "  it was told"
+        yield "  facts that it was given"
         yield from _told(row["told"], set())
 
 
 def _told(answers: list[dict[str, Any]], seen: set[tuple[str, str]], depth: int = 1) -> Iterator[str]:
-    """One line for each function that answered, then what it was told itself, once and not too deep."""
+    """One line for each function that answered, then what it was given itself, once and not too deep."""
     for one in answers:
         times = f", {one['times']} times" if one["times"] > 1 else ""
         says = textwrap.shorten(one["says"], LONGEST, placeholder=" ...")

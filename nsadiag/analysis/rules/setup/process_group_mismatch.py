@@ -174,7 +174,7 @@ def _alone(case: Case, created: pd.DataFrame) -> Iterator[Draft]:
                 for r in sorted(inside)[:4]
             },
             **{
-                f"rank {r} waits in {stands[r].event or stands[r].doing}": stands[r].source
+                f"rank {r} waits in {stands[r].event or stands[r].doing}": f"{stands[r].source}/py_spy.json"
                 for r in sorted(others)[:4]
             },
         },
