@@ -367,7 +367,8 @@ def test_ranks_of_spawn_are_told_by_what_they_gave_init_process_group(jobs: Jobs
     ports = {jobs.signals.wait(), jobs.signals.wait()}
     wait_until(lambda: len(find_ranks([job.pid])[0]) == 2, "both in init_process_group")
     code, verdict = attached(jobs, job.pid)
-    while verdict["class"] == "healthy":  # on a busy machine they are still on their way into the wait
+    # On a busy machine they are still on their way into the wait, or no stack is had in time.
+    while verdict["class"] in ("healthy", "unknown"):
         code, verdict = attached(jobs, job.pid)
     assert (code, verdict["class"], verdict["guilty_ranks"]) == (1, "rendezvous_mismatch", [1]), verdict
     assert all(f"127.0.0.1:{port}" in verdict["summary"] for port in ports), verdict["summary"]
