@@ -242,6 +242,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=80)
     parser.add_argument("--jobs", type=int, default=4, help="programs at a time")
     parser.add_argument("--command", action="store_true", help="through `nsadiag run`, as a user starts them")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--only", default="", metavar="EXPR", help="shapes in whose name this is found")
     parser.add_argument(
         "--seconds", type=float, nargs=2, default=(6.0, 30.0), help="shortest and longest phase"
@@ -251,6 +252,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="where run directories of wrong ones are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()
+    os.environ["QUIET_BACKEND"] = options.backend
     todo = list(drawn(options.only, options.runs, options.seconds, options.seed, command=options.command))
     before = options.rows.read_text().splitlines() if options.rows and options.rows.exists() else []
     rows = [json.loads(line) for line in before]

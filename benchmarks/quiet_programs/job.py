@@ -28,8 +28,13 @@ class Job:
     world: int = field(default_factory=lambda: int(os.environ.get("WORLD_SIZE", "1")))
 
     def __post_init__(self) -> None:
+        backend = os.environ.get("QUIET_BACKEND", "gloo")
+        if backend == "nccl":  # monitored_barrier is gloo's alone
+            backend = "cpu:gloo,cuda:nccl"
+            torch.cuda.set_device(self.rank % torch.cuda.device_count())
+            torch.set_default_device("cuda")
         if self.world > 1:
-            dist.init_process_group("gloo")
+            dist.init_process_group(backend)
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
         self.model = DDP(model) if self.world > 1 else model
