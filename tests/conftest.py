@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.costs import Costs
 from support.jobs import Jobs
 
 # Most tests wait for a verdict on a job that does hang: a suspicion counts at once. Those about patience name their own.
@@ -18,6 +19,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", type=Path, metavar="FILE", help="append each test's CPU time to FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if file := config.getoption("--costs"):
+        config.pluginmanager.register(Costs(file), "costs")
 
 
 @pytest.fixture

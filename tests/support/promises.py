@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class Promise:
         return [*self.launch, str(self.script)]
 
 
+@functools.cache
 def promises() -> list[Promise]:
     """One promise a script, by name."""
     return [read_promise(script) for script in sorted(REPRO.glob("*.py"))]

@@ -1,0 +1,75 @@
+"""The CPU time of each test, that of the processes it waited for included: `make test ARGS=--costs=FILE`.
+
+    python -m tests.support.costs FILE     # by test file, the most expensive first
+
+Wall time says little on a busy machine; CPU time tells what to make cheaper on any.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds."""
+
+    test: str
+    wall_s: float
+    own_cpu_s: float
+    children_cpu_s: float
+
+    @property
+    def cpu_s(self) -> float:
+        return self.own_cpu_s + self.children_cpu_s
+
+
+class Costs:
+    """A pytest plugin that appends one line a test to a file, which several workers share."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        before = _used()
+        try:
+            return (yield)
+        finally:
+            wall, own, children = (now - then for now, then in zip(_used(), before, strict=True))
+            line = json.dumps(astuple(Cost(item.nodeid, round(wall, 3), round(own, 3), round(children, 3))))
+            with self.file.open("a") as file:
+                file.write(line + "\n")
+
+
+def _used() -> tuple[float, float, float]:
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return time.monotonic(), own.ru_utime + own.ru_stime, children.ru_utime + children.ru_stime
+
+
+def read(file: Path) -> list[Cost]:
+    return [Cost(*json.loads(line)) for line in file.read_text().splitlines()]
+
+
+def main() -> None:
+    by_file: dict[str, list[Cost]] = defaultdict(list)
+    for cost in read(Path(sys.argv[1])):
+        by_file[cost.test.partition("::")[0]].append(cost)
+        by_file["all"].append(cost)
+    print(f"{'CPU s':>8} {'own':>8} {'wall s':>8} {'tests':>6}")
+    for name, costs in sorted(by_file.items(), key=lambda pair: -sum(c.cpu_s for c in pair[1])):
+        total, own, wall = (sum(getattr(c, a) for c in costs) for a in ("cpu_s", "own_cpu_s", "wall_s"))
+        print(f"{total:8.1f} {own:8.1f} {wall:8.1f} {len(costs):6} {name}")
+
+
+if __name__ == "__main__":
+    main()
