@@ -1,6 +1,7 @@
 """What is collected from outside: from ranks that compute, hold the GIL, are stopped or gone, and from the machine."""
 
 import contextlib
+import ctypes
 import dataclasses
 import http.server
 import json
@@ -9,6 +10,7 @@ import pickle
 import signal
 import socket
 import socketserver
+import struct
 import subprocess
 import sys
 import threading
@@ -25,6 +27,7 @@ from nsadiag.agent.captures import QUICK, THOROUGH, capture_all, capture_node, c
 from nsadiag.agent.captures.gpu import cuda_core as cuda_core_capture
 from nsadiag.agent.captures.gpu import gpus as gpu_capture
 from nsadiag.agent.captures.gpu import nccl_ras
+from nsadiag.agent.captures.kernel import sleeping
 from nsadiag.agent.captures.kernel.cgroups import _version_1, _version_2, cgroup
 from nsadiag.agent.captures.kernel.descriptors import descriptors
 from nsadiag.agent.captures.python.py_spy import find_py_spy
@@ -756,3 +759,11 @@ def test_every_capture_is_in_one_of_the_two_looks_or_comes_last() -> None:
     from nsadiag.agent.captures import CAPTURES, LAST
 
     assert (*QUICK, *THOROUGH, *LAST) == tuple(CAPTURES)
+
+
+@pytest.mark.parametrize("timespec", [(140729806877024, 6173284), (-1, 0), (5, 10**9)])
+def test_memory_that_holds_no_time_limit_any_more_is_no_sleep(timespec: tuple[int, int]) -> None:
+    """The thread left its call between the two reads: 140,729,806,877,024 s were a document that no reader took."""
+    memory = ctypes.create_string_buffer(struct.pack("qq", *timespec))
+    with pytest.raises(ValueError, match="no time limit"):
+        sleeping._moment(os.getpid(), ctypes.addressof(memory))

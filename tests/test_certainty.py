@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support.promises import promises
 
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
+from nsadiag.evidence.layout import read_json
 
 RECORDINGS = {path.name.partition(".tar")[0]: path for path in sorted(GOLDEN.rglob("*.tar.*z"))}
 # Of scripts that are recorded on GPUs as well, with other stacks and recorders than on gloo.
@@ -46,3 +48,25 @@ def test_the_recorded_hang_is_as_certain_as_its_waits(name: str, tmp_path: Path)
 
 def test_every_proven_hang_is_recorded() -> None:
     assert set(RECORDINGS) >= PROVEN_ON_GPUS
+
+
+def test_a_rank_in_an_uninterruptible_call_may_go_on_by_itself(tmp_path: Path) -> None:
+    """As 160 jobs on one host did that opened a driver together, in a barrier and with the interpreter lock held."""
+    run = unpack(RECORDINGS["collective_order_mismatch_two_groups"], tmp_path)
+    assert judge(load_cell(run.path)).certainty == "proven"
+    for path in run.path.glob("ranks/00001/captures/*/proc.json"):
+        kernel = read_json(path, {})
+        for each in (kernel, *(t for t in kernel["threads"] if t["tid"] == kernel["pid"])):
+            each.update(state="D", wchan="os_acquire_rwlock_write")
+        path.write_text(json.dumps({**kernel, "syscall": None}))
+    assert judge(load_cell(run.path)).certainty == "suspected"
+
+
+def test_a_bad_file_of_a_snapshot_says_nothing_against_a_job_that_completed(tmp_path: Path) -> None:
+    run = unpack(RECORDINGS["healthy_eval_on_rank0"], tmp_path)
+    source = run.path / "ranks" / "00000"
+    (source / "captures" / "01").mkdir(parents=True, exist_ok=True)
+    (source / "captures" / "01" / "proc.json").write_text('{"pid": 7, "threads": [{"tid": 3}]}')
+    verdict = judge(load_cell(run.path))
+    assert (verdict.outcome, verdict.cls) == ("healthy", "healthy")
+    assert any("proc.json" in gap for gap in verdict.gaps)

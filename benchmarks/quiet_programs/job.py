@@ -24,13 +24,14 @@ class Job:
     together: random.Random
     scratch: Path  # of the run, for all ranks
     draw: random.Random = field(default_factory=random.Random)
+    has_gloo: bool = field(init=False)  # monitored_barrier is gloo's alone
     rank: int = field(default_factory=lambda: int(os.environ.get("RANK", "0")))
     world: int = field(default_factory=lambda: int(os.environ.get("WORLD_SIZE", "1")))
 
     def __post_init__(self) -> None:
         backend = os.environ.get("QUIET_BACKEND", "gloo")
-        if backend == "nccl":  # monitored_barrier is gloo's alone
-            backend = "cpu:gloo,cuda:nccl"
+        self.has_gloo = backend == "gloo"
+        if backend == "nccl":
             torch.cuda.set_device(self.rank % torch.cuda.device_count())
             torch.set_default_device("cuda")
         if self.world > 1:
@@ -62,7 +63,7 @@ class Job:
         how = self.together.choice(("barrier", "monitored", "object", "sum", "step"))
         if self.world == 1 or how == "step":
             return
-        if how == "barrier":
+        if how == "barrier" or (how == "monitored" and not self.has_gloo):
             dist.barrier()
         elif how == "monitored":
             dist.monitored_barrier(timeout=timedelta(minutes=10))

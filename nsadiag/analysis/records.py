@@ -110,7 +110,9 @@ class RankEvidence:
     source: str
     # The exception that ended each predecessor, where the launcher restarted the rank, with the attempt's number.
     attempts: tuple[tuple[int, Raised], ...] = ()
-    damaged: tuple[str, ...] = ()  # documents that are not whole: what they would have said is not "nothing"
+    damaged: tuple[
+        str, ...
+    ] = ()  # documents that are not whole, but those of snapshots: what they would have said is not "nothing"
 
     @property
     def last_capture(self) -> CaptureEvidence | None:

@@ -60,6 +60,9 @@ class ThreadState:
     event: str | None  # name and detail of the innermost open event of the recording
     same: bool  # whether both snapshots show the same lines
     running: bool  # on a CPU, or ready for one
+    in_kernel: (
+        bool  # uninterruptible: held up by a driver, a disk or a page fault, which let it go by themselves
+    )
     owns_gil: bool
     source: str  # of the capture
 
@@ -106,6 +109,7 @@ def thread_state_of(rank: RankEvidence) -> ThreadState | None:
         event=event,
         same=same,
         running=state == "R",
+        in_kernel=state == "D",
         owns_gil=main.owns_gil,
         source=last.source,
     )

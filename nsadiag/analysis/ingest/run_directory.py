@@ -171,9 +171,10 @@ def _node_gaps(path: Path, unfit: Gaps) -> list[str]:
 
 def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankEvidence:
     unfit: Gaps = []
+    of_snapshots: Gaps = []
     faults = tail_of(directory.faults, LOG_TAIL_BYTES)
     recording = read_blackbox(directory.blackbox)
-    captures = tuple(_load_capture(c, root, unfit) for c in directory.captures())
+    captures = tuple(_load_capture(c, root, of_snapshots) for c in directory.captures())
     told = read_json_lines(directory.gaps, unfit)
     leaving = read_value(Leaving, directory.leaving, unfit)
     missed = [gap for look in captures[-1:] for gap in look.gaps]
@@ -218,7 +219,7 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
     ring = (directory.blackbox.name,) if lost else ()
     gaps = [*(row["gap"] for row in told), *recording.gaps, *(row.gap for row in missed)]
     gaps += [f"{name} is damaged" for name in cut]
-    gaps += [str(each) for each in unfit if each.name not in cut]
+    gaps += [str(each) for each in (*of_snapshots, *unfit) if each.name not in cut]
     return replace(
         rank,
         gaps=tuple(f"rank {directory.rank}: {gap}" for gap in dict.fromkeys(gaps)),

@@ -1,8 +1,9 @@
 """Deadlocked ranks: a set of waiters that only other members of the set could wake.
 
 The largest such set. A collective needs all its members, so one that never comes is enough (an AND-wait); a lock needs any
-thread of its process, and a mutex the one that owns it. A rank that runs, sleeps, reads, waits with a limit, or waits for the
-world outside the job could still continue by itself: it is in no such set, and neither is who waits for it alone.
+thread of its process, and a mutex the one that owns it. A rank that runs, sleeps, reads, waits with a limit, for the kernel
+(many processes meet in a driver's lock) or for the world outside the job could still continue by itself: it is in no such set,
+and neither is who waits for it alone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def deadlock_of(case: Case) -> Deadlock | None:
         for rank in case.cell.ranks
         if _is_locked(case.cell, rank, case.thread_states.get(rank.rank))
     } - ended
-    peers = {rank for rank, at in case.thread_states.items() if at.waits_for_peers} - ended
+    peers = {r for r, at in case.thread_states.items() if at.waits_for_peers and not at.in_kernel} - ended
     inert = ended | stopped
     blocked = _largest(graph, inert | locked, peers)
     if not blocked - inert and _all_disagree(case, graph, peers, inert):
@@ -93,7 +94,13 @@ def _is_under_way(wait: Wait, inert: set[int]) -> bool:
 
 def _is_locked(cell: CellEvidence, rank: RankEvidence, at: ThreadState | None) -> bool:
     """Whether its main thread waits for another thread, without a limit, and no thread or child is left that could act."""
-    if at is None or at.doing not in FOR_THREADS or not at.same or _has_limit(cell, rank.rank):
+    if (
+        at is None
+        or at.doing not in FOR_THREADS
+        or not at.same
+        or at.in_kernel
+        or _has_limit(cell, rank.rank)
+    ):
         return False
     capture = [c for c in rank.captures if c.stacks][-1]
     children = [c for c in capture.proc.children if c.is_alive]

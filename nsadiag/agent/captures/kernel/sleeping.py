@@ -25,6 +25,8 @@ FUTEX_PRIVATE = 128  # only threads of the same process can end the wait
 MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
 POINTERS = {"rt_sigtimedwait": 2, "pselect6": 4, "ppoll": 2}
 TIMESPEC = struct.Struct("qq")
+# The thread may have left its call since the kernel named it: then other data lies where its time limit was.
+NANOSECONDS, MOST_SECONDS = 10**9, 2**33
 MUTEX = struct.Struct("iIi")  # of glibc's pthread_mutex_t the beginning: lock, count, owner
 
 
@@ -134,8 +136,11 @@ def _began_ns(pid: int) -> int:
 
 
 def _moment(pid: int, address: int) -> int:
+    """The timespec at that address, in nanoseconds. Raises ValueError where there is none."""
     seconds, nanoseconds = TIMESPEC.unpack(_memory(pid, address, TIMESPEC.size))
-    return int(seconds) * 10**9 + int(nanoseconds)
+    if not (0 <= seconds < MOST_SECONDS and 0 <= nanoseconds < NANOSECONDS):
+        raise ValueError(f"{seconds} s and {nanoseconds} ns are no time limit")
+    return int(seconds) * NANOSECONDS + int(nanoseconds)
 
 
 def _memory(pid: int, address: int, size: int) -> bytes:

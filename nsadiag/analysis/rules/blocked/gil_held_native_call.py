@@ -108,7 +108,8 @@ def _blocked(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at:
     return inside_rank(
         cell,
         blocked,
-        strength=Strength.CONCLUSIVE,
+        # The kernel may end an uninterruptible wait by itself: in a driver, for a disk.
+        strength=Strength.LIKELY if blocked.state.in_kernel else Strength.CONCLUSIVE,
         summary=f"Rank {number} sleeps in a native call at {locations.short(at)} and holds the GIL: no Python thread of it can run.",
         where=at,
         evidence={
