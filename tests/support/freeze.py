@@ -69,7 +69,7 @@ def verdicts_of(archive: Path) -> Verdicts:
 def everything() -> Verdicts:
     """All verdicts, in the order of their names."""
     archives = sorted(GOLDEN.glob("*.tar.*"))
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor() as pool:
         return dict(sorted(item for found in pool.map(verdicts_of, archives) for item in found.items()))
 
 
