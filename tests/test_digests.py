@@ -282,7 +282,7 @@ def test_every_field_of_a_rank_is_a_trait_or_said_by_another(tmp_path: Path) -> 
     assert fields >= traits.NO_TRAIT_OF_THEIR_OWN
     assert {*traits.SUMMED} - {"visited", "operations", "trained"} == fields - traits.NO_TRAIT_OF_THEIR_OWN
     plain = rank_without_evidence(3)
-    for name in ("piles", "threads", "given", "first_steps", "attempts", "samples", "recorded_gradients"):
+    for name in ("piles", "threads", "given", "first_steps", "attempts", "samples"):
         value: Any = (
             (Sample(t_mono_ns=1, frames=(SampledFrame("/u/t.py", 3, "f"),)),) if name == "samples" else ["x"]
         )

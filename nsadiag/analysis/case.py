@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from nsadiag.analysis.facts.buckets import BUCKET_COLUMNS, buckets_of
+from nsadiag.analysis.facts.buckets import is_reducing
 from nsadiag.analysis.facts.collectives import (
     ASKED_COLUMNS,
     CALL_COLUMNS,
@@ -123,15 +123,15 @@ class Case:
         return {rank: state for rank, state in found.items() if state}
 
     @cached_property
-    def buckets(self) -> pd.DataFrame:
-        """DDP's buckets in the last backward of each rank (analysis.facts.buckets)."""
-
-        def rows_of(number: int, events: pd.DataFrame) -> Rows:
-            rank = self.cell.rank(number)
-            calls = self.calls[self.calls["rank"] == number] if newest_dump(rank) else None
-            return buckets_of(self.cell, rank, events, calls)
-
-        return self._of_each_rank(rows_of, BUCKET_COLUMNS)
+    def reducing(self) -> frozenset[int]:
+        """Ranks that wait for a bucket of DDP's to be reduced (analysis.facts.buckets)."""
+        tables = self.events, self.calls
+        return frozenset(
+            rank.rank
+            for rank in self.cell.ranks
+            if rank.ddp
+            and is_reducing(self.cell, rank, *(table[table["rank"] == rank.rank] for table in tables))
+        )
 
     def _of_each_rank(self, rows_of: Callable[[int, pd.DataFrame], Rows], columns: list[str]) -> pd.DataFrame:
         """The table of what a function finds in each rank's own events."""

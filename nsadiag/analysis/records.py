@@ -82,7 +82,6 @@ class RankEvidence:
     graph: training.Graph | None
     # checkpointed functions that backward ran with other modules than forward
     recomputed: tuple[training.Recomputed, ...]
-    recorded_gradients: list[str] | None  # the parameters that are looked at, where it is not all of them
     units: tuple[training.Unit, ...]  # FSDP's
     loaders: tuple[training.Loader, ...]  # with the pids of their workers
     settings: training.Settings

@@ -187,7 +187,6 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         ddp=read_rows(training.WrappedModel, directory.ddp, unfit),
         graph=read_value(training.Graph, directory.graph, unfit),
         recomputed=read_rows(training.Recomputed, directory.recomputed, unfit),
-        recorded_gradients=read_json(directory.recorded_gradients, None, unfit),
         units=read_rows(training.Unit, directory.units, unfit),
         loaders=read_rows(training.Loader, directory.loaders, unfit),
         settings=read_value(training.Settings, directory.settings, unfit) or training.Settings(),

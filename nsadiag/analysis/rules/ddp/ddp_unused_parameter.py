@@ -163,10 +163,7 @@ def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
 
 def _waits_for_a_bucket(case: Case) -> bool:
     """Whether a rank waits for a bucket, in backward or, under NCCL, long after it."""
-    buckets = case.buckets
-    if ((buckets.issued == True) & (buckets.reduced == False)).any():  # noqa: E712 - None: nobody knows
-        return True
-    return any(
+    return bool(case.reducing) or any(
         "_engine_run_backward" in s.inner for r, s in case.thread_states.items() if case.cell.rank(r).ddp
     )
 
