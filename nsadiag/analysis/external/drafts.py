@@ -55,9 +55,13 @@ class Draft:
 
 
 class Drafts(dict[int, Draft]):
-    def __missing__(self, rank: int) -> Draft:
-        self[rank] = Draft()
-        return self[rank]
+    """Those of all ranks that any file tells of."""
+
+    def of(self, rank: int, source: str) -> Draft:
+        """The rank's, of which a file tells; the first such file is its source."""
+        draft = self.setdefault(rank, Draft())
+        draft.source = draft.source or source
+        return draft
 
 
 def read_stacks(gathered: Gathered, drafts: Drafts) -> list[str]:
@@ -77,14 +81,12 @@ def read_stacks(gathered: Gathered, drafts: Drafts) -> list[str]:
             )
             rank = process.rank if process.rank is not None else named
             if rank >= 0:
-                drafts[rank].captures.append(capture)
-                drafts[rank].source = drafts[rank].source or capture.source
+                drafts.of(rank, capture.source).captures.append(capture)
             else:
                 nameless.append(capture)
     free = (n for n in range(len(nameless) + len(drafts)) if n not in drafts)
     for rank, capture in zip(list(free), nameless, strict=False):
-        drafts[rank].captures.append(capture)
-        drafts[rank].source = capture.source
+        drafts.of(rank, capture.source).captures.append(capture)
     if nameless:
         gaps.append(
             f"nothing tells the rank of {len(nameless)} stacks: they are numbered in order of file and pid"
@@ -149,33 +151,35 @@ def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:
 
 
 def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: str) -> None:
+    """`own`: the one rank whose log it is, or -1."""
     if own >= 0:
-        drafts[own].source = drafts[own].source or source
-        drafts[own].stderr_tail = text[-LOG_TAIL_BYTES:]
-        threads = from_faulthandler(text)
-        if threads:
-            drafts[own].faults = text[-LOG_TAIL_BYTES:] if logs.FATAL.search(text) else ""
-            drafts[own].captures.append(capture_of(source=source, stacks=threads))
+        _put_text(drafts.of(own, source), source, text)
     for raised in facts.raised:
         rank = raised.rank if raised.rank is not None else own
-        if rank < 0 and not facts.ended:
-            rank = 0 if not drafts else -1
+        if rank < 0 and not facts.ended and not drafts:
+            rank = 0
         if rank >= 0:
-            drafts[rank].exceptions.append(_exception(raised.exception, f"{source}#line {raised.line}"))
-            drafts[rank].source = drafts[rank].source or source
+            exception = _exception(raised.exception, f"{source}#line {raised.line}")
+            drafts.of(rank, source).exceptions.append(exception)
     for timed_out in facts.timed_out:
-        drafts[timed_out.rank].timed_out.append((timed_out, source))
-        drafts[timed_out.rank].source = drafts[timed_out.rank].source or source
+        drafts.of(timed_out.rank, source).timed_out.append((timed_out, source))
     for ended in facts.ended:
-        drafts[ended.rank].end = End(
+        drafts.of(ended.rank, source).end = End(
             pid=ended.pid,
             t_s=ended.t_s or 0.0,
             signal=-ended.code if ended.code < 0 else None,
             exit_code=ended.code if ended.code >= 0 else None,
         )
-        drafts[ended.rank].source = drafts[ended.rank].source or source
     for rank in facts.ranks:
-        drafts[rank].source = drafts[rank].source or source
+        drafts.of(rank, source)
+
+
+def _put_text(draft: Draft, source: str, text: str) -> None:
+    """A rank's own log: its last words, and stacks that faulthandler wrote among them."""
+    draft.stderr_tail = text[-LOG_TAIL_BYTES:]
+    if threads := from_faulthandler(text):
+        draft.faults = draft.stderr_tail if logs.FATAL.search(text) else ""
+        draft.captures.append(capture_of(source=source, stacks=threads))
 
 
 def _exception(exception: Cause, source: str) -> Raised:
@@ -202,8 +206,7 @@ def read_errors(gathered: Gathered, drafts: Drafts) -> None:
         if moment.isdigit():
             exception = replace(exception, t_mono_ns=int(moment) * 10**9)
         if rank >= 0:
-            drafts[rank].exceptions.insert(0, exception)
-            drafts[rank].source = drafts[rank].source or relative(path, gathered.root)
+            drafts.of(rank, relative(path, gathered.root)).exceptions.insert(0, exception)
 
 
 def capture_of(

@@ -144,52 +144,49 @@ def _cycle(view: View) -> Finding:
 
 
 def _disagreement(view: View) -> Finding:
+    """Some issued something else under that number, or brought something else to it."""
     pending = view.pending
+    odd, other = _that_differ(view)
     everyone = len(pending.outliers) >= len(pending.waiting) and not pending.conforming
-    odd = next((a for r in pending.outliers if (a := view.asked(r))), None)
-    others = next(
-        (a for r in view.external.details.documents if r not in pending.outliers and (a := view.asked(r))),
-        None,
-    )
-    if others is None and odd is not None:
-        others = next(
-            (a for r in pending.outliers if (a := view.asked(r)) and (a.op, a.shape) != (odd.op, odd.shape)),
-            odd,
-        )
-    assert odd is not None and others is not None
-    order = odd.op != others.op
-    mine, theirs = (odd.op, others.op) if order else (odd.shape, others.shape)
-    what = f"collective #{pending.seq} of {pending.group.name}" if order else view.name(odd)
-    verb = "issued" if order else "brought"
-    rest = "the others" if not everyone else ranks_text((others.rank,))
+    who, rest = ((odd.rank,), ranks_text((other.rank,))) if everyone else (pending.outliers, "the others")
+    waiting = f"{len(blocked_by(view, pending.outliers)):,} of {view.world:,} ranks wait"
     late = f" {ranks_first(pending.missing)} issued none at all." if pending.missing else ""
-    named = [others, *(a for r in pending.outliers[:SHOWN] if (a := view.asked(r)) and a.rank != others.rank)]
-    evidence = [
-        Evidence(claim=f"rank {a.rank} issued {a.op} {a.shape} as #{pending.seq}", source=a.source)
-        for a in named
-    ]
+    both = ranks_text((odd.rank, other.rank))
+    if odd.op != other.op:
+        cls, confused_with = "collective_order_mismatch", "collective_args_mismatch"
+        did = f"issued {odd.op} as collective #{pending.seq} of {pending.group.name}, {rest} {other.op}"
+        not_confused = f"{both} issued {odd.op} and {other.op}"
+        fix = "Make all ranks issue the same collectives in the same order; a branch on rank or data before the line shown is the usual cause."
+    else:
+        cls, confused_with = "collective_args_mismatch", "collective_order_mismatch"
+        did = f"brought {odd.shape} as {view.name(odd)}, {rest} {other.shape}"
+        not_confused = f"{both} issued the same operation, {odd.op}"
+        fix = "Let all ranks bring the same sizes and types: pad the last batch, or agree on the size first."
+    known = [other, *(a for r in pending.outliers[:SHOWN] if (a := view.asked(r)) and a.rank != other.rank)]
+    claim = "rank {0.rank} issued {0.op} {0.shape} as #{1}"
+    missing = Rejected(
+        cls="missing_rank", because=f"rank {odd.rank} issued {odd.op} as #{pending.seq}", source=odd.source
+    )
     return view.finding(
-        cls="collective_order_mismatch" if order else "collective_args_mismatch",
+        cls=cls,
         strength=Strength.CONCLUSIVE if len(pending.outliers) < len(pending.conforming) else Strength.WEAK,
-        summary=f"{ranks_first((odd.rank,) if everyone else pending.outliers)} {verb} {mine} as {what}, {rest} {theirs}; {len(blocked_by(view, pending.outliers)):,} of {view.world:,} ranks wait.{late}",
+        summary=f"{ranks_first(who)} {did}; {waiting}.{late}",
         guilty_ranks=pending.outliers,
         at=odd,
-        peers_at=others.place,
-        evidence=tuple(evidence),
-        rejected=(
-            Rejected(
-                cls="collective_args_mismatch" if order else "collective_order_mismatch",
-                because=f"{ranks_text((odd.rank, others.rank))} issued {f'{odd.op} and {others.op}' if order else f'the same operation, {odd.op}'}",
-            ),
-            Rejected(
-                cls="missing_rank",
-                because=f"rank {odd.rank} issued {odd.op} as #{pending.seq}",
-                source=odd.source,
-            ),
-        ),
+        peers_at=other.place,
+        evidence=tuple(Evidence(claim=claim.format(a, pending.seq), source=a.source) for a in known),
+        rejected=(Rejected(cls=confused_with, because=not_confused), missing),
         next=None,
         gaps=("no majority: nothing shows which of them is wrong",) if everyone else (),
-        fix="Make all ranks issue the same collectives in the same order; a branch on rank or data before the line shown is the usual cause."
-        if order
-        else "Let all ranks bring the same sizes and types: pad the last batch, or agree on the size first.",
+        fix=fix,
     )
+
+
+def _that_differ(view: View) -> tuple[Asked, Asked]:
+    """What an outlier asked for, and what another rank did: one that is no outlier, if any was read in full."""
+    outliers = view.pending.outliers
+    odd = next(a for r in outliers if (a := view.asked(r)))
+    conforming = (r for r in view.external.details.documents if r not in outliers)
+    others = [a for r in conforming if (a := view.asked(r))]
+    unlike = [a for r in outliers if (a := view.asked(r)) and (a.op, a.shape) != (odd.op, odd.shape)]
+    return odd, (others or unlike or [odd])[0]

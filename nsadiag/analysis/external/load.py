@@ -51,8 +51,7 @@ def load_external(gathered: Gathered) -> ExternalEvidence:
     gaps += unread
     for rank, document in closer.documents.items():
         file = relative(dumps.ranks[rank].file, gathered.root)
-        drafts[rank].captures.append(capture_of(source=file, flight_recorder=document))
-        drafts[rank].source = file
+        drafts.of(rank, file).captures.append(capture_of(source=file, flight_recorder=document))
     gaps += read_stacks(gathered, drafts)
     statements = read_logs(gathered, drafts)
     gaps += statements.gaps

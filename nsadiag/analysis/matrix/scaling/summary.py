@@ -77,14 +77,16 @@ def _measure(model: CostModel, groups: Groups) -> Row:
 
 def _groups(model: CostModel) -> Groups:
     """Repeats together, and what the other cells say of them."""
-    groups: dict[Any, list[Point]] = {}
-    for point in model.points:
-        groups.setdefault(point.group, []).append(point)
-    found = []
-    for group, members in groups.items():
-        others = model.without(group)
-        found.append((members, others.predict(members[0]) if others else None))
-    return found
+    cells = ((members, model.without(members[0].group)) for members in _repeats(model.points))
+    return [(members, others.predict(members[0]) if others else None) for members, others in cells]
+
+
+def _repeats(points: Sequence[Point]) -> list[list[Point]]:
+    """The repeats of each cell."""
+    found: dict[Any, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.group, []).append(point)
+    return list(found.values())
 
 
 def _rows(members: Sequence[Point], held: Prediction | None, measure: str) -> Iterator[Row]:
@@ -158,10 +160,7 @@ def _power(model: CostModel) -> Fit | None:
 
 def _jumps(model: CostModel) -> list[Row]:
     """From each value of a size to the next, all else equal: what was measured, and what the curve says."""
-    groups: dict[Any, list[Point]] = {}
-    for point in model.points:
-        groups.setdefault(point.group, []).append(point)
-    cells = [(members[0], median(p.measured[model.measure] for p in members)) for members in groups.values()]
+    cells = [(each[0], median(p.measured[model.measure] for p in each)) for each in _repeats(model.points)]
     found = []
     for name in model.best.design.sizes:
         if name == RANKS:
