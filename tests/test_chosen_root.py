@@ -26,8 +26,8 @@ PICKED = """
             dist.broadcast(weights, {given})
 """
 CASES = {
-    "through what a function returns": (PICKED.format(given="src=source"), "max("),
-    "without its name": (PICKED.format(given="source"), "max("),
+    "of several values": (PICKED.format(given="src=source"), "self.freshest()"),
+    "without its name": (PICKED.format(given="source"), "self.freshest()"),
     "in the function itself": (
         "def f():\n    best = losses.index(min(losses))\n    dist.broadcast(w, src=best)",
         "best = ",

@@ -130,9 +130,6 @@ def wrapped(path: Path, before: str, gate: str, gated: str = "gated") -> Job:
         ("from library import rank_zero_only", "rank_zero_only", "gated"),
         ("from library import rank_zero_only", "rank_zero_only", "report"),
         ("accelerator = Accelerator()", "accelerator.on_main_process", "gated"),
-        ("main_one = Accelerator().on_main_process", "main_one", "gated"),
-        ("from functools import partial", "partial(Accelerator().on_main_process)", "gated"),
-        ("from functools import partial", "partial(accelerator.on_process, process_index=0)", "gated"),
     ],
 )
 def test_a_function_handed_to_a_librarys_gate_is_behind_it(

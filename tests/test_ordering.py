@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,8 +65,7 @@ def reduce(bucket):
     dist.all_reduce(bucket.flat, group=bucket.group)  # STANDS
 
 def exchange(buckets):
-    {before}
-    for bucket in {over}:
+    for bucket in sorted(buckets, key=urgency):
         reduce(bucket)
 
 for batch in loader:
@@ -76,30 +74,14 @@ for batch in loader:
 """
 
 
-@pytest.mark.parametrize(
-    ("before", "over", "named"),
-    [
-        ("queue = list(buckets)\n    queue.sort(key=urgency)", "queue", "queue.sort(key=urgency)"),
-        ("queue = sorted(buckets, key=urgency)", "reversed(queue)", "queue = sorted(buckets, key=urgency)"),
-        ("random.shuffle(buckets)", "enumerate(buckets)", "random.shuffle(buckets)"),
-        ("queue = set(buckets)", "queue", "queue = set(buckets)"),
-        ("pass", "sorted(buckets, key=urgency)", "for bucket in sorted(buckets, key=urgency):"),
-        # Sorted by what they are, they stand alike on all ranks: whatever was put in differs.
-        ("queue = sorted(buckets)", "queue", "for bucket in queue:"),
-        ("others.sort(key=urgency)", "buckets", "for bucket in buckets:"),
-        # Which of two it was is not known.
-        ("buckets.sort(key=urgency); random.shuffle(others)\n    random.shuffle(buckets)", "buckets", "for bucket in buckets:"),
-    ],
-)  # fmt: skip
-def test_what_puts_the_calls_in_order_is_named(before: str, over: str, named: str) -> None:
-    source = textwrap.dedent(SOURCE).format(before=before, over=over)
-    lines = source.splitlines()
+def test_the_loop_that_puts_the_calls_in_order_is_named() -> None:
+    lines = SOURCE.splitlines()
 
     def at(text: str, function: str | None) -> Any:
         return place(FILE, next(n for n, each in enumerate(lines, 1) if text in each), function)
 
     chain = (at("    exchange(", None), at("    reduce(", "exchange"), at("# STANDS", "reduce"))
-    program = Program({FILE: source_file(FILE, source)})
+    program = Program({FILE: source_file(FILE, SOURCE)})
     trains = at("# TRAINS", None).line
     situation: Any = SimpleNamespace(
         program=program,
@@ -108,6 +90,6 @@ def test_what_puts_the_calls_in_order_is_named(before: str, over: str, named: st
         anchored_in=lambda loop: loop.line < trains <= loop.ends,
     )
     found = order_of(situation, (0, 1))
-    assert found and lines[found.line - 1].strip() == named
+    assert found and lines[found.line - 1].strip() == "for bucket in sorted(buckets, key=urgency):"
     # Ranks at different lines are another matter.
     assert order_of(situation, (0, 1, 2)) is None

@@ -11,7 +11,7 @@ import pytest
 
 from nsadiag.agent.captures import capture_all
 from nsadiag.agent.captures.target import Target
-from nsadiag.analysis.facts.thread_state import syscall_of, thread_state_of, without_repeats
+from nsadiag.analysis.facts.thread_state import syscall_of, thread_state_of
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.layout import RunDir
@@ -75,10 +75,3 @@ def test_a_nap_from_which_it_wakes_while_it_is_looked_at_is_a_nap() -> None:
         0,
     )
     assert syscall_of(replace(NO_PROCESS, syscall="running", wchan="0")) is None
-
-
-def test_a_handler_that_interrupts_itself_stands_where_it_stood() -> None:
-    handler = [("train.py", 41), ("train.py", 67)]
-    outer = [("train.py", 34), ("train.py", 90)]
-    assert without_repeats(handler * 7 + outer) == without_repeats(handler * 9 + outer) == handler + outer
-    assert without_repeats(outer) == outer

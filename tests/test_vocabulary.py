@@ -8,7 +8,7 @@ from nsadiag.source import vocabulary
 
 PREDICATES = (
     "is_rank", "is_rank_call", "is_rank_variable", "is_uniform", "is_config",
-    "is_uniform_call", "is_end_of_data", "equalizes", "is_logger", "admits_given_rank",
+    "is_uniform_call", "is_end_of_data", "equalizes", "is_logger",
 )  # fmt: skip
 # What is true of each name; nothing else is.
 NAMES = {
@@ -56,7 +56,7 @@ NAMES = {
     "wandb": "is_logger",
     "SummaryWriter": "is_logger",
     "trainer": "",
-    "on_local_process": "admits_given_rank",
+    "on_local_process": "",
 }  # fmt: skip
 
 

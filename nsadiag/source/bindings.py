@@ -26,7 +26,6 @@ class Binding:
     value: ast.expr
     scope: Scope
     by_flow: bool = False
-    part: int | None = None  # of a tuple that the expression gives, which of its values
 
 
 def _first_name(node: ast.expr) -> str:
@@ -66,10 +65,8 @@ class Bindings:
             _Collector(self, path).visit(file.tree)
         self._bind_parameters()
 
-    def bind(
-        self, key: Key, value: ast.expr, scope: Scope, *, by_flow: bool = False, part: int | None = None
-    ) -> None:
-        self.bindings[key].append(Binding(key, value, scope, by_flow, part))
+    def bind(self, key: Key, value: ast.expr, scope: Scope, *, by_flow: bool = False) -> None:
+        self.bindings[key].append(Binding(key, value, scope, by_flow))
 
     @cached_property
     def returns(self) -> dict[str, list[tuple[Scope, ast.expr]]]:
@@ -155,19 +152,16 @@ class _Collector(ast.NodeVisitor):
     def scope(self) -> Scope:
         return Scope(self.file, ".".join(self.path))
 
-    def _assign(self, target: ast.expr, value: ast.expr, part: int | None = None) -> None:
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple | ast.List):
             alike = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
             for number, each in enumerate(target.elts):
-                if alike:
-                    self._assign(each, value.elts[number])  # type: ignore[attr-defined]
-                else:
-                    self._assign(each, value, number)
+                self._assign(each, value.elts[number] if alike else value)  # type: ignore[attr-defined]
             return
         key = self._key(target)
         if key is None:
             return
-        self.known.bind(key, value, self.scope, part=part)
+        self.known.bind(key, value, self.scope)
         self.known.under[key] += [(test, self.scope) for test in self.tests]
         # What a branch merely changes is data; what it switches on or makes says who one is.
         made = isinstance(value, ast.List) or (

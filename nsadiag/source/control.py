@@ -43,7 +43,6 @@ class Condition:
     provenance: Provenance
     test: str
     leaves: Leaves = ""
-    leaves_at: int | None = None
     ends: int = 0  # last line of the statement
     branch_ends: int = 0  # and of the branch
     rank: int | None = None  # the one rank that the test names; -1 for the last
@@ -107,7 +106,7 @@ class Program:
                 file=file, line=gate.line, function=function.name, kind="only", branch="body", provenance="rank", test=gate.name,
                 ends=function.end_lineno or 0, branch_ends=function.end_lineno or 0, rank=gate.rank,
             )
-            for gate in self.gates.of(file, function, self.scope_of(file, function.lineno))
+            for gate in self.gates.of(file, function)
         ]  # fmt: skip
 
     def is_handling(self, at: Place, *, of: Place) -> bool:
@@ -278,7 +277,7 @@ class Program:
                 inner, outer = outer, self.parents.get(outer)
                 made = self._guard(file, outer, inner) if outer is not None else None
                 if made is not None and not made.is_loop:
-                    found.append(_leaving(made, leaves, node.lineno))
+                    found.append(replace(made, leaves=leaves, branch=leaves))
                     break
         return found
 
@@ -298,10 +297,6 @@ def _end_of(node: ast.AST, branch: str) -> int:
     block = getattr(node, branch, None)
     last = block[-1] if isinstance(block, list) and block else node
     return int(getattr(last, "end_lineno", 0) or 0)
-
-
-def _leaving(guard: Condition, leaves: Leaves, line: int) -> Condition:
-    return replace(guard, leaves=leaves, leaves_at=line, branch=leaves)
 
 
 def _blocks(node: ast.AST | None) -> Iterator[list[ast.AST]]:

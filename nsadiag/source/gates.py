@@ -9,9 +9,7 @@ from functools import cached_property
 
 from nsadiag.source.model import Function, Scope, SourceFile, last_name
 from nsadiag.source.provenance import Dataflow
-from nsadiag.source.vocabulary import admits_given_rank, admitted_rank
-
-DEEPEST = 3
+from nsadiag.source.vocabulary import admitted_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,19 +27,23 @@ class Gates:
     def __init__(self, files: Mapping[str, SourceFile], dataflow: Dataflow) -> None:
         self._files, self._dataflow = files, dataflow
 
-    def of(self, file: str, function: Function, scope: Scope) -> list[Gate]:
+    def of(self, file: str, function: Function) -> list[Gate]:
         """Those that the function is behind for whoever calls it."""
         decorators = ((d, d.lineno) for d in function.decorator_list)
         wrapped = [] if self._called_plainly(function) else self._given.get(function.name, [])
         around = (
             (call.func, call.lineno if where.file == file else function.lineno) for where, call in wrapped
         )
-        found = []
-        for gate, line in (*decorators, *around):
-            named = self._named(gate, scope, 0)
-            if named is not None:
-                found.append(Gate(name=named[0], rank=named[1], line=line))
-        return found
+        return [
+            Gate(name=name, rank=rank, line=line)
+            for gate, line in (*decorators, *around)
+            if (name := self._name_of(gate)) and (rank := admitted_rank(name)) is not None
+        ]
+
+    def _name_of(self, gate: ast.expr) -> str:
+        """Its last name; empty of a function of the user's own."""
+        name = last_name(gate.func if isinstance(gate, ast.Call) else gate)
+        return "" if name in self._dataflow.functions else name
 
     def _called_plainly(self, function: Function) -> bool:
         """Whether anybody calls it by its own name, which then is not, or not only, what came out of a gate."""
@@ -57,36 +59,3 @@ class Gates:
                 if call.args and (name := last_name(call.args[0])):
                     found.setdefault(name, []).append((Scope(path, ""), call))
         return found
-
-    def _named(self, node: ast.expr, scope: Scope, depth: int) -> tuple[str, int] | None:
-        """Name and rank of the gate that the expression is, or comes to; None where it is none."""
-        call = node if isinstance(node, ast.Call) else None
-        name = last_name(call.func if call else node)
-        if name in self._dataflow.functions:
-            return None
-        if (rank := admitted_rank(name)) is not None:
-            return name, rank
-        if call and name == "partial" and call.args:
-            return self._indexed(last_name(call.args[0]), call) or self._named(call.args[0], scope, depth)
-        if call:
-            return self._indexed(name, call)
-        return self._behind(node, scope, depth)
-
-    def _indexed(self, name: str, call: ast.Call) -> tuple[str, int] | None:
-        if not admits_given_rank(name):
-            return None
-        numbers = [
-            k.value.value
-            for k in call.keywords
-            if k.arg and k.arg.endswith("process_index") and isinstance(k.value, ast.Constant)
-        ]
-        return (name, numbers[0]) if numbers and type(numbers[0]) is int else None
-
-    def _behind(self, node: ast.expr, scope: Scope, depth: int) -> tuple[str, int] | None:
-        """The gate behind a name: `main_only = accelerator.on_main_process`."""
-        if depth >= DEEPEST:
-            return None
-        values = self._dataflow.bound_to(node, scope)
-        if len(values) != 1 or values[0].by_flow:
-            return None
-        return self._named(values[0].value, values[0].scope, depth + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -129,6 +129,10 @@ class SourceModel:
         """Those that were kept with the evidence."""
         return [file for path in self._texts if (file := self.file(path)) is not None]
 
+    def nodes(self, kind: type[Node]) -> Iterator[tuple[str, Node]]:
+        """Every node of that kind in the files that were kept, with its file."""
+        return ((file.path, node) for file in self.kept for node in file.all(kind))
+
     def _text(self, path: str) -> str | None:
         if path in self._texts:
             return self._texts[path]
@@ -155,6 +159,18 @@ def place(file: str, line: int, function: str | None, code: str | None = None) -
         function=function,
         code=code or (linecache.getline(file, line).strip() or None if shown else None),
     )
+
+
+def only(lines: Iterable[tuple[str, int]]) -> Place | None:
+    """The place of a line, by file and number, if it is the only one."""
+    found = list(dict.fromkeys(lines))
+    return place(*found[0], None) if len(found) == 1 else None
+
+
+def last_of_file(lines: Iterable[tuple[str, int]]) -> Place | None:
+    """The place of the last of these lines, if all are in one file."""
+    found = list(lines)
+    return place(*max(found), None) if len({file for file, _ in found}) == 1 else None
 
 
 def spans(node: ast.AST, *lines: int) -> bool:

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from nsadiag.evidence.records import Place
-from nsadiag.source.model import Function, SourceFile, SourceModel, calls_in, last_name, name_of, place
+from nsadiag.source.model import (
+    Function,
+    SourceFile,
+    SourceModel,
+    calls_in,
+    last_name,
+    name_of,
+    names_in,
+    place,
+)
 
 # What is asked of a module without running it.
 NOT_RUN = frozenset(
@@ -156,7 +165,7 @@ class _Class:
             node, parent = parent, self._parents.get(parent)
         if isinstance(parent, Function) or parent is None or node is not parent.iter:
             return
-        targets = {n.id for n in ast.walk(parent.target) if isinstance(n, ast.Name)}
+        targets = names_in(parent.target)
         inside = self._parents[parent] if isinstance(parent, ast.comprehension) else parent
         for each in ast.walk(inside):
             called = isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
@@ -183,7 +192,7 @@ def _holds_anyway(outer: ast.AST, inner: ast.AST, attribute: str) -> bool:
 
 def _asks_for_it_alone(test: ast.expr, attribute: str) -> bool:
     """`self.vision is not None`, `hasattr(self, "vision")`."""
-    names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)} - {"self", "hasattr", "getattr"}
+    names = names_in(test) - {"self", "hasattr", "getattr"}
     attributes = {n.attr for n in ast.walk(test) if isinstance(n, ast.Attribute)}
     return not names and attributes <= {attribute} and attribute in ast.unparse(test)
 

@@ -26,7 +26,6 @@ from nsadiag.source.vocabulary import (
 
 Provenance = Literal["rank", "input", "data", "uniform"]
 DEEPEST = 3  # names and helpers that stand for one another
-FARTHEST = 6  # the same on the way to where a value comes from
 SINGLES_OUT = ast.Eq | ast.NotEq | ast.Gt | ast.GtE | ast.Is
 
 
@@ -131,24 +130,14 @@ class Dataflow(Bindings):
         plain = isinstance(node.func, ast.Name) and name in TRANSPARENT
         return plain and any(self._rank_in(a, scope, known) for a in node.args)
 
-    def origin(
-        self, node: ast.expr, scope: Scope, part: int | None = None, depth: int = 0
-    ) -> tuple[ast.expr, Scope] | None:
-        """The expression in which all that the source tells of a value ends; None where it leaves a choice.
-
-        `part`: of a tuple, which of its values is meant.
-        """
-        if depth > FARTHEST:
-            return None
-        if part is not None and isinstance(node, ast.Tuple):
-            return self.origin(node.elts[part], scope, None, depth + 1) if part < len(node.elts) else None
-        if isinstance(node, ast.Name):
-            bound = self.values_of(node, scope)
-            one = bound[0] if len(bound) == 1 else None
-            return self.origin(one.value, one.scope, one.part, depth + 1) if one else None
-        returned = self.returns.get(last_name(node.func), []) if isinstance(node, ast.Call) else []
-        if len(returned) == 1:
-            return self.origin(returned[0][1], returned[0][0], part, depth + 1)
+    def origin(self, node: ast.expr, scope: Scope) -> tuple[ast.expr, Scope]:
+        """The expression that a value goes back to, from name to name; it ends where the source leaves a choice."""
+        seen = {node}
+        while isinstance(node, ast.Name) and len(bound := self.values_of(node, scope)) == 1:
+            node, scope = bound[0].value, bound[0].scope
+            if node in seen:
+                break
+            seen.add(node)
         return node, scope
 
     def named_rank(self, test: ast.expr, scope: Scope, depth: int = 0) -> int | None:

@@ -17,7 +17,6 @@ _FIRST_RANK = re.compile(r"main|master|zero|chief|leader|primary|first")
 _ADMITS_ONE_RANK = re.compile(
     r"^(rank_?(zero|0)(_only)?|(only_)?on_(\w+_)?(main|master|last)_(process|rank)|(\w+_)?(rank_?(zero|0)|main|master|chief|main_process|main_rank)_only)$"
 )
-_ADMITS_GIVEN_RANK = re.compile(r"^on_(local_)?process$")
 _UNIFORM = re.compile(
     r"^[A-Z][A-Z0-9_]*$|^__(name|debug|file)__$|^(global_|micro_|train_|current_|n_)?(step|steps|epoch|epochs|iteration|iter|it|micro_step)(_idx|_num)?$"
     r"|^(max|num|total|n)_\w+$|^(world_size|world|True|False|None)$|\w+_(every|interval|freq|frequency|steps|epochs|period)$"
@@ -70,11 +69,6 @@ def names_first_rank(name: str) -> bool:
 def admitted_rank(name: str) -> int | None:
     """The one rank that a decorator of that name lets into a function, -1 for the last; None where it is no such one."""
     return None if not _ADMITS_ONE_RANK.search(name) else -1 if "last" in name else 0
-
-
-def admits_given_rank(name: str) -> bool:
-    """Whether it lets in the rank that it is given: `on_process(process_index=2)`."""
-    return bool(_ADMITS_GIVEN_RANK.search(name))
 
 
 def is_uniform(name: str) -> bool:

@@ -93,9 +93,6 @@ def thread_state_of(rank: RankEvidence) -> ThreadState | None:
     state = last.proc.state
     same = len(shown) > 1 and shown[-2].main_lines == last.main_lines
     doing = _doing(inner, native, call, descriptor, event, state)
-    if doing == "lock" and not same and len(shown) > 1:
-        # A signal that comes time and again puts its handler on top of itself, where all of them wait for one lock.
-        same = without_repeats(shown[-2].main_lines) == without_repeats(last.main_lines)
     if doing in BY_DEVICE:
         doing = device_queue.holds_up(rank, native, running=state == "R", same=same) or doing
     return ThreadState(
@@ -113,18 +110,6 @@ def thread_state_of(rank: RankEvidence) -> ThreadState | None:
         owns_gil=main.owns_gil,
         source=last.source,
     )
-
-
-def without_repeats(lines: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The stack with each run of frames that stands there several times in a row, up to four long, but once."""
-    kept: list[tuple[str, int]] = []
-    for line in lines:
-        kept.append(line)
-        for period in range(1, 5):
-            if kept[-period:] == kept[-2 * period : -period]:
-                del kept[-period:]
-                break
-    return kept
 
 
 def _inner_python(frames: Iterable[StackFrame]) -> list[StackFrame]:

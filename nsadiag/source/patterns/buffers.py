@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from nsadiag.source.model import SourceFile, calls_in, name_of, spans
+from nsadiag.source.model import SourceFile, calls_in, name_of, names_in, spans
 
 # Of these the first argument is filled; what others are given may be read meanwhile.
 FILL = frozenset({"all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"})
@@ -81,9 +81,8 @@ def _first_use(after: list[ast.stmt], filled: str, handle: str | None) -> int | 
 
 def _may_wait(call: ast.Call, handle: str | None) -> bool:
     """Whether it waits for something, or is handed the collective to do so."""
-    given = {n.id for each in call.args for n in ast.walk(each) if isinstance(n, ast.Name)}
     name = name_of(call)
-    return name in WAITS or (handle in given and name not in KEEPS)
+    return name in WAITS or (handle in names_in(*call.args) and name not in KEEPS)
 
 
 def _uses(node: ast.AST, filled: str) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from nsadiag.evidence.records import Place
-from nsadiag.source.model import SourceModel, place
+from nsadiag.source.model import Node, SourceModel, names_in, only, place
 
 CUTS = frozenset({"detach", "detach_", "data", "item", "tolist", "numpy", "no_grad", "inference_mode"})
 NUMBERS = frozenset({"item", "tolist"})
@@ -15,33 +15,23 @@ SCALES = frozenset({"div_", "mul_"})
 
 def cut_between(code: SourceModel, file: str, first: int, last: int) -> Place | None:
     """The first line of these that detaches something, or turns it into numbers."""
-    for name, node in _nodes(code):
-        if name == file and isinstance(node, ast.Attribute) and node.attr in CUTS:
-            at = node.end_lineno or node.lineno
-            if first <= at <= last:
-                return place(file, at, None)
-    return None
+    cuts = ((n.end_lineno or n.lineno) for n in _in_file(code, file, ast.Attribute) if n.attr in CUTS)
+    line = min((line for line in cuts if first <= line <= last), default=None)
+    return place(file, line, None) if line else None
 
 
 def used_after(code: SourceModel, file: str, line: int) -> Place | None:
     """The first line after a call that uses what the call was given as its first argument."""
     given = _given_at(code, file, line)
-    uses = sorted(
-        node.lineno
-        for name, node in _nodes(code)
-        if name == file
-        and isinstance(node, ast.Name)
-        and node.id in given
-        and isinstance(node.ctx, ast.Load)
-        and node.lineno > line
-    )
-    return place(file, uses[0], None) if uses else None
+    loads = (n for n in _in_file(code, file, ast.Name) if isinstance(n.ctx, ast.Load) and n.id in given)
+    used = min((n.lineno for n in loads if n.lineno > line), default=None)
+    return place(file, used, None) if used else None
 
 
 def number_in_loss(code: SourceModel) -> Place | None:
     """The line that adds a number, taken out of the graph, to a loss: it changes what is printed, and no gradient."""
     losses = _losses(code)
-    for file, node in _nodes(code):
+    for file, node in code.nodes(ast.AST):
         if (file, _assigned(node)) in losses and any(map(_is_number, _addends(_value(node)))):
             return place(file, getattr(node, "lineno", 0), None)
     return None
@@ -49,12 +39,11 @@ def number_in_loss(code: SourceModel) -> Place | None:
 
 def gradient_scaling(code: SourceModel, number: float) -> Place | None:
     """The one line that divides gradients in place, by that number where several do."""
-    found = [(file, *scaled) for file, node in _nodes(code) if (scaled := _scaling(node)) is not None]
+    found = [(file, *scaled) for file, node in code.nodes(ast.AST) if (scaled := _scaling(node))]
     by_number = [
         (file, line) for file, line, by in found if isinstance(by, ast.Constant) and by.value == number
     ]
-    lines = set(by_number) or {(file, line) for file, line, _ in found}
-    return place(*lines.pop(), None) if len(lines) == 1 else None
+    return only(by_number or ((file, line) for file, line, _ in found))
 
 
 def _scaling(node: ast.AST) -> tuple[int, ast.expr] | None:
@@ -110,19 +99,13 @@ def _is_number(value: ast.expr) -> bool:
     return isinstance(value.func, ast.Attribute) and value.func.attr in (*NUMBERS, "detach")
 
 
-def _nodes(code: SourceModel) -> Iterator[tuple[str, ast.AST]]:
-    return ((file.path, node) for file in code.kept for node in file.nodes)
-
-
 def reaches_loss(code: SourceModel, file: str, line: int) -> bool:
     """Whether what the call on that line fills is used, by name after name, in what is called backward on."""
     names = _given_at(code, file, line)
     assigned = [
-        ({n.id for t in _targets(node) for n in ast.walk(t) if isinstance(n, ast.Name)}, _loaded(node.value))
-        for name, node in _nodes(code)
-        if name == file
-        and isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
-        and node.value is not None
+        (names_in(*(node.targets if isinstance(node, ast.Assign) else [node.target])), names_in(node.value))
+        for node in _in_file(code, file, ast.stmt)
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value is not None
     ]
     while more := {n for targets, loads in assigned if loads & names for n in targets} - names:
         names |= more
@@ -132,29 +115,18 @@ def reaches_loss(code: SourceModel, file: str, line: int) -> bool:
 def _losses(code: SourceModel) -> set[tuple[str, str]]:
     """Names that `backward()` is called on, by file."""
     return {
-        (file, name.id)
-        for file, node in _nodes(code)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "backward"
-        for name in ast.walk(node.func.value)
-        if isinstance(name, ast.Name)
+        (file, name)
+        for file, call in code.nodes(ast.Call)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+        for name in names_in(call.func.value)
     }
 
 
 def _given_at(code: SourceModel, file: str, line: int) -> set[str]:
     """Names that calls on that line are given as their first argument."""
-    return {
-        node.args[0].id
-        for name, node in _nodes(code)
-        if name == file and isinstance(node, ast.Call) and node.lineno == line
-        if node.args and isinstance(node.args[0], ast.Name)
-    }
+    calls = (call for call in _in_file(code, file, ast.Call) if call.lineno == line and call.args)
+    return {call.args[0].id for call in calls if isinstance(call.args[0], ast.Name)}
 
 
-def _targets(node: ast.Assign | ast.AugAssign | ast.AnnAssign) -> list[ast.expr]:
-    return node.targets if isinstance(node, ast.Assign) else [node.target]
-
-
-def _loaded(value: ast.expr) -> set[str]:
-    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+def _in_file(code: SourceModel, file: str, kind: type[Node]) -> Iterator[Node]:
+    return (node for name, node in code.nodes(kind) if name == file)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 
 from nsadiag.evidence.records import Place
-from nsadiag.source.model import SourceModel, last_name, name_of, place
+from nsadiag.source.model import SourceModel, last_name, name_of, only
 from nsadiag.source.vocabulary import is_rank_call, is_rank_variable
 
 # Methods without an underscore at their end that write into tensors, too.
@@ -16,12 +16,12 @@ NOT_WRITES = frozenset({"__init__", "requires_grad_"})
 
 def write_on_one_rank(code: SourceModel) -> Place | None:
     """The only statement under a condition on the rank that writes into tensors; None where there is none, or several."""
-    return _only(_under_rank(code, _writes))
+    return only(_under_rank(code, _writes))
 
 
 def frozen_on_one_rank(code: SourceModel) -> Place | None:
     """The same of a statement that decides whether parameters are trained."""
-    return _only(_under_rank(code, _freezes))
+    return only(_under_rank(code, _freezes))
 
 
 def _under_rank(code: SourceModel, holds: Callable[[ast.stmt], bool]) -> Iterator[tuple[str, int]]:
@@ -39,7 +39,7 @@ def _freezes(statement: ast.stmt) -> bool:
 
 def setting_of_rank(code: SourceModel, setting: str) -> Place | None:
     """The only line that gives a setting (`lr`, `weight_decay`) a value made of the rank: where it is handed over, or computed."""
-    return _only(_settings(code, setting))
+    return only(_settings(code, setting))
 
 
 def _settings(code: SourceModel, setting: str) -> Iterator[tuple[str, int]]:
@@ -71,8 +71,3 @@ def _writes(statement: ast.stmt) -> bool:
         return True
     called = {name_of(call) for call in ast.walk(statement) if isinstance(call, ast.Call)} - NOT_WRITES
     return any(name in WRITES or (name.endswith("_") and not name.startswith("__")) for name in called)
-
-
-def _only(lines: Iterator[tuple[str, int]]) -> Place | None:
-    found = list(dict.fromkeys(lines))
-    return place(*found[0], None) if len(found) == 1 else None

@@ -14,17 +14,14 @@ SECOND = frozenset({"broadcast", "broadcast_object_list", "reduce"})
 
 
 def chosen_at(code: SourceModel, call: Place) -> Place | None:
-    """The line at which all that the source tells ends: a choice, a count, a setting; None where it is the call's own."""
+    """The line at which what names stand for ends: a choice, a count, a setting; None where it is the call's own."""
     program = Program({call.file: file}) if (file := code.file(call.file)) else Program({})
     calls = program.call_nodes_on(call.file, call.line)
     roots = [root for each in calls if (root := _root(each))]
-    found = (
-        program.dataflow.origin(roots[0], program.scope_of(call.file, call.line)) if len(roots) == 1 else None
-    )
-    if found is None or found[0].lineno == roots[0].lineno:
+    if len(roots) != 1:
         return None
-    node, scope = found
-    return scope.place(node.lineno)
+    node, scope = program.dataflow.origin(roots[0], program.scope_of(call.file, call.line))
+    return scope.place(node.lineno) if node.lineno != roots[0].lineno else None
 
 
 def _root(call: ast.Call) -> ast.expr | None:

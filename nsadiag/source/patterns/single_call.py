@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from nsadiag.evidence.records import Place
 from nsadiag.source.model import (
     Function,
+    SourceFile,
     SourceModel,
     calls_in,
     given_to,
     last_name,
+    last_of_file,
     name_of,
+    names_in,
+    only,
     place,
 )
 from nsadiag.source.patterns.rank_conditions import depends_on_rank
@@ -29,75 +33,72 @@ def only_call(code: SourceModel, function: str) -> Place | None:
 
 def last_call(code: SourceModel, function: str) -> Place | None:
     """The last line that calls it, where one file does: what wraps a model from the inside out ends with the whole."""
-    found = [(file, call.lineno) for file, call in _calls(code) if name_of(call) == function]
-    return place(*max(found), None) if len({file for file, _ in found}) == 1 else None
+    calls = code.nodes(ast.Call)
+    return last_of_file((file, call.lineno) for file, call in calls if name_of(call) == function)
 
 
 def only_where(code: SourceModel, is_it: Callable[[ast.Call], bool]) -> Place | None:
     """The line of the one call of which that is true."""
-    return _only((file, call.lineno) for file, call in _calls(code) if is_it(call))
+    return only((file, call.lineno) for file, call in code.nodes(ast.Call) if is_it(call))
 
 
 def only_keyword(code: SourceModel, keyword: str) -> Place | None:
     """The line that gives an argument of that name: in the call itself, or in a dict that is unpacked into it."""
-    named = ((file, k) for file, call in _calls(code) for k in call.keywords if k.arg == keyword)
-    found = [(file, k.value.lineno) for file, k in named if not _is_none(k.value)]
-    for file, node in _nodes(code):
-        if isinstance(node, ast.Dict):
-            keys = zip(node.keys, node.values, strict=True)
-            found += [(file, v.lineno) for k, v in keys if isinstance(k, ast.Constant) and k.value == keyword and not _is_none(v)]  # fmt: skip
-    return _only(iter(found))
+    given = [
+        (file, k.value) for file, call in code.nodes(ast.Call) for k in call.keywords if k.arg == keyword
+    ]
+    for file, node in code.nodes(ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        given += [(file, v) for k, v in pairs if isinstance(k, ast.Constant) and k.value == keyword]
+    return only((file, value.lineno) for file, value in given if not _is(None, value))
 
 
 def only_assignment(code: SourceModel, attribute: str) -> Place | None:
     """The line that gives some object's attribute of that name a new value; `self.x = ...` is where it was made."""
-    targets = (
-        (file, target)
-        for file, node in _nodes(code)
-        if isinstance(node, ast.Assign) and attribute
+    return only(
+        (file, target.lineno)
+        for file, node in code.nodes(ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Attribute) and target.attr == attribute
+        if ast.unparse(target) != f"self.{attribute}"
     )
-    return _only((file, t.lineno) for file, t in targets if ast.unparse(t) != f"self.{attribute}")
 
 
 def last_assignment(code: SourceModel, name: str) -> Place | None:
     """The last line that gives a variable, or some object's attribute, of that name a new value; not `self.x = ...`."""
-    found = [
+    return last_of_file(
         (file, node.lineno)
-        for file, node in _nodes(code)
-        if isinstance(node, ast.Name | ast.Attribute)
-        and isinstance(node.ctx, ast.Store)
-        and name == last_name(node)
-        and ast.unparse(node) != f"self.{name}"
-    ]
-    return place(*max(found), None) if len({file for file, _ in found}) == 1 else None
+        for file, node in code.nodes(ast.expr)
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if last_name(node) == name and ast.unparse(node) != f"self.{name}"
+    )
 
 
 def written_attribute(code: SourceModel, name: str) -> Place | None:
     """The one line that writes into some object's attribute of that name: in place, or by an assignment other than its first."""
+
+    def is_in(node: ast.expr) -> bool:
+        return any(last_name(n) == name for n in ast.walk(node))
+
     called = [
         (file, call.lineno)
-        for file, call in _calls(code)
-        if isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_")
-        and any(last_name(n) == name for n in ast.walk(call.func.value))
-    ]  # fmt: skip
+        for file, call in code.nodes(ast.Call)
+        if isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_") and is_in(call.func.value)
+    ]
     stored = [
         (file, node.lineno)
-        for file, node in _nodes(code)
-        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
-        and any(last_name(n) == name for n in ast.walk(node))
-    ]  # fmt: skip
-    return _only(iter(dict.fromkeys(called + stored)))
+        for file, node in code.nodes(ast.expr)
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store) and is_in(node)
+    ]
+    return only(called + stored)
 
 
 def only_item_write(code: SourceModel, key: str) -> Place | None:
     """The line that gives the item of that key a new value, as `group["lr"] = rate` does."""
-    return _only(
+    return only(
         (file, node.lineno)
-        for file, node in _nodes(code)
-        if isinstance(node, ast.Subscript)
-        and isinstance(node.ctx, ast.Store)
+        for file, node in code.nodes(ast.Subscript)
+        if isinstance(node.ctx, ast.Store)
         and isinstance(node.slice, ast.Constant)
         and node.slice.value == key
     )
@@ -105,53 +106,46 @@ def only_item_write(code: SourceModel, key: str) -> Place | None:
 
 def only_use(code: SourceModel, attribute: str) -> Place | None:
     """The line that uses an object's attribute of that name, other than to give it a value."""
-    used = (
+    return only(
         (file, node.lineno)
-        for file, node in _nodes(code)
-        if isinstance(node, ast.Attribute)
-        and attribute
-        and node.attr == attribute
-        and isinstance(node.ctx, ast.Load)
+        for file, node in code.nodes(ast.Attribute)
+        if node.attr == attribute and isinstance(node.ctx, ast.Load)
     )
-    return _only(iter(dict.fromkeys(used)))
 
 
 def call_near(code: SourceModel, function: str, line: Place | None) -> Place | None:
     """The one line that calls it within the function (or the top of the file) that holds a line."""
-    found = _calls_near(code, function, line)
-    return place(*found[0][:2], None) if len({at for _, at, _ in found}) == 1 else None
+    file, calls = _calls_near(code, function, line)
+    return only((file.path, call.lineno) for call in calls) if file else None
 
 
 def target_near(code: SourceModel, function: str, line: Place | None) -> Place | None:
     """The last line before that one call that gives a new value to the variable which it is given second."""
-    found = _calls_near(code, function, line)
-    call = found[0][2] if len(found) == 1 and len(found[0][2].args) > 1 else None
-    node: ast.AST | None = call.args[1] if call is not None else None
+    file, calls = _calls_near(code, function, line)
+    if file is None or len(calls) != 1 or len(calls[0].args) < 2:
+        return None
+    node: ast.AST = calls[0].args[1]
     while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
-    if call is None or not isinstance(node, ast.Name):
-        return None
-    file = found[0][0]
-    given = [n.lineno for name, n in _nodes(code) if name == file and isinstance(n, ast.Name) and n.id == node.id
-             and isinstance(n.ctx, ast.Store) and n.lineno <= call.lineno]  # fmt: skip
-    return place(file, max(given), None) if given else None
+    stores = (n for n in file.all(ast.Name) if isinstance(n.ctx, ast.Store) and n.lineno <= calls[0].lineno)
+    given = [n.lineno for n in stores if isinstance(node, ast.Name) and n.id == node.id]
+    return place(file.path, max(given), None) if given else None
 
 
-def _calls_near(code: SourceModel, function: str, line: Place | None) -> list[tuple[str, int, ast.Call]]:
-    kept = next((file for file in code.kept if line is not None and file.path == line.file), None)
-    if kept is None or line is None:
-        return []
-    around = kept.function_at(line.line)
-    return [
-        (kept.path, call.lineno, call)
-        for call in kept.calls
-        if name_of(call) == function and kept.function_at(call.lineno) is around
-    ]
+def _calls_near(
+    code: SourceModel, function: str, line: Place | None
+) -> tuple[SourceFile | None, list[ast.Call]]:
+    file = next((file for file in code.kept if line is not None and file.path == line.file), None)
+    if file is None or line is None:
+        return None, []
+    around = file.function_at(line.line)
+    calls = (call for call in file.calls if name_of(call) == function)
+    return file, [call for call in calls if file.function_at(call.lineno) is around]
 
 
 def scaled_loss(code: SourceModel) -> Place | None:
     """The line that multiplies a loss where a test on the rank says so, or by something named after the rank."""
-    return _only(
+    return only(
         (file.path, node.lineno)
         for file in code.kept
         for node in file.nodes
@@ -185,21 +179,20 @@ def _steps(call: ast.Call) -> bool:
 
 def thawed(code: SourceModel) -> Place | None:
     """The line that makes parameters trainable: by a plain True, or else by what may be one."""
-    calls = [
-        (file, call.lineno, given_to(call))
-        for file, call in _calls(code)
-        if name_of(call) == "requires_grad_"
-    ]
-    sets = [
-        (file, node.lineno, [node.value])
-        for file, node in _nodes(code)
-        if isinstance(node, ast.Assign)
-        and any(isinstance(t, ast.Attribute) and t.attr == "requires_grad" for t in node.targets)
-    ]
-    plain = [(file, line) for file, line, given in calls + sets if all(_is(True, g) for g in given)]
-    return _only(iter(plain)) or _only(
-        (file, line) for file, line, given in calls + sets if not any(_is(False, g) for g in given)
+    calls = ((file, call) for file, call in code.nodes(ast.Call) if name_of(call) == "requires_grad_")
+    sets = (
+        (file, node) for file, node in code.nodes(ast.Assign) if any(map(_is_requires_grad, node.targets))
     )
+    found = [
+        *((file, call.lineno, given_to(call)) for file, call in calls),
+        *((file, node.lineno, [node.value]) for file, node in sets),
+    ]
+    plain = only((file, line) for file, line, given in found if all(_is(True, g) for g in given))
+    return plain or only((file, line) for file, line, given in found if not any(_is(False, g) for g in given))
+
+
+def _is_requires_grad(target: ast.expr) -> bool:
+    return isinstance(target, ast.Attribute) and target.attr == "requires_grad"
 
 
 def seeded_by_rank(code: SourceModel) -> Place | None:
@@ -207,12 +200,11 @@ def seeded_by_rank(code: SourceModel) -> Place | None:
 
     The first where one file has several: a model is drawn before data are. A generator of its own draws no model.
     """
-    seeding = {SEEDS} | {
-        node.name for _, node in _nodes(code) if isinstance(node, Function) and _hands_on_to_seed(node)
-    }
+    functions = (function for file in code.kept for function in file.functions)
+    seeding = {SEEDS, *(function.name for function in functions if _shares_with_seed(function))}
     found = sorted(
         (file, call.lineno)
-        for file, call in _calls(code)
+        for file, call in code.nodes(ast.Call)
         if (name_of(call) in seeding or SEEDS in ast.unparse(call.func))
         and not (isinstance(call.func, ast.Attribute) and "enerator" in ast.unparse(call.func.value))
         and any(map(depends_on_rank, given_to(call)))
@@ -220,30 +212,12 @@ def seeded_by_rank(code: SourceModel) -> Place | None:
     return place(*found[0], None) if len({file for file, _ in found}) == 1 else None
 
 
-def _hands_on_to_seed(function: Function) -> bool:
+def _shares_with_seed(function: Function) -> bool:
     """Whether it seeds with what it was given, as helpers do that seed several generators."""
     arguments = {a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
     seeded = (call for call in calls_in(function) if name_of(call) == SEEDS)
-    nodes = (n for call in seeded for given in given_to(call) for n in ast.walk(given))
-    return any(isinstance(n, ast.Name) and n.id in arguments for n in nodes)
+    return any(names_in(*given_to(call)) & arguments for call in seeded)
 
 
-def _nodes(code: SourceModel) -> Iterator[tuple[str, ast.AST]]:
-    return ((file.path, node) for file in code.kept for node in file.nodes)
-
-
-def _calls(code: SourceModel) -> Iterator[tuple[str, ast.Call]]:
-    return ((file.path, call) for file in code.kept for call in file.calls)
-
-
-def _is(value: bool, node: ast.expr) -> bool:
+def _is(value: object, node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _only(lines: Iterator[tuple[str, int]]) -> Place | None:
-    found = list(lines)
-    return place(*found[0], None) if len(found) == 1 else None

@@ -15,6 +15,7 @@ from nsadiag.source.model import (
     given_to,
     last_name,
     name_of,
+    names_in,
     place,
 )
 
@@ -52,11 +53,9 @@ def _functions(file: SourceFile, given: ast.expr) -> Iterator[Seeding]:
 
 def _knows_number_alone(file: SourceFile, function: Seeding, seeding: ast.Call) -> bool:
     own = {argument.arg for argument in function.args.args}
-    names = {n.id for given in given_to(seeding) for n in ast.walk(given) if isinstance(n, ast.Name)}
-    calls = any(
-        isinstance(n, ast.Call | ast.Attribute) for given in given_to(seeding) for n in ast.walk(given)
-    )
-    return bool(given_to(seeding)) and not calls and all(n in own or _is_constant(file, n) for n in names)
+    given = given_to(seeding)
+    calls = any(isinstance(n, ast.Call | ast.Attribute) for each in given for n in ast.walk(each))
+    return bool(given) and not calls and all(n in own or _is_constant(file, n) for n in names_in(*given))
 
 
 def _is_constant(file: SourceFile, name: str) -> bool:

@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import (
-    common_depth,
-)
+from nsadiag.analysis.relations.call_paths import common_depth
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition
 from nsadiag.source.model import CallPath
-from nsadiag.source.patterns.orderings import ordered_at
 
 
 def iteration_order(context: Context) -> Iterator[Candidate]:
@@ -42,7 +39,7 @@ def iteration_order(context: Context) -> Iterator[Candidate]:
         condition=loop,
         guilty=guilty,
         blocked=tuple(r for r in context.members() if r not in guilty),
-        where=ordered_at(context.program, loop),
+        where=loop.place,
         strength=Strength.STRONG if tells else Strength.WEAK,
         because=f"{parted} in iteration {number} in {at}, which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
         evidence=(
@@ -63,13 +60,13 @@ def _was_kept(context: Context, found: Divergence) -> bool:
 
 
 def order_of(context: Context, ranks: tuple[int, ...]) -> Place | None:
-    """The line that orders the calls of ranks that came the same way to one line, and there wait in different groups."""
+    """The loop that orders the calls of ranks that came the same way to one line, and there wait in different groups."""
     call_paths = [context.call_paths.now(rank) for rank in ranks]
     if not call_paths[0] or len({tuple((p.file, p.line) for p in path) for path in call_paths}) > 1:
         return None
     # In the loop of the training steps each has its calls in the order in which its inner loops put them.
     loops = [g for g in context.around(call_paths[0]) if g.is_loop and not context.anchored_in(g)]
-    return ordered_at(context.program, loops[0]) if len(loops) == 1 and loops[0].kind == "for" else None
+    return loops[0].place if len(loops) == 1 and loops[0].kind == "for" else None
 
 
 def _loop_of_both(
