@@ -7,6 +7,7 @@ import dataclasses
 import time
 from pathlib import Path
 
+from nsadiag.analysis.actors.judge import is_actors, judge_actors
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import Candidate
 from nsadiag.analysis.explain.explanation import candidates
@@ -103,6 +104,6 @@ def judge_directory(path: Path, *, live: bool = False) -> Verdict:
         # The answer was there before the job was ended.
         first = read_json(run.verdict, {}).get("times", {}).get("verdict_s")
         verdict_s = first if first is not None else verdict_s
-    verdict = judge(cell, verdict_s=verdict_s)
+    verdict = judge_actors(cell) if is_actors(path) else judge(cell, verdict_s=verdict_s)
     write_json(run.verdict, verdict.to_json())
     return verdict

@@ -18,7 +18,9 @@ from nsadiag.errors import UsageError
 def attach(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PID | slurm:JOBID", help="The launcher, or ranks; or a Slurm job"),
+        typer.Argument(
+            metavar="PID | slurm:JOBID | ray:JOB", help="The launcher, or ranks; or a job of Slurm's or Ray's"
+        ),
     ] = None,
     run: Annotated[
         Path | None,

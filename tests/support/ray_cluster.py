@@ -16,6 +16,7 @@ from support.hosts import Host
 from support.jobs import BIN, wait_until
 
 PORT = 6379
+UP_S = 240  # seconds, on a machine that others use
 SMALL = ("--object-store-memory", "80000000")
 # Workers start when there is work for them; a node that died is noticed by its connection.
 QUIETLY = {
@@ -23,6 +24,7 @@ QUIETLY = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_usage_stats_enabled": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_AUTH_MODE": "disabled",
 }
 
 HELD = """
@@ -48,10 +50,10 @@ class RayCluster:
         for host in hosts:
             host.env |= {**QUIETLY, "RAY_ADDRESS": f"{self.head.address}:{PORT}"}
         self._begin(self.head, "--head", "--port", str(PORT), "--include-dashboard", "false")
-        wait_until(lambda: self._is_up(self.head), self.logs(), 90)
+        wait_until(lambda: self._is_up(self.head), self.logs(), UP_S)
         for host in hosts[1:]:
             self.join(host)
-        wait_until(lambda: all(map(self._is_up, hosts)), self.logs(), 90)
+        wait_until(lambda: all(map(self._is_up, hosts)), self.logs(), UP_S)
 
     def join(self, host: Host) -> None:
         """One more node, which may be up only later."""

@@ -36,6 +36,12 @@ def attach_once(request: AttachRequest) -> RunResult:
         if request.follow:
             raise UsageError("--follow of a Slurm job", "on one of its nodes: nsadiag attach --follow PID")
         return attach_slurm(request.targets[0].removeprefix("slurm:"), out=request.out, force=request.force)
+    if len(request.targets) == 1 and request.targets[0].startswith("ray:") and not request.run:
+        from nsadiag.commands.attach.ray import attach_ray
+
+        if request.follow:
+            raise UsageError("--follow of a job of Ray's", "on the actor's node: nsadiag attach --follow PID")
+        return attach_ray(request.targets[0].removeprefix("ray:"), out=request.out, force=request.force)
     load_analysis()
     run, about, ranks = _from_run(request) if request.run else _from_pids(request)
     sockets = attach.socket_dir_of(rank.process for rank in ranks if rank.process)
@@ -103,8 +109,10 @@ def _pids(targets: list[str]) -> list[int]:
     if not targets:
         raise UsageError("no process given", "nsadiag attach PID..., or nsadiag attach --run DIR")
     for word in targets:
-        if word.startswith("slurm:"):
-            raise UsageError(f"{word} beside other targets", "one job at a time: nsadiag attach slurm:JOBID")
+        if word.startswith(("slurm:", "ray:")):
+            raise UsageError(
+                f"{word} beside other targets", "one job at a time: nsadiag attach slurm:JOBID, ray:JOB"
+            )
         if not word.isdigit() or int(word) < 1:
             raise UsageError(f"{word!r} is no pid", "pgrep -af torchrun shows a launcher's")
     return list(dict.fromkeys(int(word) for word in targets))

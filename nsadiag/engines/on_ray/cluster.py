@@ -11,6 +11,7 @@ from typing import Any
 from nsadiag.errors import MachineError, UsageError
 
 START_ONE = "ray start --head on one node, ray start --address=HEAD:6379 on the others; or give --address"
+WITH_TOKEN = "RAY_AUTH_MODE=token, and the token where Ray looks for it: RAY_AUTH_TOKEN or ~/.ray/auth_token"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None) -> Any:
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = f"at {address}" if address else "here"
         words = str(error).strip().splitlines() or [type(error).__name__]
+        if "Authentication" in f"{error} {error.__cause__} {error.__context__}":
+            raise MachineError(f"the Ray cluster {where} wants a token", WITH_TOKEN) from None
         raise MachineError(f"there is no Ray cluster {where}: {words[0]}", START_ONE) from None
     finally:
         signal.signal(signal.SIGTERM, before)

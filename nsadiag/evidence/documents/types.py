@@ -125,6 +125,7 @@ DOCUMENTS: dict[str, Shape] = {
     "oom.json": row_at("kernel:OomReport"),
     "parity.json": row_at("first_steps:ControlComparison"),
     "proc.json": row_at("kernel:KernelProcess"),
+    "ray.json": row_at("actors:RayJob"),
     "ras.json": row_at("captures:NcclStatus"),
     "py_spy.json": rows(row_at("python_stacks:PythonThread")),
     "recorded_gradients.json": TEXTS,
@@ -132,6 +133,7 @@ DOCUMENTS: dict[str, Shape] = {
     "tasks.json": rows(row_at("captures:Task")),
     "ungraded.json": row_at("training:MissingNow"),
     "units.json": rows(row_at("training:Unit")),
+    "waits.json": row_at("actors:ActorWaits"),
     "watch.json": row_at("watch:Watch"),
     "wraps.json": rows(row_at("training:Wrap")),
 }  # fmt: skip

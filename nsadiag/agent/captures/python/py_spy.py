@@ -23,6 +23,7 @@ from nsadiag.evidence.secrets.published import MASK, is_secret_name
 NAMED = "NSADIAG_PY_SPY"  # such as a copy that has the capability to trace
 TIMEOUT_S = 5.0
 NATIVE_TIMEOUT_S = 15.0
+MOST_LOCALS = 200  # each --locals has py-spy show 128 characters more of a value
 
 
 def find_py_spy() -> str:
@@ -116,6 +117,16 @@ def nonblocking_stacks(pid: int, *, with_locals: bool = False) -> Threads:
     arguments = ["--json", "--nonblocking", *(["--locals"] if with_locals else [])]
     threads = rows_of(PythonThread, json.loads(_dump(pid, arguments, TIMEOUT_S)))
     return as_one_stack(threads, lambda tid: _kernel_name(pid, tid))
+
+
+def stacks_with_values(pid: int) -> Threads:
+    """The threads' stacks with values as long as py-spy can show them; they are not to be written down."""
+    wide = ["--json", *["--locals"] * MOST_LOCALS]
+    try:
+        text = _dump(pid, [*wide, "--nonblocking"], NATIVE_TIMEOUT_S)
+    except CaptureError:
+        text = _dump(pid, wide, NATIVE_TIMEOUT_S)
+    return rows_of(PythonThread, json.loads(text))
 
 
 def _kernel_name(pid: int, tid: int) -> str:
