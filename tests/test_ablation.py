@@ -23,7 +23,6 @@ UNRECORDED: dict[str, str] = {
     "collective_order_refused": "its cases are made by hand: tests/test_refused.py",
     "unknown": "a verdict to which no rule contributes has that class as well",
     "control_mismatch": "takes a matrix: tests/test_parity_compare.py",
-    "framework_values": "takes Lightning: tests/test_told_alone.py",
 }
 
 Part = Callable[..., Any]

@@ -39,6 +39,8 @@ ASKS_FOR_DATA = frozenset({"next", "__next__", "has_next", "exhausted"})
 # How frameworks are given a metric: LightningModule.log and log_dict, Fabric's, Accelerator's and Trainer's log.
 LOGS_METRIC = ("log", "log_dict")
 LOGS_ON_RANK_0 = "rank_zero_only"  # the argument with which Lightning's `log` does so
+# The argument with which Lightning's `log` takes the mean over all ranks, and the class in which it does, at the epoch's end.
+LOGS_MEAN, COMPUTES_MEAN = "sync_dist", "_ResultMetric"
 
 
 def is_rank(name: str) -> bool:

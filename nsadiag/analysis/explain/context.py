@@ -90,6 +90,12 @@ class Context:
             return True
         return self.doing(rank) in PEERS
 
+    def exited_within(self, loop: Condition, rank: int) -> bool:
+        """Whether the rank's process called exit inside the loop: neither its end nor a condition of it led out."""
+        left = self.cell.rank(rank).leaving
+        at = locations.of_text(left.place) if left else None
+        return at is not None and any(loop.has_in_body(p) for p in (at, *self.call_paths.to(at)))
+
     def in_collective(self, rank: int) -> bool:
         """Whether it waits in one, or was in one when its peer's end ended it."""
         return any(rank in w.waiting for w in self.waits) or self.doing(rank) in (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # they import pandas, and the catalogue must load at once
     from nsadiag.analysis.records import Declined
 
 Family = Literal[
-    "structure", "stopped", "divergence", "exit", "blocked", "waiting", "correctness", "performance", "terminal"
+    "structure", "stopped", "divergence", "exit", "blocked", "waiting", "correctness", "performance", "data", "terminal"
 ]  # fmt: skip
 Need = Literal["black_boxes", "stacks", "flight_recorders", "looks", "ends", "sources"]
 
@@ -32,7 +32,9 @@ CAUSES: dict[str, tuple[Family, ...]] = {
     # Wrong results matter more than slow ones.
     "correctness": ("waiting",),
     "performance": ("correctness",),
-    "terminal": ("performance",),
+    # The order of the data spoils no result at once: whoever asks why a job is slow is told that first.
+    "data": ("performance",),
+    "terminal": ("data",),
 }
 
 # The evidence of a draft: each claim, and the file in the run directory that shows it.

@@ -84,8 +84,8 @@ class Lines:
         self._remarked = True
         # The rank that gives up moves by that, a moment before its words are here.
         holds = bool(self._suspected) and time.monotonic() - self._withdrawn_at < JUST_S
-        known = f"what was suspected before it: {self._suspected}" if holds else ""
-        return f"nsadiag: {known or 'the job gives up'}. The verdict follows when it has ended.\n".encode()
+        known = f"suspected before this: {self._suspected}. " if holds else ""
+        return f"nsadiag: {known}The verdict follows when the job has ended.\n".encode()
 
     def withdrawn(self, suspicion: Suspicion, pause_s: float) -> None:
         self._withdrawn_at = time.monotonic()

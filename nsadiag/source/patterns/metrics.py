@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import Scope, given_to, last_name
-from nsadiag.source.vocabulary import LOGS_METRIC, LOGS_ON_RANK_0, is_logger
+from nsadiag.source.vocabulary import LOGS_MEAN, LOGS_METRIC, LOGS_ON_RANK_0, is_logger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,20 +36,34 @@ def watched_by(program: Program, kind: str) -> list[tuple[str, Place]]:
 
 def logged(program: Program, name: str) -> Iterator[Logged]:
     """All calls by which a framework is given a metric of that name, or may be."""
-    for scope, call in (c for function in LOGS_METRIC for c in program.dataflow.calls_of(function)):
-        if not isinstance(call.func, ast.Attribute) or is_logger(last_name(call.func.value)):
-            continue
+    for scope, call in _calls_that_log(program):
         certain = [_is_it(program, node, scope, name) for node in _names_given(call)]
-        if not any(fits is not False for fits in certain):
-            continue
-        condition = program.on_rank(scope, call.lineno)
-        first = any(k.arg == LOGS_ON_RANK_0 and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)  # fmt: skip
-        yield Logged(
-            at=scope.place(call.lineno),
-            is_certain=True in certain,
-            condition=condition,
-            rank=0 if first else condition.rank if condition else None,
-        )
+        if any(fits is not False for fits in certain):
+            yield _logged(program, scope, call, is_certain=True in certain)
+
+
+def averaged(program: Program) -> Iterator[Logged]:
+    """All calls by which a framework is given a metric whose mean over all ranks it is to take."""
+    for scope, call in _calls_that_log(program):
+        if _is_set(call, LOGS_MEAN):
+            yield _logged(program, scope, call, is_certain=True)
+
+
+def _calls_that_log(program: Program) -> Iterator[tuple[Scope, ast.Call]]:
+    for scope, call in (c for function in LOGS_METRIC for c in program.dataflow.calls_of(function)):
+        if isinstance(call.func, ast.Attribute) and not is_logger(last_name(call.func.value)):
+            yield scope, call
+
+
+def _logged(program: Program, scope: Scope, call: ast.Call, *, is_certain: bool) -> Logged:
+    condition = program.on_rank(scope, call.lineno)
+    rank = 0 if _is_set(call, LOGS_ON_RANK_0) else condition.rank if condition else None
+    return Logged(at=scope.place(call.lineno), is_certain=is_certain, condition=condition, rank=rank)
+
+
+def _is_set(call: ast.Call, argument: str) -> bool:
+    """Whether the call is given True for that argument."""
+    return any(k.arg == argument and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)  # fmt: skip
 
 
 def _with_derived(program: Program, kind: str) -> set[str]:

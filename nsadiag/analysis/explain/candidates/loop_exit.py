@@ -42,6 +42,8 @@ def left_loop(
         # A loop over the parts of a model: fewer times round means fewer modules.
         if context.in_forward(loop):
             continue
+        if context.exited_within(loop, left[0]):
+            return None
         led = context.anchored_in(loop) if paths else _leads_out_of(context, loop, stayed[0], left[0])
         ended_by = _ended_by(context, loop, left[0]) if led else None
         over_inputs = _is_over_inputs(context, loop, inside)

@@ -177,12 +177,11 @@ def _first_epoch(case: Case, rank: int) -> int:
 RULE = Rule(
     name="repeated_epochs",
     concludes=("silently_wrong",),
-    family="correctness",
+    family="data",
     outcome="wrong",
     detected="A shuffling DistributedSampler has the same epoch number in all epochs of training, or the same share on all ranks of a model in DDP; or (`--probes light,invariants`) a shuffling loader repeats the batches of the first epoch, or replicas get the same batches as their peers in every step",
     fix="Call sampler.set_epoch(epoch) before each epoch.",
     check=repeated_epochs,
     needs=("black_boxes",),
-    explained_by=("nonfinite", "gradient_order"),
     confused_with=("healthy",),
 )
