@@ -10,7 +10,7 @@ import pytest
 
 from nsadiag.agent.watching.oom import kernel_says
 from nsadiag.analysis.relations.replica_sums import drift
-from nsadiag.analysis.rules.setup.model_structure import differences
+from nsadiag.analysis.rules.setup.model_structure_mismatch import differences
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
@@ -39,7 +39,7 @@ def wrapped(run: RunDir, models: dict[int, list[list[Any]]]) -> None:
 
 def test_equal_models_do_not_differ(tmp_path: Path) -> None:
     wrapped(ranks(tmp_path, 2), {0: SAME, 1: SAME})
-    assert differences(load_cell(tmp_path)) == []
+    assert list(differences(load_cell(tmp_path))) == []
 
 
 def test_the_minority_is_odd_wherever_it_stands(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_stages_of_a_pipeline_are_wrapped_by_other_groups_and_not_compared(tmp_p
     run = ranks(tmp_path, 2)
     wrapped(run, {0: SAME})
     wrapped(run, {1: SAME[:1]})
-    assert differences(load_cell(tmp_path)) == []
+    assert list(differences(load_cell(tmp_path))) == []
 
 
 def summed(run: RunDir, sums: dict[int, list[float]], shape: tuple[int, ...] = (4,)) -> None:

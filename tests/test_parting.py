@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 from support.parting import Did, Job, step
 
-from nsadiag.analysis.case import Case
-from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
-from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
 from nsadiag.evidence.ring.blackbox import Kind
 
 
@@ -75,34 +72,6 @@ def test_a_loop_before_the_training_was_left_by_who_has_come_to_the_training(tmp
     found = job.parted()
     assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
     assert found.where and found.where.line == job.at(".terminated")
-
-
-def test_a_lock_whose_holder_is_in_a_collective_closes_a_cycle(tmp_path: Path) -> None:
-    job = Job(
-        tmp_path,
-        """
-        def reduce():
-            with LOCK:
-                dist.all_reduce(gradients)
-
-        def publish():
-            with LOCK:  # aside
-                dist.all_reduce(slow, group=aside)
-        """,
-    )
-    lock = job.script.read_text().splitlines().index("    with LOCK:") + 1
-    wants = [{"filename": str(job.script), "name": "reduce", "line": lock}]
-    job.rank(0, job.stack("gradients)", call="all_reduce"))
-    job.rank(1, wants, thread=job.stack("group=aside", call="all_reduce"))
-    edges = [
-        Edge(waiter=a, waited_for=1 - a, what=f"all_reduce 7 of {group}", source="fr.json")
-        for a, group in enumerate(("train", "aside"))
-    ]
-    case = Case(job.cell())
-    case._answers[graph_of] = Graph(edges=tuple(edges))
-    (found,) = cycle_finding(case)
-    assert found.guilty_ranks == (0, 1)
-    assert "lock that thread aside holds" in found.summary
 
 
 SERVER = """

@@ -11,6 +11,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.code_lines import Answer, answers, raised_at, returned_at, suspended_at
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.culprits import with_others
+from nsadiag.analysis.rules.drafts import finding_of
 from nsadiag.analysis.rules.reasons import lacking
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -124,7 +125,7 @@ def attempt(rule: Rule, case: Case) -> Attempt:
             if isinstance(said, Draft):
                 return Attempt(
                     rule=rule,
-                    finding=rule.finding(said),
+                    finding=finding_of(rule, said, case.cell),
                     declined=tuple(declined),
                     ended_at=at,
                     declined_at=declined,

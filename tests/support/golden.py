@@ -39,7 +39,7 @@ from .promises import Promise, promises
 REPO = Path(__file__).resolve().parents[2]
 GOLDEN = REPO / "tests" / "golden"
 MOST_BYTES = 60 * 1024
-KEEP_CAPTURES = 2
+KEEP_CAPTURES = 4
 KEEP_TEXT_BYTES = 8 * 1024
 KEEP_SAMPLES = 60
 KEEP_EVENTS = (

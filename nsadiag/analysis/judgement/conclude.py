@@ -52,23 +52,22 @@ def _where(cell: CellEvidence, cause: Finding) -> Where | None:
 
 
 def _with_hosts(cell: CellEvidence, cause: Finding) -> str:
-    """The summary, and on which host the guilty are where there are several; and which of them was lost."""
+    """The summary, and the hosts of the guilty ranks and those that were lost, in a job on several hosts."""
     hosts = hosts_of(cell)
     on: dict[str, list[int]] = {}
     for rank in cause.guilty_ranks:
-        if rank in hosts:
+        if rank in hosts and hosts[rank] not in cause.summary:
             on.setdefault(hosts[rank], []).append(rank)
-    told = [
-        f"{'ranks' if len(ranks) > 1 else 'rank'} {spans(ranks)} {'are' if len(ranks) > 1 else 'is'} on {host}"
-        for host, ranks in on.items()
-        if host not in cause.summary
-    ]
-    more = [", ".join(told)] if 0 < len(told) <= HOSTS_NAMED else []
-    lost = {name: s for name, s in lost_hosts(cell).items() if name not in cause.summary}
-    more += [f"host {name} stopped responding {s:.0f} s into the job" for name, s in lost.items()]
-    if not more:
-        return cause.summary
+    more = []
+    if len(on) <= HOSTS_NAMED:
+        plural = {True: ("ranks", "are"), False: ("rank", "is")}
+        for host, ranks in on.items():
+            word, verb = plural[len(ranks) > 1]
+            more.append(f"{word} {spans(ranks)} {verb} on {host}")
+    for name, lost_s in lost_hosts(cell).items():
+        if name not in cause.summary:
+            more.append(f"host {name} stopped responding {lost_s:.0f} s into the job")
     words = "; ".join(more)
-    if cause.summary.endswith("."):
+    if words and cause.summary.endswith("."):
         return f"{cause.summary} {words[0].upper()}{words[1:]}."
-    return f"{cause.summary} ({words})"
+    return f"{cause.summary} ({words})" if words else cause.summary

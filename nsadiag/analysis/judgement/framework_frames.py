@@ -1,4 +1,4 @@
-"""The functions of a framework in which ranks diverge, where the user's own lines are the same: `evaluate` beside `training_step`."""
+"""The framework's functions in which ranks diverge, where their user lines are the same: `evaluate` beside `training_step`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Frames = Sequence[StackFrame]
 
 
 def shown(cell: CellEvidence, cause: Finding) -> Finding:
-    """The finding, and with it where in the framework a guilty and a blocked rank part."""
+    """The finding, with the place in the framework at which a guilty and a blocked rank diverge."""
     if cause.outcome != "hung":
         return cause
     guilty, blocked = _seen(cell, cause.guilty_ranks), _seen(cell, cause.blocked_ranks)
-    told = _parting(guilty, blocked) if guilty and blocked else None
-    return dataclasses.replace(cause, evidence=(*cause.evidence, told)) if told else cause
+    where = _divergence(guilty, blocked) if guilty and blocked else None
+    return dataclasses.replace(cause, evidence=(*cause.evidence, where)) if where else cause
 
 
 def _seen(cell: CellEvidence, ranks: tuple[int, ...]) -> tuple[RankEvidence, Frames] | None:
@@ -37,7 +37,7 @@ def _frames(rank: RankEvidence) -> Frames:
     return shown[-1].main_frames[::-1] if shown else ()
 
 
-def _parting(guilty: tuple[RankEvidence, Frames], blocked: tuple[RankEvidence, Frames]) -> Evidence | None:
+def _divergence(guilty: tuple[RankEvidence, Frames], blocked: tuple[RankEvidence, Frames]) -> Evidence | None:
     (rank, here), (peer, there) = guilty, blocked
     if _users(here) != _users(there):
         return None
@@ -50,7 +50,7 @@ def _parting(guilty: tuple[RankEvidence, Frames], blocked: tuple[RankEvidence, F
     sides = [frames[at + 1] if same and at + 1 < len(frames) else frames[at] for frames in (here, there)]
     within = f"{outer.name} of " if outer else ""
     claim = (
-        f"rank {rank.rank} and rank {peer.rank} part in {within}{package_of(here[at].filename)}:"
+        f"rank {rank.rank} and rank {peer.rank} diverge in {within}{package_of(here[at].filename)}:"
         f" rank {rank.rank} is in {_short(sides[0])}, rank {peer.rank} in {_short(sides[1])}"
     )
     return Evidence(claim=claim, source=f"{[c for c in rank.captures if c.stacks][-1].source}/py_spy.json")

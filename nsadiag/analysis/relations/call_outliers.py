@@ -121,13 +121,6 @@ def _is_at_a_new_place(path: list[Visit]) -> bool:
     return len(path) > 1 and path.count(path[-1]) == 1
 
 
-def took_new_turns(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Ranks that came to the line at which they stand from the one before as none of them ever did in what is over."""
-    turns = {rank: list(itertools.pairwise(_path(case, rank))) for rank in ranks}
-    before = {turn for taken in turns.values() for turn in taken[:-1]}
-    return tuple(r for r, taken in turns.items() if len(taken) > 1 and taken[-1] not in before)
-
-
 def _took_a_new_turn(path: list[Visit]) -> bool:
     turns = list(itertools.pairwise(path))
     return len(turns) > 1 and turns.count(turns[-1]) == 1

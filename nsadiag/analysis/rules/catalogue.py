@@ -23,7 +23,7 @@ class Entry:
 
     name: str
     family: Family
-    purpose: str  # of its module
+    purpose: str  # the meaning of its classes; of a rule that introduces none, that of its module
     explained_by: tuple[str, ...] = ()
     means: Mapping[str, str] = field(default_factory=dict)
 
@@ -46,7 +46,8 @@ def _stated(path: Path) -> Iterator[Entry]:
         yield Entry(
             name=given["name"],
             family=given["family"],
-            purpose=" ".join(docstring_of(text).split("\n\n")[0].split()),
+            purpose=" ".join(given.get("means", {}).values())
+            or " ".join(docstring_of(text).split("\n\n")[0].split()),
             explained_by=given.get("explained_by", ()),
             means=given.get("means", {}),
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.blocked import hung_ranks
 from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.rules.drafts import finding_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Act, Finding
 
@@ -28,23 +29,20 @@ def with_others(case: Case, rule: Rule, finding: Finding, rules: Iterable[Rule])
     others = list(_findings(case, left, rules)) if left else []
     if not others:
         return finding
-    guilty = tuple(sorted({*finding.guilty_ranks, *(r for other in others for r in other.guilty_ranks)}))
+    all_of_them = [finding, *others]
+    guilty = {rank for each in all_of_them for rank in each.guilty_ranks}
+    blocked = {rank for each in all_of_them for rank in each.blocked_ranks}
+    besides = [f" Besides, {other.summary[:1].lower()}{other.summary[1:]}" for other in others]
+    fixes = dict.fromkeys(each.fix for each in all_of_them if each.fix)
     return dataclasses.replace(
         finding,
-        summary=" ".join(
-            [
-                finding.summary,
-                *(f"Besides, {other.summary[:1].lower()}{other.summary[1:]}" for other in others),
-            ]
-        ),
-        guilty_ranks=guilty,
-        blocked_ranks=tuple(
-            sorted({*finding.blocked_ranks, *(r for d in others for r in d.blocked_ranks)} - {*guilty})
-        ),
+        summary=finding.summary + "".join(besides),
+        guilty_ranks=tuple(sorted(guilty)),
+        blocked_ranks=tuple(sorted(blocked - guilty)),
         evidence=(*finding.evidence, *(row for other in others for row in other.evidence[:OF_EACH])),
         # A retry does not help if one of them follows from the code.
         actions=DETERMINISTIC if any(o.actions == DETERMINISTIC for o in others) else finding.actions,
-        fix=" ".join(dict.fromkeys(fix for fix in (finding.fix, *(d.fix for d in others)) if fix)) or None,
+        fix=" ".join(fixes) or None,
     )
 
 
@@ -54,7 +52,7 @@ def _findings(case: Case, left: set[int], rules: Iterable[Rule]) -> Iterator[Fin
         for said in _drafts(case, rule):
             if said.guilty_ranks and {*said.guilty_ranks} <= left:
                 left -= {*said.guilty_ranks}
-                yield rule.finding(said)
+                yield finding_of(rule, said, case.cell)
 
 
 def _drafts(case: Case, rule: Rule) -> list[Draft]:

@@ -1,7 +1,8 @@
-"""Parts of drafts that several rules share."""
+"""From drafts to findings, and parts of drafts that several rules share."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from nsadiag.analysis.case import Case
@@ -9,14 +10,47 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.rule import Claims, Draft
-from nsadiag.evidence.records import Act, Evidence, Outcome, Place, Strength, Where
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.records import Act, Evidence, Finding, Outcome, Place, Strength, Where
+
+
+def finding_of(rule: Rule, draft: Draft, cell: CellEvidence) -> Finding:
+    """The draft, completed by its rule and by how the job ended."""
+    outcome = draft.outcome or rule.outcome or hung_or_crashed(cell)
+    has_victims = outcome in ("hung", "crashed") and bool(draft.guilty_ranks)
+    where, blocked = draft.where, draft.blocked_ranks
+    if draft.at or has_victims:
+        where = (where or Where()).at(draft.at)
+    if where and where.step is None and has_victims:
+        where = dataclasses.replace(where, step=_steps_of(cell, draft.guilty_ranks[0]))
+    if blocked is None:
+        blocked = all_but(cell, draft.guilty_ranks) if has_victims else ()
+    return Finding(
+        detector=rule.name,
+        cls=draft.cls or rule.cls,
+        outcome=outcome,
+        strength=draft.strength,
+        summary=draft.summary,
+        guilty_ranks=draft.guilty_ranks,
+        blocked_ranks=blocked,
+        where=where,
+        peers_at=draft.peers_at,
+        evidence=tuple(Evidence(claim=c, source=s) for c, s in draft.evidence.items()),
+        gaps=draft.gaps,
+        fix=draft.fix or rule.fix or None,
+        next=draft.next,
+        actions=draft.actions or rule.actions,
+    )
+
+
+def _steps_of(cell: CellEvidence, number: int) -> int | None:
+    return next((rank.end.steps for rank in cell.ranks if rank.rank == number), None)
 
 
 def all_but(cell: CellEvidence, ranks: Iterable[int]) -> tuple[int, ...]:
     """All ranks with evidence except these."""
-    named = set(ranks)
-    return tuple(r.rank for r in cell.ranks if r.rank not in named)
+    others = set(ranks)
+    return tuple(sorted(r.rank for r in cell.ranks if r.rank not in others))
 
 
 def named(cell: CellEvidence, ranks: Iterable[int]) -> str:
@@ -28,6 +62,16 @@ def named(cell: CellEvidence, ranks: Iterable[int]) -> str:
 def hung_or_crashed(cell: CellEvidence) -> Outcome:
     """The outcome of a job that did not complete."""
     return "hung" if is_still(cell) or cell.stopped == "hang" else "crashed"
+
+
+def recorder_of(cell: CellEvidence, number: int) -> str:
+    """The file with the rank's events."""
+    return f"{cell.rank(number).source}/blackbox.bin"
+
+
+def module_of(parameter: str | None) -> str | None:
+    """The module that holds a parameter of this name."""
+    return parameter.rpartition(".")[0] if parameter else None
 
 
 def claims_of(evidence: Iterable[Evidence]) -> Claims:
@@ -45,7 +89,7 @@ def last_look(cell: CellEvidence) -> Claims:
     return {cell.watch.looks[-1].reason: "watch.json#looks"}
 
 
-def place_of(case: Case, ranks: Iterable[int]) -> Place | None:
+def line_of(case: Case, ranks: Iterable[int]) -> Place | None:
     """The line of the first of these ranks that was captured."""
     return next((s.place for r in ranks if (s := case.thread_states.get(r))), None)
 
@@ -58,32 +102,23 @@ def inside_rank(
     summary: str,
     evidence: Claims,
     fix: str | None = None,
-    where: Place | None = None,
-    cls: str | None = None,
+    at: Place | None = None,
     next_step: str | None = None,
     actions: tuple[Act, ...] = (),
 ) -> Draft:
-    """A draft for a cause inside one rank; `where` if the line is not the main thread's innermost."""
-    peers = [at for r in blocked.waiters if (at := _now(cell, r))]
-    waiting = dict([blocked.waited]) if blocked.waited else {}
+    """A draft for a cause inside one rank; `at` if the line is not the main thread's innermost."""
+    peers = (locations.of_rank_now(r) for r in cell.ranks if r.rank in blocked.waiters)
     return Draft(
-        cls=cls,
         outcome="hung",
         strength=strength,
         summary=summary,
         guilty_ranks=(blocked.number,),
         blocked_ranks=blocked.waiters,
-        where=Where(collective=blocked.collective, step=blocked.rank.end.steps).at(
-            where or blocked.state.place
-        ),
-        peers_at=peers[0] if peers else None,
-        evidence={**evidence, **waiting, **last_look(cell)},
+        at=at or blocked.state.place,
+        where=Where(collective=blocked.collective),
+        peers_at=next((place for place in peers if place), None),
+        evidence={**evidence, **dict([blocked.waited] if blocked.waited else []), **last_look(cell)},
         fix=fix,
         next=next_step,
         actions=actions,
     )
-
-
-def _now(cell: CellEvidence, number: int) -> Place | None:
-    rank = next((r for r in cell.ranks if r.rank == number), None)
-    return locations.of_rank_now(rank) if rank else None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.facts.groups import newest_dump
 from nsadiag.analysis.facts.thread_state import Doing
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import blocked_ranks
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import at_line
+from nsadiag.analysis.rules.rule import Need
 from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.spans import spans
 
@@ -48,15 +49,14 @@ def these(ranks: Sequence[int]) -> str:
 
 def not_still(cell: CellEvidence) -> Iterator[Declined]:
     """Reasons against a still job: something moved at the last snapshot, or there was none."""
-    looks = cell.watch.looks
-    if not looks:
-        quiet_s = cell.watch.longest_quiet_s
-        longest = f" (the longest silence was {float(quiet_s):.1f} s)" if quiet_s is not None else ""
+    last, quiet_s = cell.watch.last_look, cell.watch.longest_quiet_s
+    if last is None:
+        longest = f" (the longest silence was {quiet_s:.1f} s)" if quiet_s is not None else ""
         yield Declined(
             f"no snapshot found the job still: it was never silent for long enough{longest}", "watch.json"
         )
     elif not is_still(cell):
-        found = looks[-1].reason or looks[-1].judgement
+        found = last.reason or last.judgement
         yield Declined(f"the job was not still at the last snapshot: {found}", "watch.json#looks")
 
 
@@ -110,27 +110,23 @@ def blocked_elsewhere(case: Case, states: Collection[str] = (), sought: str = ""
         yield Declined(f"none of {len(case.thread_states)} ranks with a stack is blocked on its own")
 
 
-def _lacks(cell: CellEvidence, need: str) -> list[int]:
-    if need == "black_boxes":
-        return [r.rank for r in cell.ranks if r.recording.header is None]
-    if need == "stacks":
-        return [r.rank for r in cell.ranks if not any(c.stacks for c in r.captures)]
-    if need == "flight_recorders":
-        return [r.rank for r in cell.ranks if not newest_dump(r)]
-    if need == "ends":
-        return [r.rank for r in cell.ranks if r.end == NO_END]
-    return []
+# By kind of evidence: its name, and whether a rank left any.
+EVIDENCE: dict[Need, tuple[str, Callable[[RankEvidence], bool]]] = {
+    "black_boxes": ("recorder", lambda rank: rank.recording.header is not None),
+    "stacks": ("stack", lambda rank: any(capture.stacks for capture in rank.captures)),
+    "flight_recorders": ("flight recorder", lambda rank: bool(newest_dump(rank))),
+    "ends": ("end", lambda rank: rank.end != NO_END),
+}
 
 
-WORDS = {"black_boxes": "recorder", "stacks": "stack", "flight_recorders": "flight recorder", "ends": "end"}
-
-
-def lacking(cell: CellEvidence, needs: Sequence[str]) -> Iterator[Declined]:
+def lacking(cell: CellEvidence, needs: Sequence[Need]) -> Iterator[Declined]:
     """Evidence that a rule needs and that is missing."""
     for need in needs:
-        if without := _lacks(cell, need):
-            yield Declined(f"no {WORDS[need]} of {these(without)}")
-    if "sources" in needs and not cell.sources:
-        yield Declined("no source of the user's code is available")
-    if "looks" in needs and not cell.watch.looks:
-        yield Declined("no snapshot was taken in a silence", "watch.json")
+        if need == "sources" and not cell.sources:
+            yield Declined("no source of the user's code is available")
+        elif need == "looks" and not cell.watch.looks:
+            yield Declined("no snapshot was taken in a silence", "watch.json")
+        elif need in EVIDENCE:
+            name, is_there = EVIDENCE[need]
+            if without := [rank.rank for rank in cell.ranks if not is_there(rank)]:
+                yield Declined(f"no {name} of {these(without)}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from nsadiag.evidence.records import Act, Evidence, Finding, Outcome, Place, Strength, Where
+from nsadiag.evidence.records import Act, Outcome, Place, Strength, Where
 
 if TYPE_CHECKING:  # they import pandas, and the catalogue must load at once
     from nsadiag.analysis.case import Case
@@ -43,13 +43,16 @@ Claims: TypeAlias = dict[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A rule's conclusion in one job. Class, outcome, fix and actions default to the rule's own."""
+    """A rule's conclusion in one job. What is left out follows from the rule and from how the job ended."""
 
     summary: str  # one sentence, with the ranks, the call and the line
     strength: Strength
     guilty_ranks: tuple[int, ...] = ()
-    blocked_ranks: tuple[int, ...] = ()
-    where: Where | None = None
+    blocked_ranks: tuple[int, ...] | None = None  # in a hang or crash: all others
+    at: Place | None = None  # the line that explains the failure
+    where: Where | None = (
+        None  # what is known of the place besides; in a hang or crash: the first guilty rank's step
+    )
     peers_at: Place | None = None
     evidence: Claims = field(default_factory=dict)
     gaps: tuple[str, ...] = ()
@@ -80,7 +83,7 @@ class Rule:
     check: Check
     # Classes, the usual one first; where nothing is given, the class of its own name.
     concludes: tuple[str, ...] = ()
-    outcome: Outcome = "hung"
+    outcome: Outcome | None = None  # where nothing is given: hung or crashed, as the job ended
     # Next actions, in order of preference. Most failures follow from code and input: a retry fails the same way.
     actions: tuple[Act, ...] = ("fix code",)
     needs: tuple[Need, ...] = ()
@@ -95,22 +98,3 @@ class Rule:
     def cls(self) -> str:
         """The class that it usually concludes."""
         return self.concludes[0]
-
-    def finding(self, draft: Draft) -> Finding:
-        """The draft with what the rule itself says."""
-        return Finding(
-            detector=self.name,
-            cls=draft.cls or self.cls,
-            outcome=draft.outcome or self.outcome,
-            strength=draft.strength,
-            summary=draft.summary,
-            guilty_ranks=draft.guilty_ranks,
-            blocked_ranks=draft.blocked_ranks,
-            where=draft.where,
-            peers_at=draft.peers_at,
-            evidence=tuple(Evidence(claim=c, source=s) for c, s in draft.evidence.items()),
-            gaps=draft.gaps,
-            fix=draft.fix or self.fix or None,
-            next=draft.next,
-            actions=draft.actions or self.actions,
-        )

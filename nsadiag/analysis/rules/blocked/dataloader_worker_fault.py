@@ -14,25 +14,35 @@ from nsadiag.analysis.facts.quiet_time import in_one_place_s, in_silence
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, hung_ranks
 from nsadiag.analysis.relations.pending import was_given_up
-from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
+from nsadiag.analysis.rules.drafts import at_line, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.python_stacks import StackFrame
-from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength
 
 LEAST_LOOKS = 4  # two pairs: a single pair may show one slow sample
 KILLED = re.compile(r"signal", re.IGNORECASE)
 LATE = re.compile(r"DataLoader timed out after \d+ seconds")
-FIX = "Look at what the dataset does at the line shown; give the loader a timeout=, and start workers by spawn or forkserver where locks or threads are around."
 
 
-def _worker(blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
-    """The worker that is in the user's code, and its line. An idle worker has no user code on its stack."""
-    for child in blocked.capture.children:
-        at = locations.of_frames(_of_worker(child))
-        if at:
-            return child, at
-    return None
+def dataloader_worker_fault(case: Case) -> Iterator[Draft | Declined]:
+    yield from _raised(case.cell)
+    for blocked in hung_ranks(case):
+        if blocked.state.doing == "loader":
+            # An idle worker has no user code on its stack.
+            places = ((child, locations.of_frames(_in_dataset(child))) for child in blocked.capture.children)
+            yield from (_stuck_worker(case.cell, blocked, child, at) for child, at in places if at)
+    for blocked in blocked_ranks(case) if was_given_up(case.cell) else ():
+        lasted = in_one_place_s(case.cell, blocked.rank) if blocked.state.doing == "loader" else 0.0
+        if lasted and (in_call := _in_one_call(case.cell, blocked)):
+            yield _busy_worker(case.cell, blocked, *in_call, lasted)
+    yield from blocked_elsewhere(case, ("loader",), "for its DataLoader")
+
+
+def _in_dataset(child: CaptureEvidence) -> tuple[StackFrame, ...]:
+    """The frames that the worker's loop has called; those below it belong to the process that forked it."""
+    files = [frame.filename.endswith("_utils/worker.py") for frame in child.main_frames]
+    return child.main_frames[: files.index(True)] if True in files else ()
 
 
 def _in_one_call(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
@@ -42,12 +52,9 @@ def _in_one_call(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvide
         calls = [_calls(look, child.number) for look in looks]
         shared = itertools.takewhile(lambda call: len(set(call)) == 1, zip(*calls, strict=False))
         depth = sum(1 for _ in shared)
-        seen = [_at_depth(look, child.number, depth) for look in looks]
-        at = seen[-1] if depth else None
-        if at is not None and all(
-            each and (each.file, each.function) == (at.file, at.function) for each in seen
-        ):
-            return child, _loop(cell, [each for each in seen if each]) or at
+        seen = [at for look in looks if depth and (at := _at_depth(look, child.number, depth))]
+        if len(seen) == len(looks) and len({(at.file, at.function) for at in seen}) == 1:
+            return child, _loop(cell, seen) or seen[-1]
     return None
 
 
@@ -58,7 +65,7 @@ def _calls(look: CaptureEvidence, pid: int) -> list[tuple[str, ...]]:
 
 def _at_depth(look: CaptureEvidence, pid: int, depth: int) -> Place | None:
     """The innermost user line of the worker's outermost `depth` calls."""
-    frames = next((_of_worker(c) for c in look.children if c.number == pid), ())
+    frames = next((_in_dataset(c) for c in look.children if c.number == pid), ())
     return locations.of_frames(frames[max(len(frames) - depth, 0) :])
 
 
@@ -69,35 +76,6 @@ def _loop(cell: CellEvidence, seen: list[Place]) -> Place | None:
     return locations.place(seen[0].file, max(lines), seen[0].function) if lines else None
 
 
-def _of_worker(child: CaptureEvidence) -> tuple[StackFrame, ...]:
-    """The frames that the loader's loop has called in this process; none if it is no loader worker."""
-    return _above_worker(child.main_frames)
-
-
-def _above_worker(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
-    """The frames that the worker's loop has called; those below it belong to the process that forked it."""
-    for number, frame in enumerate(frames):
-        if frame.filename.endswith("_utils/worker.py"):
-            return frames[:number]
-    return ()
-
-
-def dataloader_worker_fault(case: Case) -> Iterator[Draft | Declined]:
-    yield from _raised(case.cell)
-    for blocked in hung_ranks(case):
-        if blocked.state.doing != "loader":
-            continue
-        if worker := _worker(blocked):
-            yield _stuck_worker(case.cell, blocked, *worker)
-        elif any(gap.capture == "children" for gap in blocked.capture.gaps):
-            yield _unreadable_workers(case.cell, blocked)
-    for blocked in blocked_ranks(case) if was_given_up(case.cell) else ():
-        lasted = in_one_place_s(case.cell, blocked.rank) if blocked.state.doing == "loader" else 0.0
-        if lasted and (in_call := _in_one_call(case.cell, blocked)):
-            yield _busy_worker(case.cell, blocked, *in_call, lasted)
-    yield from blocked_elsewhere(case, ("loader",), "for its DataLoader")
-
-
 def _waiting(blocked: BlockedRank) -> Claims:
     at = at_line(blocked.state.place)
     return {f"rank {blocked.number} waits in its DataLoader{at}, in both snapshots": blocked.source}
@@ -105,7 +83,7 @@ def _waiting(blocked: BlockedRank) -> Claims:
 
 def _locked(blocked: BlockedRank, worker: CaptureEvidence) -> Claims:
     """Evidence that all of a worker's threads wait for locks in its own memory."""
-    rows = [c for c in blocked.capture.proc.children if c.pid == worker.number]
+    rows = [row for row in blocked.capture.proc.children if row.pid == worker.number]
     if not any(row.locked_for_good for row in rows):
         return {}
     claim = "no thread of the worker can release the lock: a thread of the rank held it at the fork, or the worker itself holds it"
@@ -113,20 +91,17 @@ def _locked(blocked: BlockedRank, worker: CaptureEvidence) -> Claims:
 
 
 def _stuck_worker(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at: Place) -> Draft:
-    state, locked = worker.proc.state, _locked(blocked, worker)
+    place, pid = at_line(at), worker.number
+    in_dataset = f"its worker {pid} is in the dataset's code{place} (state {worker.proc.state})"
+    locked = _locked(blocked, worker)
     held = " It waits for a lock that none of its threads can release." if locked else ""
     return inside_rank(
         cell,
         blocked,
         strength=Strength.CONCLUSIVE,
-        summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) is at {locations.short(at)} and delivers no batch.{held}",
-        where=at,
-        evidence={
-            **_waiting(blocked),
-            f"its worker {worker.number} is in the dataset's code at {locations.short(at)} (state {state})": f"{worker.source}/py_spy.json",
-            **locked,
-        },
-        fix=FIX,
+        summary=f"A DataLoader worker of rank {blocked.number} (pid {pid}) is{place} and delivers no batch.{held}",
+        at=at,
+        evidence={**_waiting(blocked), in_dataset: f"{worker.source}/py_spy.json", **locked},
     )
 
 
@@ -134,34 +109,21 @@ def _busy_worker(
     cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at: Place, lasted: float
 ) -> Draft:
     """A worker whose call does not return, whatever its variables: only time distinguishes that from work."""
-    call = f"is in the same call of {at.function}, with the same arguments, in every snapshot since the silence began"
-    lasts = f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s"
+    call = f"its worker {worker.number} runs, in the same call of {at.function}, with the same arguments, in every snapshot since the silence began"
+    pause = f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s"
     return inside_rank(
         cell,
         blocked,
         strength=Strength.WEAK,
-        summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) has been in one call at {locations.short(at)} for {lasted:.0f} s, at full CPU, and delivers no batch.",
-        where=at,
+        summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) has been in one call{at_line(at)} for {lasted:.0f} s, at full CPU, and delivers no batch.",
+        at=at,
         evidence={
             **_waiting(blocked),
-            f"its worker {worker.number} runs, and {call}": f"{blocked.capture.source}/answers.json#sources.workers",
-            lasts: "watch.json",
+            call: f"{blocked.capture.source}/answers.json#sources.workers",
+            pause: "watch.json",
         },
         fix="Look at what the call does with that sample (a pattern that backtracks, a search that grows with its input), and bound it; a timeout= of the loader makes it an exception.",
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the worker ever continues",
-    )
-
-
-def _unreadable_workers(cell: CellEvidence, blocked: BlockedRank) -> Draft:
-    """No batch arrives, and the workers could not be captured."""
-    return inside_rank(
-        cell,
-        blocked,
-        strength=Strength.WEAK,
-        summary=f"Rank {blocked.number} waits in its DataLoader for a batch that does not arrive; its workers could not be captured.",
-        evidence={**_waiting(blocked), "its workers may not be read": f"{blocked.capture.source}/gaps.json"},
-        fix="Look at what the dataset's code waits for: a lock held at the fork, a decoder, a file.",
-        next_step="allow py-spy to read the processes (nsadiag doctor says how): it shows the worker's line",
     )
 
 
@@ -171,25 +133,20 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
     raised = first.rank.exception if first and first.kind == "exception" else None
     if first is None or raised is None:
         return
-    exception = first_of(raised)
+    exception, number = first_of(raised), first.rank.rank
     said = LOST_WORKER.search(exception.message)
-    late = LATE.search(exception.message)
-    if not said and not late:
+    if not said and not LATE.search(exception.message):
         return
-    number = first.rank.rank
     how = said["end"] if said else "returned no batch within the loader's timeout"
+    claim = (
+        f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception.message.splitlines()[0][:200]}"
+    )
     yield Draft(
-        outcome=hung_or_crashed(cell),
         strength=Strength.CONCLUSIVE,
         summary=f"A DataLoader worker of rank {number} {how}; the loader raised in the rank.",
         guilty_ranks=(number,),
-        blocked_ranks=all_but(cell, (number,)),
-        where=Where(step=first.rank.end.steps).at(
-            locations.of_exception(exception) or locations.of_exception(raised)
-        ),
-        evidence={
-            f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception.message.splitlines()[0][:200]}": f"{first.rank.source}/exception.json"
-        },
+        at=locations.of_exception(exception) or locations.of_exception(raised),
+        evidence={claim: f"{first.rank.source}/exception.json"},
         fix="Find what ended the worker: dmesg shows the kernel's OOM killer; `num_workers=0` shows an exception where it occurs.",
         actions=("retry",) if said and KILLED.search(said["end"]) else ("fix code",),
     )
@@ -199,8 +156,8 @@ RULE = Rule(
     name="dataloader_worker_fault",
     means={"dataloader_worker_fault": "A DataLoader worker is dead or stuck, and its rank waits for it."},
     family="exit",
-    detected="The rank waits in its DataLoader in both snapshots, and one of the loader's workers is in the dataset's code (its stack is captured), or waits for a lock that no thread is left to release. Or, when the job was given up, the worker had stayed in the same call, with the same arguments, through at least four snapshots of a long silence (at 60 %). Or torch raised that a worker was killed or returned nothing in time",
-    fix="Look at what the worker did last, give the DataLoader a timeout, and fork before threads are started.",
+    detected="The rank waits in its DataLoader in both snapshots, and one of the loader's workers is in the dataset's code, or waits for a lock that no thread is left to release. Or torch raised that a worker was killed or returned nothing in time. Or, when the job was given up, the worker had stayed in the same call, with the same arguments, through at least four snapshots of a long silence (at 60 %).",
+    fix="Look at what the dataset does at the line shown; give the loader a timeout=, and start workers by spawn or forkserver where locks or threads are around.",
     check=dataloader_worker_fault,
     needs=("stacks",),
     explained_by=("rank_killed",),

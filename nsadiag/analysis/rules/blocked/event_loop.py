@@ -9,6 +9,7 @@ from typing import Literal
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank, user_threads
+from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.evidence.documents.captures import Task
 from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
 from nsadiag.evidence.records import Place, Strength
@@ -55,12 +56,10 @@ def blocking_task(blocked: BlockedRank) -> LoopWait | None:
     if not in_main and (len(loops) != 1 or len({row.thread for row in rows}) != 1):
         return None
     found = _told(rows, f"{blocked.capture.source}/tasks.json")
+    if found is None or in_main:
+        return found
     # What the main thread awaits of another thread's loop is not known.
-    return (
-        found
-        if found is None or in_main
-        else replace(found, strength=found.strength.at_most(Strength.LIKELY))
-    )
+    return replace(found, strength=found.strength.at_most(Strength.LIKELY))
 
 
 def _told(rows: list[Task], source: str) -> LoopWait | None:
@@ -118,17 +117,21 @@ def _inner(row: Task) -> tuple[StackFrame, ...]:
     return row.frames[: next((n for n, f in enumerate(row.frames) if is_user(f.filename)), 0)]
 
 
-def _wait(row: Task, why: str, strength: Strength, source: str) -> LoopWait | None:
+def _place(row: Task) -> Place | None:
+    """The task's innermost user line."""
     user = next((f for f in row.frames if is_user(f.filename)), None)
-    if user is None:
-        return None
-    kind = _kind(row)
-    inner = _inner(row)
+    return locations.place(user.filename, user.line, user.name) if user else None
+
+
+def _wait(row: Task, why: str, strength: Strength, source: str) -> LoopWait | None:
+    place, inner = _place(row), _inner(row)
     called = inner[-1].name if inner else "another task"
+    if place is None:
+        return None
     return LoopWait(
         name=row.name,
-        kind=kind,
-        place=locations.place(user.filename, user.line, user.name),
+        kind=_kind(row),
+        place=place,
         says=f"{called}, in task {row.name}",
         why=why,
         strength=strength,
@@ -141,8 +144,7 @@ def _why(rows: list[Task], others: list[Task]) -> str:
     failed = [(row, row.failed) for row in rows if row.failed]
     if failed:
         (row, error), more = failed[0], len(failed) - 1
-        user = next((f for f in row.frames if is_user(f.filename)), None)
-        at = f" at {locations.short(locations.place(user.filename, user.line, user.name))}" if user else ""
+        at = at_line(_place(row))
         also = f", and {more} more" if more else ""
         return f"task {row.name} ended by {error.type}{at}{also}, and the waiting tasks do not check for it"
     if others:

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import is_short
 from nsadiag.analysis.facts.thread_state import Doing
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, living_children, user_threads
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, blocking_task
-from nsadiag.analysis.rules.drafts import inside_rank
+from nsadiag.analysis.rules.drafts import at_line, inside_rank, named
 from nsadiag.analysis.rules.reasons import blocked_elsewhere, not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.blocking import polling_library
@@ -39,7 +38,6 @@ class External:
     strength: Strength = Strength.STRONG
 
 
-CHILD_FIX = "Find out why the child does not exit, give it stdin=DEVNULL, and wait with a timeout."
 PIPE = External(
     what="the other end of a pipe",
     fix="Check the process at the other end of the pipe, and read with a timeout.",
@@ -51,8 +49,7 @@ SIGNAL = External(
 
 
 def external_wait(case: Case) -> Iterator[Draft | Declined]:
-    polls = case.cell.stopped == "timeout" and _sleeps_on(case.cell)
-    if not is_still(case.cell) and not polls:
+    if not is_still(case.cell) and not (case.cell.stopped == "timeout" and _sleeps_on(case.cell)):
         yield from not_still(case.cell)
         return
     # Ranks that wait at one line for the same thing have one cause.
@@ -61,7 +58,7 @@ def external_wait(case: Case) -> Iterator[Draft | Declined]:
         if blocked.state.place is not None and (found := _waits_for(case, blocked)):
             causes.setdefault((blocked.state.place, found), []).append(blocked)
     for (_, found), alike in causes.items():
-        yield _finding(case.cell, alike, found)
+        yield _draft(case.cell, alike, found)
     for blocked in blocked_ranks(case):
         if (task := blocking_task(blocked)) and task.kind == "outside":
             yield _of_task(case.cell, blocked, task)
@@ -80,23 +77,15 @@ def _waits_for(case: Case, blocked: BlockedRank) -> External | None:
     if state.call in LOCKS:
         return _file_lock(blocked)
     if state.doing == "socket" and not _in_event_loop(blocked):
-        peer = (state.descriptor.peer if state.descriptor else "") or _peer(blocked)
-        return External(
-            what=f"an answer from {peer or 'a socket'}", fix="Give the request a timeout, and retry."
-        )
+        peer = (state.descriptor.peer if state.descriptor else "") or "a socket"
+        return External(what=f"an answer from {peer}", fix="Give the request a timeout, and retry.")
     if state.doing == "process":
-        return External(what=f"a child process{_child(blocked)}", fix=CHILD_FIX)
-    if state.doing == "pipe":
-        return PIPE
-    if state.doing == "signal":
-        return SIGNAL
-    if state.doing == "store" and not _may_come_of_a_peer(case, blocked):
-        return _store_key(blocked)
-    if state.doing == "sleep" and not _may_come_of_a_peer(case, blocked):
-        return _polled(case.cell, blocked)
-    if state.doing in ("lock", "queue"):
-        return _through_a_thread(blocked)
-    return None
+        return _child(blocked)
+    if state.doing in ("pipe", "signal"):
+        return PIPE if state.doing == "pipe" else SIGNAL
+    if state.doing in ("store", "sleep") and not _may_come_of_a_peer(case, blocked):
+        return _store_key(blocked) if state.doing == "store" else _polled(case.cell, blocked)
+    return _through_a_thread(blocked) if state.doing in ("lock", "queue") else None
 
 
 def _file_lock(blocked: BlockedRank) -> External:
@@ -107,35 +96,16 @@ def _file_lock(blocked: BlockedRank) -> External:
     return External(what=f"a lock on {path or 'a file'}{holder}", fix=fix)
 
 
-def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
-    at = locations.short(task.place)
-    return inside_rank(
-        cell,
-        blocked,
-        strength=_how_sure(cell, task.strength),
-        summary=f"Rank {blocked.number} waits for {task.says}, in its event loop at {at}. None of its peers can provide that.",
-        evidence={f"task {task.name} is at {at}": task.source},
-        fix="Give what the task awaits a timeout (asyncio.timeout, asyncio.wait_for), and retry.",
-        where=task.place,
-    )
-
-
 def _in_event_loop(blocked: BlockedRank) -> bool:
     """A wait in asyncio: the stack does not show which task waits, and for what."""
     return any("/asyncio/" in f.filename for f in blocked.capture.main_frames)
 
 
-def _peer(blocked: BlockedRank) -> str | None:
-    """The only remote address that is not a peer's; torch's own connections block other threads."""
-    rows = blocked.capture.proc.fds.open
-    found = {row.peer for row in rows if row.kind == "tcp" and row.state == "SYN_SENT"}
-    return str(found.pop()) if len(found) == 1 else None
-
-
-def _child(blocked: BlockedRank) -> str:
+def _child(blocked: BlockedRank) -> External:
     living = living_children(blocked)
-    words = living[0].command[:80] if len(living) == 1 else ""
-    return f" ({words})" if words else ""
+    command = f" ({living[0].command[:80]})" if len(living) == 1 and living[0].command else ""
+    fix = "Find out why the child does not exit, give it stdin=DEVNULL, and wait with a timeout."
+    return External(what=f"a child process{command}", fix=fix)
 
 
 def _store_key(blocked: BlockedRank) -> External | None:
@@ -161,8 +131,7 @@ def _polled(cell: CellEvidence, blocked: BlockedRank) -> External | None:
 
 def _library(blocked: BlockedRank) -> str | None:
     """The library function that sleeps below the user's line."""
-    frames = blocked.capture.main_frames
-    for frame in frames[: _user_index(frames, blocked.state.place)]:
+    for frame in _below(blocked.capture.main_frames, blocked.state.place):
         if library := polling_library(frame.filename):
             return f"{frame.name} of {library}"
     return None
@@ -176,21 +145,25 @@ def _may_come_of_a_peer(case: Case, blocked: BlockedRank) -> bool:
 
 def _through_a_thread(blocked: BlockedRank) -> External | None:
     """Another thread that the main thread waits for and that waits for something external."""
+    wchan = {row.tid: row.wchan for row in blocked.capture.proc.threads}
     for thread, at in user_threads(blocked.capture):
-        inner = [f.filename for f in thread.frames[: _user_index(thread.frames, at)]]
-        rows = blocked.capture.proc.threads
-        kernel = next((row.wchan for row in rows if row.tid == thread.os_thread_id), None)
-        if any(file.endswith(OUTSIDE_FRAMES) for file in inner) or kernel in OUTSIDE_WCHAN:
+        below = _below(thread.frames, at)
+        if (
+            any(frame.filename.endswith(OUTSIDE_FRAMES) for frame in below)
+            or wchan.get(thread.os_thread_id or 0) in OUTSIDE_WCHAN
+        ):
             return External(
-                what=f"its thread {thread.thread_name}, which waits for something outside the process at {locations.short(at)}",
+                what=f"its thread {thread.thread_name}, which waits for something outside the process{at_line(at)}",
                 fix="Give that thread's request a timeout, and let it notify the main thread when it gives up.",
                 strength=Strength.LIKELY,
             )
     return None
 
 
-def _user_index(frames: Sequence[StackFrame], at: Place | None) -> int:
-    return next((n for n, f in enumerate(frames) if at and (f.filename, f.line) == (at.file, at.line)), 0)
+def _below(frames: Sequence[StackFrame], at: Place | None) -> Sequence[StackFrame]:
+    """The frames that the user's line has called."""
+    lines = [(frame.filename, frame.line) for frame in frames]
+    return frames[: lines.index((at.file, at.line))] if at and (at.file, at.line) in lines else ()
 
 
 def _how_sure(cell: CellEvidence, strength: Strength) -> Strength:
@@ -198,29 +171,41 @@ def _how_sure(cell: CellEvidence, strength: Strength) -> Strength:
     return strength.at_most(Strength.LIKELY) if is_short(cell) and not cell.attached else strength
 
 
-def _finding(cell: CellEvidence, alike: list[BlockedRank], external: External) -> Draft:
+def _draft(cell: CellEvidence, alike: list[BlockedRank], external: External) -> Draft:
     """`alike`: the ranks that wait at the same line for the same thing."""
     blocked, guilty = alike[0], tuple(each.number for each in alike)
-    state, number = blocked.state, blocked.number
-    at = locations.short(state.place) if state.place else ""
+    state, at = blocked.state, at_line(blocked.state.place)
     call = f", in {state.call}" if state.call else ""
-    who = f"Rank {number} waits" if len(alike) == 1 else f"Ranks {cell.names(guilty)} wait"
+    wait, its = ("waits", "its") if len(alike) == 1 else ("wait", "their")
     found = inside_rank(
         cell,
         blocked,
         # Only the job's own processes set a key in the store, and they all wait.
         strength=external.strength if state.doing == "store" else _how_sure(cell, external.strength),
-        summary=f"{who} at {at} for {external.what}. None of {'its' if len(alike) == 1 else 'their'} peers can provide that.",
+        summary=f"{named(cell, guilty).capitalize()} {wait}{at} for {external.what}. None of {its} peers can provide that.",
         evidence={
-            f"rank {number} is at {at} in both snapshots{call}": blocked.source,
+            f"rank {blocked.number} is{at} in both snapshots{call}": blocked.source,
             f"it waits for {external.what}": f"{blocked.capture.source}/proc.json",
         },
         fix=external.fix,
         # After a retry a server may answer; a file, key or child that nothing provides would be waited for again.
         actions=("retry",) if state.doing == "socket" else ("fix code",),
     )
-    waiters = tuple(rank for rank in found.blocked_ranks if rank not in guilty)
+    waiters = tuple(rank for rank in blocked.waiters if rank not in guilty)
     return dataclasses.replace(found, guilty_ranks=guilty, blocked_ranks=waiters)
+
+
+def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
+    at = at_line(task.place)
+    return inside_rank(
+        cell,
+        blocked,
+        strength=_how_sure(cell, task.strength),
+        summary=f"Rank {blocked.number} waits for {task.says}, in its event loop{at}. None of its peers can provide that.",
+        evidence={f"task {task.name} is{at}": task.source},
+        fix="Give what the task awaits a timeout (asyncio.timeout, asyncio.wait_for), and retry.",
+        at=task.place,
+    )
 
 
 RULE = Rule(
@@ -229,7 +214,7 @@ RULE = Rule(
         "external_wait": "A rank waits for something outside the job: a file, a socket, a store key, a process."
     },
     family="blocked",
-    detected="In both snapshots the rank waits on a socket, a child process, a file lock, or a store key of the user's own; or it polls for a file or a server with sleeps in between; or a thread or event-loop task that it waits for does. Not where a peer in a rank-dependent branch may still bring it. Not before 20 s of silence where a network, a file lock or a poll may still answer, and not before a minute where the wait has a timeout of its own, or where the lock's holder, the tool, or the child at the other end of the pipe is working. During the first minute at 75 %",
+    detected="In both snapshots the rank waits on a socket, a child process, a file lock, or a store key of the user's own; or it polls for a file or a server with sleeps in between; or a thread or event-loop task that it waits for does. A wait that a peer in a rank-dependent branch may still end does not count. Where an answer may still come, the silence has to last 20 s, or a minute where the wait has a timeout of its own or the other end is working; during the first minute the confidence is 75 %.",
     fix="Wait with a timeout whose error names what is missing, and retry.",
     check=external_wait,
     needs=("stacks",),

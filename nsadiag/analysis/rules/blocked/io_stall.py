@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, hung_ranks
-from nsadiag.analysis.rules.drafts import inside_rank
+from nsadiag.analysis.rules.drafts import at_line, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength
 
 CHECKPOINT = ("torch.save", "torch.load", "torch.distributed.checkpoint")
+OPENS = {"os_open", "_io_FileIO___init___impl"}
 LOCKS = ("flock", "fcntl")  # a wait for the holder of the file's lock, not for the file
 # Kernel functions that wait for the other end of a named pipe, as staging tools use them.
 NAMED_PIPE = ("wait_for_partner", "fifo_open", "pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write")
+
+FIX_OF_PIPE = (
+    "The file is a named pipe whose other end has stopped: check the process that reads or fills it."
+)
 
 
 def _what(blocked: BlockedRank) -> str | None:
@@ -30,12 +34,9 @@ def _what(blocked: BlockedRank) -> str | None:
     path = state.descriptor.path if state.descriptor else ""
     if path and state.descriptor and state.descriptor.kind == "file":
         return f"{state.call or 'a call'} on {path}"
-    opens = state.call == "openat" or "os_open" in state.inner or "_io_FileIO___init___impl" in state.inner
-    if opens:
+    if state.call == "openat" or not OPENS.isdisjoint(state.inner):
         return "open() of a file"
-    if state.doing in ("kernel", "io"):
-        return f"{state.call or 'a call into the kernel'}"
-    return None
+    return state.call or "a call into the kernel" if state.doing in ("kernel", "io") else None
 
 
 def io_stall(case: Case) -> Iterator[Draft | Declined]:
@@ -43,23 +44,18 @@ def io_stall(case: Case) -> Iterator[Draft | Declined]:
         what = _what(blocked)
         if what is None or blocked.state.place is None:
             continue
-        proc, at = blocked.capture.proc, locations.short(blocked.state.place)
-        wchan = proc.wchan or ""
-        pipe = wchan in NAMED_PIPE
-        in_kernel = f" in {wchan}" if wchan not in ("", "0") else ""
-        number = blocked.number
+        proc, at = blocked.capture.proc, at_line(blocked.state.place)
+        in_kernel = f" in {proc.wchan}" if proc.wchan not in (None, "", "0") else ""
         yield inside_rank(
             case.cell,
             blocked,
             strength=Strength.STRONG if blocked.state.call or proc.state == "D" else Strength.LIKELY,
-            summary=f"Rank {number} is blocked in {what} at {at}: no byte was transferred between the two snapshots.",
+            summary=f"Rank {blocked.number} is blocked in {what}{at}: no byte was transferred between the two snapshots.",
             evidence={
-                f"rank {number} is in {what}, at {at}, in both snapshots": blocked.source,
+                f"rank {blocked.number} is in {what},{at}, in both snapshots": blocked.source,
                 f"its main thread is in state {proc.state}{in_kernel}, and its I/O counters did not change": f"{blocked.capture.source}/proc.json",
             },
-            fix="The file is a named pipe whose other end has stopped: check the process that reads or fills it."
-            if pipe
-            else "Check the file system of that path (dmesg, mount, df); save to a local disk first and copy from there in the background.",
+            fix=FIX_OF_PIPE if proc.wchan in NAMED_PIPE else None,
         )
     yield from blocked_elsewhere(case, ("io", "kernel"), "in a read or write of a file")
 
@@ -68,8 +64,8 @@ RULE = Rule(
     name="io_stall",
     means={"io_stall": "A rank reads or writes a file, and the operation does not advance."},
     family="blocked",
-    detected="The rank is in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters do not move",
-    fix="Check the file system: its server, a full quota, the process at the other end of a named pipe.",
+    detected="The rank is in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters do not move.",
+    fix="Check the file system of that path (dmesg, mount, df); save to a local disk first and copy from there in the background.",
     actions=("exclude host", "retry"),
     check=io_stall,
     needs=("stacks",),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import (
     BlockedRank,
@@ -16,38 +15,15 @@ from nsadiag.analysis.relations.blocked import (
     user_threads,
 )
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, blocking_task, loops_beside
-from nsadiag.analysis.rules.drafts import inside_rank
+from nsadiag.analysis.rules.drafts import at_line, inside_rank
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead_child, waits_for_children
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.blocking import is_server
-from nsadiag.evidence.documents.python_stacks import frames_of_main
-from nsadiag.evidence.records import Place, Strength
+from nsadiag.evidence.records import Strength
 from nsadiag.source import loops
 
 WAITS = {"lock": "is blocked on a lock or another thread", "queue": "is blocked on a queue"}
-
-
-def _taken_before(cell: CellEvidence, blocked: BlockedRank) -> Place | None:
-    """The line of the same stack that holds the lock which its innermost line requests."""
-    at = blocked.state.place
-    if at is None:
-        return None
-    wanted = {name.rpartition(".")[2] for name in loops.wanted(cell.code, at)}
-    for outer in blocked.state.frames[1:]:
-        if wanted & {name.rpartition(".")[2] for name in loops.held(cell.code, outer)}:
-            return outer
-    return None
-
-
-def _held_by_another(cell: CellEvidence, blocked: BlockedRank) -> tuple[str, Place] | None:
-    """Another thread that holds the requested lock, and its line."""
-    at = blocked.state.place
-    wanted = {name.rpartition(".")[2] for name in loops.wanted(cell.code, at)} if at else set()
-    for thread, place in user_threads(blocked.capture):
-        if wanted & {name.rpartition(".")[2] for name in loops.held(cell.code, place)}:
-            return str(thread.thread_name), place
-    return None
 
 
 class Why(NamedTuple):
@@ -63,61 +39,125 @@ NO_THREAD = Why(
     "Find what ended the thread that should have answered, and wait with a timeout that reports it.",
     Strength.STRONG,
 )
+IDLE_SERVER = Why(
+    "no active thread of the process can wake it, but one belongs to a server without a request",
+    "If it waits for requests, this is an idle server: send one. Otherwise find what ended the thread that should have answered.",
+    Strength.GUESS,
+)
+IDLE_CONSUMER = Why(
+    "nothing has arrived for minutes, but it keeps waiting with a timeout, and possible senders are alive",
+    "If this is a pause, it is an idle consumer and all is well. Otherwise find what became of the sender.",
+    Strength.GUESS,
+)
+POOL = Why(
+    "it waits for a result of a multiprocessing.Pool that does not arrive: if a worker dies, the pool replaces it and forgets the task",
+    "Check what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises in that case; or give the result a timeout.",
+    Strength.LIKELY,  # a pool notices the death of a worker, but does not report it
+)
+DEAD_CHILD = Why(
+    "one of its child processes has ended and may be the one that should have answered",
+    "Find what ended the child (the rank's stderr has its last output), and wait with a timeout that checks whether it is alive.",
+    Strength.LIKELY,
+)
 
 
-def _why(cell: CellEvidence, blocked: BlockedRank) -> Why:
-    return (
-        _by_holder(cell, blocked)
-        or _may_be_idle(cell, blocked)
-        or _by_threads(blocked)
-        or _by_children(blocked)
-        or NO_THREAD
+def local_lock_deadlock(case: Case) -> Iterator[Draft | Declined]:
+    for blocked in hung_ranks(case):
+        state, task = blocked.state, blocking_task(blocked)
+        if state.place is None:
+            continue
+        if task and task.kind == "inside":
+            yield _of_task(case.cell, blocked, task)
+        elif asked := _asks_itself(case.cell, blocked):
+            why = _why(case.cell, blocked)
+            why = why._replace(strength=why.strength.at_most(Strength.LIKELY))
+            yield _draft(case.cell, blocked, f"polls `{asked}`", why)
+        elif state.doing in WAITS and state.same:
+            yield _draft(case.cell, blocked, WAITS[state.doing], _why(case.cell, blocked))
+    yield from blocked_elsewhere(case, tuple(WAITS), "for a lock, a queue or a thread of its own")
+
+
+def _draft(cell: CellEvidence, blocked: BlockedRank, waits: str, why: Why) -> Draft:
+    at, call = at_line(blocked.state.place), f", in {blocked.state.call}" if blocked.state.call else ""
+    return inside_rank(
+        cell,
+        blocked,
+        strength=why.strength,
+        summary=f"Rank {blocked.number} {waits}{at}: {why.says}.",
+        evidence={
+            f"the main thread of rank {blocked.number} is{at} in both snapshots{call}": blocked.source,
+            why.says: blocked.source,
+        },
+        fix=why.fix,
     )
 
 
-def _by_holder(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
-    """A thread that holds the lock."""
-    if taken := _taken_before(cell, blocked):
-        return Why(
-            f"the same thread took it at {locations.short(taken)} and has not left that block: no other thread can release it",
-            "Take an RLock, or let the handler or callback only set a flag that the loop checks.",
-            Strength.CONCLUSIVE,
-        )
-    if crossed := _held_by_another(cell, blocked):
-        name, at = crossed
-        return Why(
-            f"thread {name} holds it and is at {locations.short(at)}",
-            "Take the locks in the same order everywhere, and hold no lock while waiting for something else.",
-            Strength.STRONG,
-        )
-    return None
+def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
+    at = at_line(task.place)
+    return inside_rank(
+        cell,
+        blocked,
+        strength=task.strength,
+        summary=f"Rank {blocked.number} waits in its event loop for {task.says}{at}: {task.why}.",
+        evidence={f"task {task.name} is{at}": task.source, task.why: task.source},
+        fix="Run tasks in an asyncio.TaskGroup, or check the result of each: a failure then also ends the tasks that wait for it.",
+        at=task.place,
+    )
 
 
-def _may_be_idle(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
-    """An idle server, or a consumer without work."""
+def _asks_itself(cell: CellEvidence, blocked: BlockedRank) -> str | None:
+    """The condition of a loop that polls its own process; None if the rank is in no such loop."""
+    at = blocked.state.place
+    if blocked.state.doing != "sleep" or at is None:
+        return None
+    asked = loops.asks(cell.code, at, has_children=bool(living_children(blocked)))
+    return asked[1] if asked and asked[0] == "inside" else None
+
+
+def _why(cell: CellEvidence, blocked: BlockedRank) -> Why:
+    if holder := _by_holder(cell, blocked):
+        return holder
     if any(is_server(f.filename) for t in blocked.capture.other_threads for f in t.frames):
-        return Why(
-            "no active thread of the process can wake it, but one belongs to a server without a request",
-            "If it waits for requests, this is an idle server: send one. Otherwise find what ended the thread that should have answered.",
-            Strength.GUESS,
-        )
+        return IDLE_SERVER
     if may_be_idle(cell, blocked):
-        return Why(
-            "nothing has arrived for minutes, but it keeps waiting with a timeout, and possible senders are alive",
-            "If this is a pause, it is an idle consumer and all is well. Otherwise find what became of the sender.",
-            Strength.GUESS,
-        )
+        return IDLE_CONSUMER
+    if threads := _by_threads(blocked):
+        return threads
+    if any(f.filename.endswith("multiprocessing/pool.py") for f in blocked.capture.main_frames):
+        return POOL._replace(strength=Strength.STRONG) if has_dead_child(blocked) else POOL
+    # The child's exception is the cause, but is not available here; rank_exception finds it in the rank's stderr.
+    return DEAD_CHILD if waits_for_children(blocked) and has_dead_child(blocked) else NO_THREAD
+
+
+def _by_holder(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
+    """A thread that holds the lock which the innermost line requests."""
+    wanted = _names(loops.wanted(cell.code, blocked.state.place)) if blocked.state.place else set()
+    for outer in blocked.state.frames[1:]:
+        if wanted & _names(loops.held(cell.code, outer)):
+            return Why(
+                f"the same thread took it{at_line(outer)} and has not left that block: no other thread can release it",
+                "Take an RLock, or let the handler or callback only set a flag that the loop checks.",
+                Strength.CONCLUSIVE,
+            )
+    for thread, place in user_threads(blocked.capture):
+        if wanted & _names(loops.held(cell.code, place)):
+            return Why(
+                f"thread {thread.thread_name} holds it and is{at_line(place)}",
+                "Take the locks in the same order everywhere, and hold no lock while waiting for something else.",
+                Strength.STRONG,
+            )
     return None
+
+
+def _names(locks: Iterable[str]) -> set[str]:
+    """The last name of each: an object's own lock has another path in each of its methods."""
+    return {lock.rpartition(".")[2] for lock in locks}
 
 
 def _by_threads(blocked: BlockedRank) -> Why | None:
     """Threads of the process that could answer but do not."""
     in_loops = loops_beside(blocked.capture)
-    others = [
-        f"{t.thread_name} at {locations.short(p)}"
-        for t, p in user_threads(blocked.capture)
-        if t not in in_loops
-    ]
+    others = [f"{t.thread_name}{at_line(p)}" for t, p in user_threads(blocked.capture) if t not in in_loops]
     if others:
         return Why(
             f"no other thread can wake it ({'; '.join(others[:3])})",
@@ -133,86 +173,11 @@ def _by_threads(blocked: BlockedRank) -> Why | None:
     )
 
 
-def _by_children(blocked: BlockedRank) -> Why | None:
-    """Child processes that could answer but do not."""
-    if _waits_for_a_pool(blocked):
-        return Why(
-            "it waits for a result of a multiprocessing.Pool that does not arrive: if a worker dies, the pool replaces it and forgets the task",
-            "Check what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises in that case; or give the result a timeout.",
-            # A pool notices the death of a worker, but does not report it.
-            Strength.STRONG if has_dead_child(blocked) else Strength.LIKELY,
-        )
-    if waits_for_children(blocked) and has_dead_child(blocked):
-        # The child's exception is the cause, but is not available here; rank_exception finds it in the rank's stderr.
-        return Why(
-            "one of its child processes has ended and may be the one that should have answered",
-            "Find what ended the child (the rank's stderr has its last output), and wait with a timeout that checks whether it is alive.",
-            Strength.LIKELY,
-        )
-    return None
-
-
-def _waits_for_a_pool(blocked: BlockedRank) -> bool:
-    return any(f.filename.endswith("multiprocessing/pool.py") for f in frames_of_main(blocked.capture.stacks))
-
-
-def _asks_itself(cell: CellEvidence, blocked: BlockedRank) -> str | None:
-    """The condition of a loop that polls its own process; None if the rank is in no such loop."""
-    at = blocked.state.place
-    if blocked.state.doing != "sleep" or at is None:
-        return None
-    asked = loops.asks(cell.code, at, has_children=bool(living_children(blocked)))
-    return asked[1] if asked and asked[0] == "inside" else None
-
-
-def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
-    at = locations.short(task.place)
-    return inside_rank(
-        cell,
-        blocked,
-        strength=task.strength,
-        summary=f"Rank {blocked.number} waits in its event loop for {task.says} at {at}: {task.why}.",
-        evidence={f"task {task.name} is at {at}": task.source, task.why: task.source},
-        fix="Run tasks in an asyncio.TaskGroup, or check the result of each: a failure then also ends the tasks that wait for it.",
-        where=task.place,
-    )
-
-
-def local_lock_deadlock(case: Case) -> Iterator[Draft | Declined]:
-    for blocked in hung_ranks(case):
-        state = blocked.state
-        if state.place is None:
-            continue
-        task = blocking_task(blocked)
-        if task and task.kind == "inside":
-            yield _of_task(case.cell, blocked, task)
-            continue
-        asked = _asks_itself(case.cell, blocked)
-        if not asked and (state.doing not in WAITS or not state.same):
-            continue
-        why, fix, strength = _why(case.cell, blocked)
-        waits = f"polls `{asked}`" if asked else WAITS[state.doing]
-        at = locations.short(state.place)
-        yield inside_rank(
-            case.cell,
-            blocked,
-            strength=strength.at_most(Strength.LIKELY) if asked else strength,
-            summary=f"Rank {blocked.number} {waits} at {at}: {why}.",
-            evidence={
-                f"the main thread of rank {blocked.number} is at {at} in both snapshots"
-                + (f", in {state.call}" if state.call else ""): blocked.source,
-                why: blocked.source,
-            },
-            fix=fix,
-        )
-    yield from blocked_elsewhere(case, tuple(WAITS), "for a lock, a queue or a thread of its own")
-
-
 RULE = Rule(
     name="local_lock_deadlock",
     means={"local_lock_deadlock": "A thread waits for a lock or queue that its holder will never release."},
     family="blocked",
-    detected="In both snapshots the rank's main thread sleeps on a lock, queue, event or join of its own process. The holder of the lock is read from the other threads' stacks and the source: the same thread (a signal handler), another thread (lock order), or no thread that could release it; in an event loop, from its tasks. Not a timed wait that is repeated, where no rank waits for this one and a process, thread or socket may still answer",
+    detected="In both snapshots the rank's main thread sleeps on a lock, queue, event or join of its own process. The other threads' stacks and the source say who holds the lock: the same thread (a signal handler), another thread (lock order), or none that could release it. In an event loop its tasks say so. A timed wait that is repeated does not count where no rank waits for this one and a process, thread or socket may still answer.",
     fix="Take locks in one order, release them in a finally, and wait with a timeout.",
     check=local_lock_deadlock,
     needs=("stacks",),

@@ -8,10 +8,9 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, hung_ranks, user_threads
-from nsadiag.analysis.rules.drafts import inside_rank
+from nsadiag.analysis.rules.drafts import at_line, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -22,10 +21,32 @@ JOINS = ("lock", "queue", "process", "pipe", "socket", "unknown", "sleep", "io")
 SCRIPT = ("<module>", "_run_code", "_run_module_as_main")
 
 
+def teardown_hang(case: Case) -> Iterator[Draft | Declined]:
+    for blocked in hung_ranks(case):
+        how = _how(case, blocked)
+        if how is None or blocked.waiters or blocked.rank.exception:
+            continue
+        at, who = _line(blocked)
+        where = f", {who}{at_line(at)}" if at else ""
+        number = blocked.number
+        yield inside_rank(
+            case.cell,
+            blocked,
+            strength=Strength.STRONG if at else Strength.LIKELY,
+            summary=f"Rank {number} has finished its work and does not exit: {how}{where}.",
+            at=at,
+            evidence={
+                f"{how}{where}, in both snapshots": blocked.source,
+                f"rank {number} has done {blocked.rank.end.steps} steps, and no rank waits for it in a collective": "ends.json",
+            },
+            fix=FIX_OF_FEEDER if _waits_for_a_feeder(blocked) else None,
+        )
+    yield from blocked_elsewhere(case, JOINS, "done with its work")
+
+
 def _how(case: Case, blocked: BlockedRank) -> str | None:
     """A sign that the rank has finished its work; None if there is none."""
-    state = blocked.state
-    frames = blocked.capture.main_frames
+    state, frames = blocked.state, blocked.capture.main_frames
     if state.doing == "leaving":
         return "the interpreter waits for a thread that does not end"
     if frames and frames[-1].name not in SCRIPT:
@@ -34,7 +55,7 @@ def _how(case: Case, blocked: BlockedRank) -> str | None:
         return "destroy_process_group() does not return"
     if state.doing in JOINS and _destroyed(blocked):
         return "it has destroyed its process group"
-    if state.doing in JOINS and _peers_are_through(case.cell, blocked):
+    if state.doing in JOINS and _peers_have_finished(case.cell, blocked):
         return "its peers have exited normally after as many steps"
     return None
 
@@ -47,12 +68,11 @@ def _destroyed(blocked: BlockedRank) -> bool:
     return len(groups) > 0 and recording.names_of(groups)[-1].startswith("destroy_process_group")
 
 
-def _peers_are_through(cell: CellEvidence, blocked: BlockedRank) -> bool:
-    others = [r for r in cell.ranks if r.rank != blocked.number]
+def _peers_have_finished(cell: CellEvidence, blocked: BlockedRank) -> bool:
     steps = blocked.rank.end.steps
-    return bool(others) and all(
-        r.end.clean and not r.end.by_us and r.exception is None and r.end.steps == steps for r in others
-    )
+    others = [r for r in cell.ranks if r.rank != blocked.number]
+    ends = [r.end.clean and not r.end.by_us and r.exception is None and r.end.steps == steps for r in others]
+    return bool(ends) and all(ends)
 
 
 def _line(blocked: BlockedRank) -> tuple[Place | None, str]:
@@ -67,12 +87,8 @@ def _line(blocked: BlockedRank) -> tuple[Place | None, str]:
     for thread, place in sorted(threads, key=lambda each: each[0].os_thread_id not in joined):
         return place, f"thread {thread.thread_name}"
     for child in blocked.capture.children:
-        at = locations.of_frames(child.main_frames)
-        if at:
+        if at := locations.of_frames(child.main_frames):
             return at, f"its child process {child.number}"
-    for row in blocked.rank.threads:
-        if row.tid in _living(blocked) and row.name != FEEDER:
-            return locations.of_text(row.place), f"thread {row.name}, started"
     return None, "the main thread"
 
 
@@ -80,51 +96,20 @@ def _waits_for_a_feeder(blocked: BlockedRank) -> bool:
     return any(f.name.endswith("_finalize_join") for f in blocked.capture.main_frames)
 
 
-def _living(blocked: BlockedRank) -> dict[int, PythonThread]:
-    return {t.os_thread_id: t for t in blocked.capture.other_threads if t.os_thread_id}
-
-
 def _start_of_the_feeder(blocked: BlockedRank) -> Place | None:
     """The first put into the queue whose feeder thread is writing; if none is, into that of any live feeder."""
-    living = _living(blocked)
+    living = {t.os_thread_id: t for t in blocked.capture.other_threads if t.os_thread_id}
     feeders = [row for row in blocked.rank.threads if row.name == FEEDER and row.tid in living]
     writing = [r for r in feeders if r.tid and any("send" in f.name for f in living[r.tid].frames)]
-    for row in writing or feeders:
-        return locations.of_text(row.place)
-    return None
-
-
-def teardown_hang(case: Case) -> Iterator[Draft | Declined]:
-    for blocked in hung_ranks(case):
-        how = _how(case, blocked)
-        if how is None or blocked.waiters or blocked.rank.exception:
-            continue
-        at, who = _line(blocked)
-        where = f", {who} at {locations.short(at)}" if at else ""
-        number = blocked.number
-        yield inside_rank(
-            case.cell,
-            blocked,
-            strength=Strength.STRONG if at else Strength.LIKELY,
-            summary=f"Rank {number} has finished its work and does not exit: {how}{where}.",
-            where=at,
-            evidence={
-                f"{how}{where}, in both snapshots": blocked.source,
-                f"rank {number} has done {blocked.rank.end.steps} steps, and no rank waits for it in a collective": "ends.json",
-            },
-            fix=FIX_OF_FEEDER
-            if _waits_for_a_feeder(blocked)
-            else "Stop it before the script ends: signal the thread (a sentinel, an event) and join it, make it a daemon, or terminate the child.",
-        )
-    yield from blocked_elsewhere(case, JOINS, "done with its work")
+    return next((locations.of_text(row.place) for row in writing or feeders), None)
 
 
 RULE = Rule(
     name="teardown_hang",
     means={"teardown_hang": "A rank has finished its work and does not exit."},
     family="exit",
-    detected="No rank waits in a collective, and one rank is in an exit handler, in the interpreter's join of threads (`where` is the thread's line, or the user's line that started it; for a queue's feeder thread, the first put), in `destroy_process_group`, or blocked after that call, or blocked after its peers have exited normally with as many steps",
-    fix="Stop it before the script ends: join the thread, make it a daemon, or terminate the child.",
+    detected="No rank waits in a collective, and one rank is in an exit handler, in the interpreter's join of its threads, in `destroy_process_group` or blocked after it, or blocked after its peers have exited normally with as many steps. `where` is the line of the thread or child that it waits for; for a queue's feeder thread, the first put.",
+    fix="Stop it before the script ends: signal the thread (a sentinel, an event) and join it, make it a daemon, or terminate the child.",
     check=teardown_hang,
     needs=("stacks",),
     explained_by=("lost_host",),

@@ -10,7 +10,6 @@ from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.call_mismatch import (
-    Asked,
     Disagreement,
     in_black_boxes,
     in_both,
@@ -18,7 +17,7 @@ from nsadiag.analysis.relations.call_mismatch import (
 )
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed, named
+from nsadiag.analysis.rules.drafts import at_line, named
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.root_choice import chosen_at
@@ -34,18 +33,18 @@ CALLS_LATER = 5
 
 
 def collective_args_mismatch(case: Case) -> Iterator[Draft | Declined]:
-    broke = is_still(case.cell) or earliest_failure(case.cell) is not None
-    found = [*in_black_boxes(case), *(one for one in in_both(case) if broke and one.recorded)]
+    failed = is_still(case.cell) or earliest_failure(case.cell) is not None
+    found = [*in_black_boxes(case), *(one for one in in_both(case) if failed and one.recorded)]
     for one in found:
-        counts = _is_recent(case, one) if broke else _went_through(case, one)
-        if counts and not is_out_of_order(case, one):
-            yield _finding(case, one)
+        matters = _is_recent(case, one) if failed else _completed_with_garbage(case, one)
+        if matters and not is_out_of_order(case, one):
+            yield _draft(case, one, failed=failed)
     for one in found[:3]:
-        (rank, mine), (other, theirs) = _unlike(one)
+        mine, theirs = _two_that_differ(one)
         but = "they are different calls" if is_out_of_order(case, one) else "the ranks continued after it"
         yield Declined(
-            f"as call #{one.call} of {one.group} rank {rank} issued {mine.what}{at_line(mine.place)} and rank {other} {theirs.what}{at_line(theirs.place)}: {but}",
-            mine.source,
+            f"as call #{one.call} of {one.group} {_issued(one, mine)} and {_issued(one, theirs)}: {but}",
+            one.asked[mine].source,
         )
     if not found:
         yield Declined(
@@ -53,13 +52,16 @@ def collective_args_mismatch(case: Case) -> Iterator[Draft | Declined]:
         )
 
 
-def _unlike(one: Disagreement) -> tuple[tuple[int, Asked], tuple[int, Asked]]:
-    """Two ranks that differ."""
-    first, *others = sorted(one.asked.items())
-    return first, next((each for each in others if each[1].what != first[1].what), others[0])
+def _two_that_differ(one: Disagreement) -> tuple[int, int]:
+    first, *others = sorted(one.asked)
+    return first, next((r for r in others if one.asked[r].what != one.asked[first].what), others[0])
 
 
-def _went_through(case: Case, one: Disagreement) -> bool:
+def _issued(one: Disagreement, rank: int) -> str:
+    return f"rank {rank} issued {one.asked[rank].what}{at_line(one.asked[rank].place)}"
+
+
+def _completed_with_garbage(case: Case, one: Disagreement) -> bool:
     """Whether NCCL accepted splits that gloo rejects: rows that were expected but never sent are garbage."""
     return one.kind == "splits" and set(one.asked) == set(case.groups.members(one.group))
 
@@ -67,61 +69,54 @@ def _went_through(case: Case, one: Disagreement) -> bool:
 def _is_recent(case: Case, one: Disagreement) -> bool:
     if one.recorded:
         return True
-    asked = case.asked[case.asked.group == one.group]
-    last = int(asked[asked["rank"].isin(one.asked)].groupby("rank").call.max().min())
+    asked = case.asked[(case.asked.group == one.group) & case.asked["rank"].isin(one.asked)]
+    last = int(asked.groupby("rank").call.max().min())
     return last <= one.call + CALLS_LATER or still_disagree(case, one, CALLS_LATER)
 
 
-def _finding(case: Case, one: Disagreement) -> Draft:
+def _draft(case: Case, one: Disagreement, *, failed: bool) -> Draft:
     found = call_outliers(case, one)
-    guilty, why = found.ranks, found.criterion
-    clear = len(guilty) < len(one.asked)
-    blocked = tuple(sorted(set(one.asked) - set(guilty)))
-    first = one.asked[guilty[0]]
-    peer = one.asked[blocked[0]] if blocked else None
-    against = f", where {named(case.cell, blocked)} issued {peer.what}" if peer else ""
-    chosen = chosen_at(case.cell.code, first.place) if one.kind == "root" and first.place else None
-    # Without an outlier the call is the same on all ranks, and only its arguments differ.
-    here = chosen if chosen and not clear else first.place or locations.of_rank_now(case.cell.rank(guilty[0]))
-    broke = earliest_failure(case.cell)
+    guilty = found.ranks
+    peers = tuple(sorted(set(one.asked) - set(guilty)))
+    first, peer = one.asked[guilty[0]], one.asked[peers[0]] if peers else None
+    call = f"call #{one.call} of {one.group}"
+    evidence = {
+        f"rank {r} issued {one.asked[r].what} as {call}": one.asked[r].source
+        for r in (*guilty[:4], *peers[:4])
+    }
+    here = first.place
+    if one.kind == "root" and here and (chosen := chosen_at(case.cell.code, here)):
+        claim = f"the root is chosen{at_line(chosen)}: `{chosen.code}`"
+        evidence[claim] = sources.cited(case.cell, chosen.file, chosen.line)
+        # Without an outlier the call is the same on all ranks, and only its arguments differ.
+        here = here if peer else chosen
+    if peer:
+        theirs = f"{named(case.cell, peers)} issued {peer.what}"
+        summary = f"{named(case.cell, guilty).capitalize()} issued {first.what} as {call}, where {theirs}: another {one.kind}; it is {found.criterion}."
+    else:
+        summary = (
+            f"In {call} {_by_what(case.cell, one)}: another {one.kind}, and it is unknown which is intended."
+        )
     return Draft(
-        outcome=hung_or_crashed(case.cell) if broke or is_still(case.cell) else "wrong",
-        strength=Strength.CONCLUSIVE if clear else Strength.LIKELY,
-        summary=f"{named(case.cell, guilty).capitalize()} issued {first.what} as call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
-        if clear
-        else f"In call #{one.call} of {one.group} {_each(case.cell, one)}: another {one.kind}, and it is unknown which is intended.",
+        outcome=None if failed else "wrong",
+        strength=Strength.CONCLUSIVE if peer else Strength.LIKELY,
+        summary=summary,
         guilty_ranks=guilty,
-        blocked_ranks=blocked,
-        where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.steps).at(here),
+        blocked_ranks=peers,
+        at=here or locations.of_rank_now(case.cell.rank(guilty[0])),
+        where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.steps),
         peers_at=peer.place if peer else None,
-        evidence={
-            **{
-                f"rank {rank} issued {asked.what} as number {one.call} of {one.group}": asked.source
-                for rank, asked in _both_sides(one, guilty)
-            },
-            **{
-                f"the root is chosen at {locations.short(at)}: `{at.code}`": sources.cited(
-                    case.cell, at.file, at.line
-                )
-                for at in [chosen]
-                if at is not None
-            },
-        },
+        evidence=evidence,
         fix=FIXES.get(one.kind),
     )
 
 
-def _each(cell: CellEvidence, one: Disagreement) -> str:
-    """The calls of each rank, for a sentence."""
-    said: dict[str, list[int]] = {}
+def _by_what(cell: CellEvidence, one: Disagreement) -> str:
+    """Each call with its ranks, for a sentence."""
+    by_call: dict[str, list[int]] = {}
     for rank, asked in sorted(one.asked.items()):
-        said.setdefault(asked.what, []).append(rank)
-    return ", ".join(f"{named(cell, ranks)} issued {what}" for what, ranks in [*said.items()][:4])
-
-
-def _both_sides(one: Disagreement, guilty: tuple[int, ...]) -> list[tuple[int, Asked]]:
-    others = [rank for rank in sorted(one.asked) if rank not in guilty]
-    return [(rank, one.asked[rank]) for rank in (*guilty[:4], *others[:4])]
+        by_call.setdefault(asked.what, []).append(rank)
+    return ", ".join(f"{named(cell, ranks)} issued {what}" for what, ranks in [*by_call.items()][:4])
 
 
 RULE = Rule(
@@ -130,7 +125,7 @@ RULE = Rule(
         "collective_args_mismatch": "Ranks issued the same collective with other sizes, types, splits or root."
     },
     family="structure",
-    detected="The same group, number and operation, called from the same place, with another number of elements, type, root, or splits that do not match. It outranks exceptions and signals, since what the transport reports or dies of is a consequence. The minority is guilty; without one, the ranks that never passed such arguments at this line before",
+    detected="Ranks issued the same operation under one number of a group, from the same place, with another number of elements, type or root, or with splits that do not match. It outranks exceptions and signals, since what the transport reports or dies of is a consequence. The minority is guilty; without one, the ranks that never passed such arguments at this line before.",
     fix="Pass tensors of one size and type, the same root, and matching splits: pad, cast, or exchange the sizes first.",
     check=collective_args_mismatch,
     needs=("black_boxes",),

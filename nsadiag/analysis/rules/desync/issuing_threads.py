@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.groups import raw_name
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.analysis.rules.rule import Claims
-from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-
-
-@dataclass(frozen=True, kw_only=True)
-class Started:
-    """A thread of a library that issues collectives, without a user line on its calls."""
-
-    name: str
-    place: Place  # the user's line that started it
-    evidence: Claims
 
 
 def threads_in(case: Case, group: str) -> dict[int, set[int]]:
@@ -53,27 +39,6 @@ def concurrent_call(case: Case, group: str, rank: int) -> dict[Any, Any] | None:
     spans += _backwards(case, evidence) if _reduces_in(evidence, case, group) else []
     begin, end = last["begin_s"], _or_never(last["end_s"])
     return last if any(b <= end and begin <= _or_never(e) for b, e in spans) else None
-
-
-def starter_of(case: Case, group: str, ranks: Iterable[int]) -> Started | None:
-    """A thread that made such calls in the group on one of these ranks, if the line that started it is known."""
-    rows = case.asked[(case.asked.group == group) & case.asked["rank"].isin(list(ranks))]
-    for (number, thread), calls in rows.groupby(["rank", "thread"]):
-        rank = case.cell.rank(int(str(number)))
-        # The kernel reuses thread ids: the last thread with an id counts.
-        note = next((row for row in reversed(rank.threads) if row.tid == thread), None)
-        at = locations.of_text(note.place) if note else None
-        if note is None or at is None or thread == _main(rank) or (calls.place != "").any():
-            continue
-        op, name = calls.iloc[-1].op, note.name
-        return Started(
-            name=name,
-            place=at,
-            evidence={
-                f"on rank {rank.rank} thread {name}, started at {locations.short(at)}, issued {op} in {group}": f"{rank.source}/threads.jsonl"
-            },
-        )
-    return None
 
 
 def _main(rank: RankEvidence) -> int:

@@ -15,11 +15,9 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
-from nsadiag.analysis.rules.drafts import all_but, last_look, named
+from nsadiag.analysis.rules.drafts import last_look, line_of, named, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Collective, Strength, Where
-
-FIX = "Let every send meet its receive: one side sends first and the other receives first (or both in one batch_isend_irecv), with the same peer, tag, size and number of messages."
 
 
 def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
@@ -39,54 +37,45 @@ def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
 
 def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> Draft:
     found = message_outliers(case, waiting)
-    guilty = found.ranks
+    guilty, first = found.ranks, waiting.get(found.ranks[0])
     blocked = tuple(sorted(set(cycle) - set(guilty)))
-    stands = case.thread_states
-    first = waiting.get(guilty[0])
-    here = first.place if first else stands[guilty[0]].place if guilty[0] in stands else None
-    said = "; ".join(f"rank {rank} {p.said}" for rank, p in sorted(waiting.items())[:5])
+    sure = found.criterion not in (Criterion.UNDECIDED, Criterion.OWN_LINE)
+    rows = sorted(waiting.items())
+    said = "; ".join(f"rank {rank} {p.said}" for rank, p in rows[:5])
     return Draft(
-        strength=Strength.STRONG
-        if found.criterion not in (Criterion.UNDECIDED, Criterion.OWN_LINE)
-        and (blocked or len(waiting) == len(cycle))
-        else Strength.LIKELY,
+        strength=Strength.STRONG if sure and (blocked or len(waiting) == len(cycle)) else Strength.LIKELY,
         summary=f"{named(case.cell, cycle).capitalize()} wait for each other: {said}. {named(case.cell, guilty).capitalize()}: {found.criterion}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
+        at=first.place if first else line_of(case, guilty[:1]),
         where=Where(
-            collective=Collective(op=first.op, group=first.group, seq=first.number) if first else None,
-            step=case.cell.rank(guilty[0]).end.steps,
-        ).at(here),
-        peers_at=stands[blocked[0]].place if blocked and blocked[0] in stands else None,
+            collective=Collective(op=first.op, group=first.group, seq=first.number) if first else None
+        ),
+        peers_at=line_of(case, blocked[:1]),
         evidence={
-            **{
-                f"rank {rank} {p.said}, and it never completes": p.source
-                for rank, p in sorted(waiting.items())[:6]
-            },
-            **{p.counterpart: p.source for _, p in sorted(waiting.items())[:6] if p.counterpart},
+            **{f"rank {rank} {p.said}, and it never completes": p.source for rank, p in rows[:6]},
+            **{p.counterpart: p.source for _, p in rows[:6] if p.counterpart},
             **last_look(case.cell),
         },
-        fix=FIX,
     )
 
 
 def _sizes(case: Case) -> Iterator[Draft]:
     """A message of another size than its receiver expects, which the transport rejected."""
     for misfit in misfits(case):
-        sender, receiver = misfit.sender, misfit.receiver
-        guilty = misfit.guilty
-        at = misfit.places[guilty]
+        sender, receiver, guilty = misfit.sender, misfit.receiver, misfit.guilty
         yield Draft(
             outcome="crashed",
             strength=Strength.STRONG,
             summary=f"Rank {sender} sends {misfit.sent} as message {misfit.number} to rank {receiver}, which receives {misfit.received}.",
             guilty_ranks=(guilty,),
-            blocked_ranks=all_but(case.cell, (guilty,)),
-            where=Where(step=case.cell.rank(guilty).end.steps).at(locations.of_text(at)),
+            at=locations.of_text(misfit.places[guilty]),
             peers_at=locations.of_text(misfit.places[receiver if guilty == sender else sender]),
             evidence={
-                f"rank {sender} sent {misfit.sent} to rank {receiver}, tag {misfit.tag}": f"{case.cell.rank(sender).source}/blackbox.bin",
-                f"rank {receiver} expected {misfit.received}": f"{case.cell.rank(receiver).source}/blackbox.bin",
+                f"rank {sender} sent {misfit.sent} to rank {receiver}, tag {misfit.tag}": recorder_of(
+                    case.cell, sender
+                ),
+                f"rank {receiver} expected {misfit.received}": recorder_of(case.cell, receiver),
             },
             fix="Receive into a tensor of the size and type that is sent; if the size varies, send it first.",
         )
@@ -101,14 +90,17 @@ def _too_few(case: Case) -> Iterator[Draft]:
             strength=Strength.STRONG,
             summary=f"Rank {receiver} waits for message {short.received} from rank {sender}, which sent {short.sent} and exited. {short.why}",
             guilty_ranks=(guilty,),
-            blocked_ranks=all_but(case.cell, (guilty,)),
-            where=Where(step=short.step).at(locations.of_text(short.places[guilty])),
+            at=locations.of_text(short.places[guilty]),
+            where=Where(step=short.step),
             peers_at=locations.of_text(short.places[receiver if guilty == sender else sender]),
             evidence={
-                f"rank {sender} sent {short.sent} messages to rank {receiver}": f"{case.cell.rank(sender).source}/blackbox.bin",
-                f"rank {receiver} started to receive {short.received} from it": f"{case.cell.rank(receiver).source}/blackbox.bin",
+                f"rank {sender} sent {short.sent} messages to rank {receiver}": recorder_of(
+                    case.cell, sender
+                ),
+                f"rank {receiver} started to receive {short.received} from it": recorder_of(
+                    case.cell, receiver
+                ),
             },
-            fix=FIX,
         )
 
 
@@ -116,8 +108,8 @@ RULE = Rule(
     name="p2p_mismatch",
     means={"p2p_mismatch": "Sends and receives do not match, or wait for each other in a cycle."},
     family="waiting",
-    detected="A rank waits in a send or receive, and the rank that it waits for waits, directly or indirectly, for it. Guilty are, in this order: a rank that exchanged another number of messages than in its earlier steps, unless an earlier step began the same way; a rank whose order of messages breaks that of its earlier ones; the minority; a rank whose message has no counterpart, or another tag than most; all, if all do the same. Or the sender of a pending receive has exited, or is destroying its process groups, having sent fewer messages than its peer has begun to receive. In a crash: the nth message between two ranks has another size or type than its receiver expects",
-    fix="Let every send meet its receive, with the same peer, tag, size and number of messages.",
+    detected="A rank waits in a send or receive, and the rank that it waits for waits, directly or indirectly, for it. Guilty is, in this order: a rank with another number of messages than in its earlier steps; the minority; a rank whose message has no counterpart, or another tag than most; all, if all do the same. Or the sender of a pending receive has exited after fewer messages than its peer has begun to receive. In a crash: the nth message between two ranks has another size or type than its receiver expects.",
+    fix="Let every send meet its receive: one side sends first and the other receives first (or both in one batch_isend_irecv), with the same peer, tag, size and number of messages.",
     check=p2p_mismatch,
     needs=("black_boxes",),
     explained_by=("rendezvous_mismatch",),

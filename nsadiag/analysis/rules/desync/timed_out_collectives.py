@@ -13,8 +13,7 @@ from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import Break, earliest_failure, first_break
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
-from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.drafts import all_but
+from nsadiag.analysis.rules.drafts import at_line, named, recorder_of
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.records import Collective, Place, Strength, Where
@@ -25,28 +24,16 @@ LIMIT = re.compile(r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout"
 def timed_out(case: Case) -> Iterator[Draft]:
     """By the recorders: the waiting rank called the collective from Python, and the missing one never did."""
     broke = earliest_failure(case.cell)
-    if (
-        is_still(case.cell)
-        or first_break(case.cell) is not None
-        or broke is None
-        or broke.kind != "exception"
-    ):
+    raised = broke.rank.exception if broke and broke.kind == "exception" else None
+    if broke is None or raised is None or first_break(case.cell) is not None:
         return
-    raised = first_of(broke.rank.exception or NOT_RAISED)
-    if not LIMIT.search(raised.message) or failed_in_transfer(broke.rank):
+    if not LIMIT.search(first_of(raised).message) or failed_in_transfer(broke.rank):
         return
-    call = _open_call(case, broke.rank.rank)
-    if call is None:
-        return
-    late = _late(case, call)
-    if late:
-        yield _finding(case.cell, broke, call, late)
-
-
-def _open_call(case: Case, rank: int) -> pd.Series | None:
-    """The rank's last call; a call that raised an exception has an end too."""
-    mine = case.asked[case.asked["rank"] == rank]
-    return None if mine.empty else mine.iloc[-1]
+    mine = case.asked[case.asked["rank"] == broke.rank.rank]
+    # Its last call; a call that raised an exception has an end too.
+    for _, call in mine.iloc[-1:].iterrows():
+        if late := _late(case, call):
+            yield _draft(case.cell, broke, call, late)
 
 
 def _late(case: Case, call: pd.Series) -> tuple[int, ...]:
@@ -64,43 +51,33 @@ def _late(case: Case, call: pd.Series) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _was_at(cell: CellEvidence, number: int, begin_s: float, end_s: float) -> Place | None:
-    """The rank's line by the samples of that time; a snapshot may be older."""
-    began_ns = cell.started_mono_ns
-    samples = [
-        sample
-        for sample in cell.rank(number).samples
-        if begin_s <= (sample.t_mono_ns - began_ns) / 1e9 <= end_s
-    ]
-    # The last one: the first may precede that work.
-    return locations.most_seen(samples[-1:])
-
-
-def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int, ...]) -> Draft:
-    waited_s = broke.t_s - float(call.begin_s)
-    here = _was_at(cell, late[0], float(call.begin_s), broke.t_s)
-    at = f" Meanwhile it was at {locations.short(here)}." if here else ""
-    word = "Rank" if len(late) == 1 else "Ranks"
-    source = cell.rank(late[0]).source
+def _draft(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int, ...]) -> Draft:
+    begin_s, raised = float(call.begin_s), headline(first_of(broke.rank.exception or NOT_RAISED))
+    here = _sampled_at(cell, late[0], begin_s, broke.t_s)
+    evidence = {
+        f"rank {broke.rank.rank} gave up at {broke.t_s:.1f} s: {raised}": f"{broke.rank.source}/exception.json",
+        f"rank {late[0]} never called it, and was in no other call": recorder_of(cell, late[0]),
+    }
+    if here:
+        claim = f"where it was while rank {broke.rank.rank} waited"
+        evidence[claim] = f"{cell.rank(late[0]).source}/samples.jsonl"
+    meanwhile = f" Meanwhile it was{at_line(here)}." if here else ""
     return Draft(
         outcome="crashed",
         strength=Strength.STRONG if here else Strength.WEAK,
-        summary=f"{word} {cell.names(late)} had not reached {call.op} #{call.call} of {call.group} when it timed out on rank {broke.rank.rank}, after {waited_s:.0f} s.{at}",
+        summary=f"{named(cell, late).capitalize()} had not reached {call.op} #{call.call} of {call.group} when it timed out on rank {broke.rank.rank}, after {broke.t_s - begin_s:.0f} s.{meanwhile}",
         guilty_ranks=late,
-        blocked_ranks=all_but(cell, late),
-        where=Where(
-            collective=Collective(op=str(call.op), group=str(call.group), seq=int(call.call)),
-            step=cell.rank(late[0]).end.steps,
-        ).at(here),
+        at=here,
+        where=Where(collective=Collective(op=str(call.op), group=str(call.group), seq=int(call.call))),
         peers_at=locations.of_text(str(call.place)),
-        evidence={
-            f"rank {broke.rank.rank} gave up at {broke.t_s:.1f} s: {headline(first_of(broke.rank.exception or NOT_RAISED))}": f"{broke.rank.source}/exception.json",
-            f"rank {late[0]} never called it, and was in no other call": f"{source}/blackbox.bin",
-            **(
-                {f"where it was while rank {broke.rank.rank} waited": f"{source}/samples.jsonl"}
-                if here
-                else {}
-            ),
-        },
+        evidence=evidence,
         fix="Divide that work among the ranks, or do it where no rank waits for it; if it has to take so long, raise init_process_group(timeout=...).",
     )
+
+
+def _sampled_at(cell: CellEvidence, number: int, begin_s: float, end_s: float) -> Place | None:
+    """The rank's last sampled line of that time: a snapshot may be older, and the first sample may precede that work."""
+    times = [
+        (sample, (sample.t_mono_ns - cell.started_mono_ns) / 1e9) for sample in cell.rank(number).samples
+    ]
+    return locations.most_seen([sample for sample, t_s in times if begin_s <= t_s <= end_s][-1:])

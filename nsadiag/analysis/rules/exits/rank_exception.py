@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -21,7 +20,6 @@ from nsadiag.analysis.facts.exceptions import (
 from nsadiag.analysis.facts.exits import Break, breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import hung_ranks
-from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.suppressed_exceptions import (
     Swallowed,
     gone_on,
@@ -29,7 +27,7 @@ from nsadiag.analysis.relations.suppressed_exceptions import (
     in_flight,
     peers_failed,
 )
-from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank, named
+from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed, inside_rank, last_look, named
 from nsadiag.analysis.rules.exits.child_exceptions import child_exceptions, has_dead_child, waits_for_children
 from nsadiag.analysis.rules.exits.missing_files import missing_file
 from nsadiag.analysis.rules.reasons import other_break
@@ -48,10 +46,64 @@ NETWORK_ERRORS = frozenset({
     "URLError", "HTTPError", "ReadTimeout", "ConnectTimeout", "ReadTimeoutError", "IncompleteRead",
 })  # fmt: skip
 DEVICE_BROKE = re.compile(r"uncorrectable (NVLink|ECC) error|hardware error|GPU is lost", re.IGNORECASE)
+PHASES = ("forward", "backward", "input")
 MEMORY = {
     "gpu": "Reduce this rank's memory (a smaller or shorter batch, activation checkpointing); if a batch is skipped, skip it on all ranks.",
     "host": "The host is out of memory: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
 }
+
+
+def rank_exception(case: Case) -> Iterator[Draft | Declined]:
+    cell, first = case.cell, first_break(case.cell)
+    exception = first.rank.exception if first and first.kind == "exception" else None
+    if exception is None or is_of_a_collective(first_of(exception)):
+        yield from _survived(case)
+    if first is not None and exception is not None:
+        yield _fatal(case, first, exception)
+    elif first is None and hung_or_crashed(cell) == "crashed" and _last_attempt_failed(cell):
+        yield from _before_a_restart(cell)
+    yield from _in_a_child(case)
+    yield from _kept_from_writing(case)
+    yield from other_break(cell)
+
+
+def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
+    cell, rank, root = case.cell, first.rank, first_of(exception)
+    source = f"{rank.source}/exception.json"
+    alike = [b.rank.rank for b in breaks(cell) if _is_like(b, first)]
+    victims = [b for b in breaks(cell) if b.rank.rank not in alike]
+    evidence = {f"rank {rank.rank} raised {headline(root)} at {first.t_s:.1f} s, first of all": source}
+    if root is not exception:
+        evidence[f"it ended by a consequence of that: {headline(exception)}"] = source
+    if hidden := exception.hidden:
+        evidence[f"it was raised in place of {headline(hidden)}{at_line(place_of(hidden))}"] = source
+    for victim in victims[:3]:
+        if raised := victim.rank.exception:
+            claim = f"rank {victim.rank.rank} failed {victim.t_s - first.t_s:.1f} s later: {raised.type}"
+            evidence[claim] = f"{victim.rank.source}/exception.json"
+    late = is_told_late(root)
+    kernel = device_assert(rank.stderr_tail) if late else None
+    if kernel:
+        evidence[f"its GPU said: {kernel}"] = f"{rank.source}/stderr.log"
+    everyone = len(cell.everyone(alike)) == cell.world_size > 1
+    who = "Every rank" if everyone else named(cell, alike).capitalize()
+    advice = (
+        "Fix the line shown; the other ranks' errors go away with it." if victims else "Fix the line shown."
+    )
+    return Draft(
+        cls=_class_of(root),
+        strength=Strength.CONCLUSIVE,
+        summary=f"{who} raised {headline(root)}" + (f" ({kernel})" if kernel else ""),
+        guilty_ranks=tuple(sorted(set(alike))),
+        at=place_of(root) or place_of(exception),
+        where=Where(step=rank.end.steps),
+        peers_at=_peers_at(case, alike),
+        evidence=evidence,
+        gaps=(REPORTED_LATE,) if late else (),
+        fix=KERNEL_FIX if late else _fix(root, advice),
+        next=LAUNCH_BLOCKING if late else None,
+        actions=_actions(root),
+    )
 
 
 def _class_of(exception: Cause) -> str:
@@ -62,75 +114,6 @@ def _fix(exception: Cause, otherwise: str) -> str:
     return MEMORY.get(memory_of(exception) or "", otherwise)
 
 
-def _peers_at(case: Case, guilty: tuple[int, ...]) -> Place | None:
-    """The line where the others wait; in a crash the line where they failed, since snapshots are older."""
-    if hung_or_crashed(case.cell) == "crashed":
-        broke = (
-            locations.of_exception(r.exception)
-            for r in case.cell.ranks
-            if r.rank not in guilty and r.exception
-        )
-        return next((at for at in broke if at), None)
-    return next((s.place for rank, s in case.thread_states.items() if rank not in guilty and s.place), None)
-
-
-def rank_exception(case: Case) -> Iterator[Draft | Declined]:
-    first = first_break(case.cell)
-    exception = first.rank.exception if first and first.kind == "exception" else None
-    if exception is None or is_of_a_collective(first_of(exception)):
-        yield from _survived(case)
-    if first is not None and exception is not None:
-        yield _fatal(case, first, exception)
-    elif first is None and hung_or_crashed(case.cell) == "crashed" and _last_attempt_failed(case.cell):
-        yield from _before_a_restart(case.cell)
-    yield from _in_a_child(case)
-    yield from _kept_from_writing(case)
-    yield from other_break(case.cell)
-
-
-def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
-    root = first_of(exception)
-    said = headline(root)
-    alike = [b.rank.rank for b in breaks(case.cell) if _is_like(b, first)]
-    victims = [b for b in breaks(case.cell) if b.rank.rank not in alike]
-    source = f"{first.rank.source}/exception.json"
-    evidence = {f"rank {first.rank.rank} raised {said} at {first.t_s:.1f} s, first of all": source}
-    if root is not exception:
-        evidence[f"it ended by a consequence of that: {headline(exception)}"] = source
-    if hidden := exception.hidden:
-        at = place_of(hidden)
-        claim = f"it was raised in place of {headline(hidden)}" + at_line(at)
-        evidence[claim] = source
-    for v in victims[:3]:
-        if v.rank.exception:
-            claim = f"rank {v.rank.rank} failed {v.t_s - first.t_s:.1f} s later: {v.rank.exception.type}"
-            evidence[claim] = f"{v.rank.source}/exception.json"
-    late = is_told_late(root)
-    of_kernel = device_assert(first.rank.stderr_tail) if late else None
-    if of_kernel:
-        evidence[f"its GPU said: {of_kernel}"] = f"{first.rank.source}/stderr.log"
-    everyone = len(case.cell.everyone(alike)) == case.cell.world_size > 1
-    who = "Every rank" if everyone else named(case.cell, alike).capitalize()
-    advice = (
-        "Fix the line shown; the other ranks' errors go away with it." if victims else "Fix the line shown."
-    )
-    return Draft(
-        cls=_class_of(root),
-        outcome=hung_or_crashed(case.cell),
-        strength=Strength.CONCLUSIVE,
-        summary=f"{who} raised {said}" + (f" ({of_kernel})" if of_kernel else ""),
-        guilty_ranks=tuple(sorted(set(alike))),
-        blocked_ranks=all_but(case.cell, alike),
-        where=Where(step=first.rank.end.steps).at(place_of(root) or place_of(exception)),
-        peers_at=_peers_at(case, tuple(alike)),
-        evidence=evidence,
-        gaps=(REPORTED_LATE,) if late else (),
-        fix=KERNEL_FIX if late else _fix(root, advice),
-        next=LAUNCH_BLOCKING if late else None,
-        actions=_actions(root),
-    )
-
-
 def _actions(root: Cause) -> tuple[Act, ...]:
     """Retry after a network or device error; all other exceptions are the code's."""
     if DEVICE_BROKE.search(root.message):
@@ -138,21 +121,37 @@ def _actions(root: Cause) -> tuple[Act, ...]:
     return ("retry",) if root.type.rpartition(".")[2] in NETWORK_ERRORS else ("fix code",)
 
 
+def _is_like(other: Break, first: Break) -> bool:
+    """Whether this rank raised the same exception at about the same time."""
+    if other.follows_a_peer or not other.rank.exception or not first.rank.exception:
+        return False
+    same = first_of(other.rank.exception).type == first_of(first.rank.exception).type
+    return same and other.t_s - first.t_s < TOGETHER_S
+
+
+def _peers_at(case: Case, guilty: Collection[int]) -> Place | None:
+    """The line where the others wait; in a crash the line where they failed, since snapshots are older."""
+    others = [rank for rank in case.cell.ranks if rank.rank not in guilty]
+    if hung_or_crashed(case.cell) == "crashed":
+        places = (locations.of_exception(r.exception) for r in others if r.exception)
+    else:
+        places = (state.place for r in others if (state := case.thread_states.get(r.rank)))
+    return next((place for place in places if place), None)
+
+
 def _in_a_child(case: Case) -> Iterator[Draft]:
     """An exception in a child process, whose result the rank still waits for."""
-    for blocked in hung_ranks(case):
-        if not waits_for_children(blocked):
-            continue
+    for blocked in (each for each in hung_ranks(case) if waits_for_children(each)):
         for child in child_exceptions(blocked.rank)[:1]:
-            waits_at = at_line(blocked.state.place)
+            raised, waits_at = headline(child.exception), at_line(blocked.state.place)
             yield inside_rank(
                 case.cell,
                 blocked,
                 strength=Strength.STRONG if has_dead_child(blocked) else Strength.LIKELY,
-                summary=f"A child process of rank {blocked.number} ({child.name}) raised {headline(child.exception)}, and the rank waits{waits_at} for its result.",
-                where=place_of(child.exception),
+                summary=f"A child process of rank {blocked.number} ({child.name}) raised {raised}, and the rank waits{waits_at} for its result.",
+                at=place_of(child.exception),
                 evidence={
-                    f"{child.name} raised {headline(child.exception)}": f"{blocked.rank.source}/stderr.log",
+                    f"{child.name} raised {raised}": f"{blocked.rank.source}/stderr.log",
                     f"the main thread of rank {blocked.number} waits{waits_at} for a child process": blocked.source,
                 },
                 fix="Fix the line shown; catch exceptions in the child and send them to the rank, or wait with a timeout and check whether the child is alive.",
@@ -167,26 +166,20 @@ def _kept_from_writing(case: Case) -> Iterator[Draft]:
     guilty, blocked = tuple(sorted(found.rows)), found.blocked
     row = found.rows[guilty[0]][1]
     thread = "" if row.in_main_thread else f" in its thread {row.thread}"
-    waits_at = at_line(blocked.state.place)
-    yield dataclasses.replace(
-        inside_rank(
-            case.cell,
-            blocked,
-            strength=Strength.STRONG,
-            summary=f"{named(case.cell, guilty).capitalize()} raised {headline(first_of(row))}{thread} and went on; rank {blocked.number} waits{waits_at} for the file that it would have written.",
-            where=place_of(first_of(row)) or place_of(row),
-            evidence={
-                **{
-                    f"rank {number} raised {headline(first_of(each))}{thread} at step {each.step}, once, and did not end": f"{case.cell.rank(number).source}/raised.jsonl#{line}"
-                    for number, (line, each) in sorted(found.rows.items())[:4]
-                },
-                f"rank {blocked.number} polls `{found.asks}`; the name {found.name!r} occurs there, and in the lines that the exception kept from running": blocked.source,
-            },
-            fix="Let the exception end the rank, or report it to the others (a failure marker, an all_reduced flag); and give the polling loop a timeout.",
-        ),
+    evidence = {
+        f"rank {number} raised {headline(first_of(each))}{thread} at step {each.step}, once, and did not end": f"{case.cell.rank(number).source}/raised.jsonl#{line}"
+        for number, (line, each) in sorted(found.rows.items())[:4]
+    }
+    polls = f"rank {blocked.number} polls `{found.asks}`; the name {found.name!r} occurs there, and in the lines that the exception kept from running"
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"{named(case.cell, guilty).capitalize()} raised {headline(first_of(row))}{thread} and went on; rank {blocked.number} waits{at_line(blocked.state.place)} for the file that it would have written.",
         guilty_ranks=guilty,
-        blocked_ranks=all_but(case.cell, guilty),
+        at=place_of(first_of(row)) or place_of(row),
+        where=Where(collective=blocked.collective),
         peers_at=blocked.state.place,
+        evidence={**evidence, polls: blocked.source, **last_look(case.cell)},
+        fix="Let the exception end the rank, or report it to the others (a failure marker, an all_reduced flag); and give the polling loop a timeout.",
     )
 
 
@@ -197,21 +190,22 @@ def _before_a_restart(cell: CellEvidence) -> Iterator[Draft]:
         return
     number, exception, rank = min(ended, key=lambda row: (-row[0], row[1].t_mono_ns))
     root = first_of(exception)
+    raised = f"rank {rank.rank} raised {headline(root)}"
+    evidence = {
+        f"{raised}, first of all in attempt {number}": f"{rank.source}/attempts/{number:02d}/exception.json"
+    }
+    for other in breaks(cell)[:3]:
+        if last := other.rank.exception:
+            claim = f"rank {other.rank.rank} failed in the last attempt: {headline(last)}"
+            evidence[claim] = f"{other.rank.source}/exception.json"
     yield Draft(
         cls=_class_of(root),
+        outcome="crashed",
         strength=Strength.STRONG,
         summary=f"Rank {rank.rank} raised {headline(root)} in attempt {number}; the launcher restarted all ranks, and the new ones only failed to reach each other.",
         guilty_ranks=(rank.rank,),
-        blocked_ranks=all_but(cell, (rank.rank,)),
-        where=Where().at(place_of(root) or place_of(exception)),
-        evidence={
-            f"rank {rank.rank} raised {headline(root)}, first of all in attempt {number}": f"{rank.source}/attempts/{number:02d}/exception.json",
-            **{
-                f"rank {b.rank.rank} failed in the last attempt: {headline(b.rank.exception)}": f"{b.rank.source}/exception.json"
-                for b in breaks(cell)[:3]
-                if b.rank.exception
-            },
-        },
+        at=place_of(root) or place_of(exception),
+        evidence=evidence,
         fix=_fix(root, "Fix the line shown: without it there would have been no restart."),
     )
 
@@ -223,70 +217,54 @@ def _last_attempt_failed(cell: CellEvidence) -> bool:
 
 def _is_original(exception: Raised) -> bool:
     root = first_of(exception)
-    main = exception.in_main_thread
-    return main and not follows_a_peer(root) and not is_of_a_collective(root)
-
-
-def _is_like(other: Break, first: Break) -> bool:
-    """Whether this rank raised the same exception at about the same time."""
-    if other.follows_a_peer or not other.rank.exception or not first.rank.exception:
-        return False
-    same = first_of(other.rank.exception).type == first_of(first.rank.exception).type
-    return same and other.t_s - first.t_s < TOGETHER_S
+    return exception.in_main_thread and not follows_a_peer(root) and not is_of_a_collective(root)
 
 
 def _survived(case: Case) -> Iterator[Draft]:
     """An exception that did not end its rank, of which the hang or crash is a consequence."""
-    blocked = is_still(case.cell) or case.cell.stopped == "hang"
+    broke = breaks(case.cell)
+    hangs = hung_or_crashed(case.cell) == "hung"
     # Its next calls may not match its peers', which breaks the transport without naming this cause.
-    lost = bool(breaks(case.cell)) and first_break(case.cell) is None
-    if (blocked or lost) and (held := in_flight(case)):
-        yield _finding(case, held, "and it was not printed: the rank waits for its peers first")
-    failed = blocked or bool(breaks(case.cell) and _broke(case.cell)) or peers_failed(case.cell)
-    if failed and (swallowed := gone_on(case)):
-        yield _finding(case, swallowed, _then(swallowed))
+    is_a_consequence = bool(broke) and first_break(case.cell) is None
+    if (hangs or is_a_consequence) and (held := in_flight(case)):
+        yield _swallowed(case, held, "and it was not printed: the rank waits for its peers first")
+    failed = first_break(case.cell) is not None or any(b.follows_a_peer for b in broke)
+    if (hangs or failed or peers_failed(case.cell)) and (found := gone_on(case)):
+        yield _swallowed(case, found, _then(found))
 
 
-def _then(swallowed: Swallowed) -> str:
-    """The rank's next action, and the call in which its peers wait."""
-    code = swallowed.rank.end.exit_code
-    if code is not None and has_left(swallowed.rank):
-        return f"and ended with exit code {code}; its peers wait for calls that it never made"
-    how = "in a thread" if swallowed.row.how == "thread" else "and swallowed it"
-    return f"{how}, so that its peers wait for calls that it never made"
-
-
-def _broke(cell: CellEvidence) -> bool:
-    return first_break(cell) is not None or any(b.follows_a_peer for b in breaks(cell))
-
-
-def _finding(case: Case, found: Swallowed, then: str) -> Draft:
-    row, rank = first_of(found.row), found.rank
-    step = found.row.step
-    held = found.row.how == "in flight"
-    place = place_of(row) or place_of(found.row)
-    during = f" in {found.row.during}" if found.row.how == "left" else ""
+def _swallowed(case: Case, found: Swallowed, then: str) -> Draft:
+    row, rank, root = found.row, found.rank, first_of(found.row)
+    left, held = row.how == "left", row.how == "in flight"
+    during = f" in {row.during}" if left else ""
+    advice = (
+        "no collective in a `finally` or `except` that the others do not enter."
+        if held
+        else "or let all ranks agree to skip the batch (all_reduce a flag) before any continues."
+    )
     return Draft(
-        cls=_class_of(row),
-        outcome=hung_or_crashed(case.cell),
+        cls=_class_of(root),
         strength=Strength.CONCLUSIVE if held else Strength.STRONG,
-        summary=f"Rank {rank.rank} raised {headline(row)}{during} at step {step}, {then}.",
+        summary=f"Rank {rank.rank} raised {headline(root)}{during} at step {row.step}, {then}.",
         guilty_ranks=(rank.rank,),
-        blocked_ranks=all_but(case.cell, (rank.rank,)),
-        where=Where(step=step, phase=_phase(found.row)).at(place),
+        at=place_of(root) or place_of(row),
+        where=Where(step=row.step, phase=row.during if left and row.during in PHASES else None),
         peers_at=_peers_at(case, (rank.rank,)),
         evidence={
-            f"rank {rank.rank} raised {headline(row)}{during} at {found.t_s:.1f} s, and "
-            + _end_of(rank): found.source,
+            f"rank {rank.rank} raised {headline(root)}{during} at {found.t_s:.1f} s, and {_end_of(rank)}": found.source,
             found.why: f"{rank.source}/blackbox.bin",
         },
-        fix=_fix(
-            row,
-            "Let the exception end the rank: no collective in a `finally` or `except` that the others do not enter."
-            if held
-            else "Let the exception end the rank, or let all ranks agree to skip the batch (all_reduce a flag) before any continues.",
-        ),
+        fix=_fix(root, f"Let the exception end the rank{':' if held else ','} {advice}"),
     )
+
+
+def _then(found: Swallowed) -> str:
+    """The rank's next action, and the call in which its peers wait."""
+    code = found.rank.end.exit_code
+    if code is not None and has_left(found.rank):
+        return f"and ended with exit code {code}; its peers wait for calls that it never made"
+    how = "in a thread" if found.row.how == "thread" else "and swallowed it"
+    return f"{how}, so that its peers wait for calls that it never made"
 
 
 def _end_of(rank: RankEvidence) -> str:
@@ -297,10 +275,6 @@ def _end_of(rank: RankEvidence) -> str:
     return "ended later" if code else "ended later with exit code 0"
 
 
-def _phase(row: Raised) -> str | None:
-    return row.during if row.how == "left" and row.during in ("forward", "backward", "input") else None
-
-
 RULE = Rule(
     name="rank_exception",
     concludes=("rank_exception", "gpu_oom"),
@@ -309,8 +283,7 @@ RULE = Rule(
         "gpu_oom": "The GPU's allocator ran out of memory.",
     },
     family="exit",
-    outcome="crashed",
-    detected="The first exception of a main thread on any rank; peers that fail or wait afterwards are victims, and errors that only report a lost peer never count as first. The exception need not have ended its rank. It may have been swallowed by an `except` (the rank then left a forward or backward that its peers ran, made no step afterwards, or ran as many fewer backward passes as it swallowed exceptions), raised in a thread or a child process that the main thread waits for, held back by a `finally` that entered a collective, or caught before the rank wrote a file that another rank polls for (at 80 %: the same name occurs at both lines). It may also belong to an attempt before a restart in which the ranks only failed to find each other, or to a process that had not yet said which rank it is. A lost connection is a victim's error only where the connection may be one to a peer. In a chain of exceptions the root counts, also where a failing clean-up replaced it. An error that CUDA reports late, from a kernel launched earlier, is reported as such, with the kernel's message",
+    detected="The first exception of a main thread on any rank counts; peers that fail or wait afterwards are victims, and an error that only reports a lost peer is never the first. In a chain of exceptions the root counts, also where a failing clean-up replaced it. The exception need not have ended its rank: it may have been swallowed by an `except`, raised in a thread or a child process that the rank waits for, held back by a `finally` that entered a collective, or caught before the rank wrote a file that another rank polls for. It may also belong to an attempt before a restart in which the ranks only failed to find each other. An error that CUDA reports late is marked as such, with the kernel's message.",
     fix="Fix the line shown; the other ranks' errors go away with it.",
     check=rank_exception,
     needs=("ends",),

@@ -10,10 +10,10 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.messages.unsent import shortfalls
-from nsadiag.analysis.rules.drafts import hung_or_crashed
+from nsadiag.analysis.rules.drafts import recorder_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength
 
 # States in which a rank needs its peers.
 NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
@@ -38,12 +38,6 @@ def _how(rank: RankEvidence) -> str:
     return f"exit code {'unknown' if code is None else code}"
 
 
-def _last_words_at(rank: RankEvidence) -> Place | None:
-    """The line at which it lost its peer, if the code around its work caught that."""
-    lost_peer = rank.raised and rank.leaving and rank.leaving.ended_with
-    return locations.of_text(rank.raised[-1].place) if lost_peer else None
-
-
 def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
     first = first_break(case.cell)
     if first is None or first.kind != "exited":
@@ -52,30 +46,18 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
     if short := next(shortfalls(case), None):
         yield Declined(
             f"rank {short.sender} had sent {short.sent} messages, and rank {short.receiver} waited for number {short.received}",
-            f"{case.cell.rank(short.receiver).source}/blackbox.bin",
+            recorder_of(case.cell, short.receiver),
         )
         return
-    rank = first.rank
-    left = [r for r in case.cell.ranks if r.rank != rank.rank]
-    left_at = rank.leaving and locations.of_text(rank.leaving.place)
-    blocked = next(
-        (
-            locations.of_exception(r.exception)
-            if r.exception
-            else _last_words_at(r) or locations.of_rank_now(r)
-            for r in left
-        ),
-        None,
-    )
-    doubts = _doubts(case, rank)
+    rank, doubts = first.rank, _doubts(case, first.rank)
+    called_exit_at = locations.of_text(rank.leaving.place) if rank.leaving else None
+    peers = (peer for peer in case.cell.ranks if peer.rank != rank.rank)
     yield Draft(
-        outcome=hung_or_crashed(case.cell),
         strength=Strength.GUESS if doubts else Strength.CONCLUSIVE,
         summary=f"Rank {rank.rank} exited on its own ({_how(rank)}) after {rank.end.steps} steps, while its peers were still training.",
         guilty_ranks=(rank.rank,),
-        blocked_ranks=tuple(r.rank for r in left),
-        where=Where(step=rank.end.steps).at(left_at or locations.of_black_box(rank)),
-        peers_at=blocked,
+        at=called_exit_at or locations.of_black_box(rank),
+        peers_at=next((_lost_it_at(peer) for peer in peers), None),
         evidence={
             f"rank {rank.rank} ran its exit handlers and ended at {first.t_s:.1f} s, without an exception": "ends.json"
         },
@@ -83,12 +65,19 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
     )
 
 
+def _lost_it_at(peer: RankEvidence) -> Place | None:
+    """The line at which a peer failed, or caught that it had lost this rank, or waits."""
+    if peer.exception:
+        return locations.of_exception(peer.exception)
+    caught = peer.raised and peer.leaving and peer.leaving.ended_with
+    return (locations.of_text(peer.raised[-1].place) if caught else None) or locations.of_rank_now(peer)
+
+
 RULE = Rule(
     name="rank_exited_early",
     means={"rank_exited_early": "A rank ended cleanly while its peers still needed it."},
     family="exit",
-    outcome="crashed",
-    detected="a rank ran its exit handlers without an exception, and its peers still needed it",
+    detected="A rank ran its exit handlers without an exception, and its peers still needed it.",
     fix="Let all ranks agree to stop (all_reduce a flag) before any of them leaves the loop.",
     check=rank_exited_early,
     needs=("ends",),

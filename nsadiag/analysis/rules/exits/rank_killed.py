@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import signal
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exits import first_break
+from nsadiag.analysis.facts.exits import Break, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
-from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.exceptions import SentSignal
-from nsadiag.evidence.records import Act, Place, Strength, Where
+from nsadiag.evidence.records import Act, Place, Strength
 
 FIXES = {
     signal.SIGKILL: "Find who sent it: the kernel's OOM killer (dmesg, memory.events), a scheduler's limit, or a memory guard.",
@@ -42,129 +42,122 @@ LAUNCHER_TOLD = re.compile(
 SENT_WITHIN_S = 30.0
 
 
-def _last_words(rank: RankEvidence) -> Place | None:
-    return locations.of_faults(rank.faults) or locations.of_black_box(rank)
+def rank_killed(case: Case) -> Iterator[Draft | Declined]:
+    cell, first = case.cell, first_break(case.cell)
+    if first is None or first.kind != "killed":
+        yield from other_break(cell)
+        return
+    killed = signal.Signals(first.rank.end.signal or 0)
+    memory = _out_of_memory(cell, first.rank) if killed == signal.SIGKILL else {}
+    if memory:
+        yield _draft(
+            first,
+            killed,
+            cls="host_oom",
+            by=" by the kernel's out-of-memory killer",
+            evidence=memory,
+            fix=OOM_FIX,
+        )
+    if killed == signal.SIGKILL and cell.oom:
+        yield Declined(
+            f"the kernel's logs of {len(cell.oom)} host{'s' if len(cell.oom) > 1 else ''} name no rank, and no oom_kill counter grew",
+            "nodes/*/oom.json",
+        )
+    if killed == signal.SIGTERM and LAUNCHER_TOLD.search(cell.launcher_stderr):
+        yield _of_the_launcher(cell, first, killed)
+    if sent := _sent(cell, first, killed):
+        yield _by_a_rank(first, killed, *sent)
+    yield _draft(
+        first,
+        killed,
+        fix=FIXES.get(killed, f"Find out who sends {killed.name} to it."),
+        actions=BY_SIGNAL.get(killed, ("fix code",)),
+    )
 
 
-def _sender(
-    cell: CellEvidence, victim: RankEvidence, number: int, t_s: float
-) -> tuple[RankEvidence, SentSignal] | None:
+def _draft(
+    first: Break,
+    killed: signal.Signals,
+    *,
+    fix: str,
+    by: str = "",
+    sent_at: Place | None = None,
+    evidence: Claims | None = None,
+    cls: str = "rank_killed",
+    actions: tuple[Act, ...] = ("fix code",),
+) -> Draft:
+    rank = first.rank
+    found = {
+        f"rank {rank.rank} ended by {killed.name} at {first.t_s:.1f} s, before any other rank broke": "ends.json"
+    }
+    if killed != signal.SIGKILL and "Fatal Python error" in rank.faults:
+        found["faulthandler wrote the stack at the moment of death"] = f"{rank.source}/faults.log"
+    return Draft(
+        cls=cls,
+        outcome="crashed",
+        strength=Strength.CONCLUSIVE,
+        summary=f"Rank {rank.rank} was killed{by} with {killed.name} after {rank.end.steps} steps; the other ranks failed because it was gone.",
+        guilty_ranks=(rank.rank,),
+        at=locations.of_faults(rank.faults) or sent_at or locations.of_black_box(rank),
+        evidence={**found, **(evidence or {})},
+        fix=fix,
+        actions=actions,
+    )
+
+
+def _of_the_launcher(cell: CellEvidence, first: Break, killed: signal.Signals) -> Draft:
+    """A signal from outside the job, which the launcher passed on to all ranks."""
+    return dataclasses.replace(
+        _draft(
+            first,
+            killed,
+            fix=FIXES[killed],
+            actions=("retry",),
+            evidence={"the launcher says that it received the signal": "nodes/*/launcher.stderr.log"},
+        ),
+        strength=Strength.LIKELY,
+        summary=f"The launcher received {killed.name} from outside the job and terminated all ranks after {first.rank.end.steps} steps.",
+        guilty_ranks=tuple(r.rank for r in cell.ranks if r.end.signal == killed),
+    )
+
+
+def _by_a_rank(first: Break, killed: signal.Signals, sender: RankEvidence, row: SentSignal) -> Draft:
+    itself = sender.rank == first.rank.rank
+    who = "the rank itself" if itself else f"rank {sender.rank}"
+    return _draft(
+        first,
+        killed,
+        by=f" by {'itself' if itself else who} ({row.call})",
+        sent_at=locations.of_text(row.place),
+        evidence={
+            f"rank {sender.rank} sent it by {row.call} at {row.place}": f"{sender.source}/signals.jsonl"
+        },
+        fix=f"The line shown sends {killed.name}, on {who}: find what led there. To stop a job on purpose, raise an exception, so that the reason is on record.",
+    )
+
+
+def _sent(cell: CellEvidence, first: Break, killed: signal.Signals) -> tuple[RankEvidence, SentSignal] | None:
     """The rank that sent the signal, and its record of sending it."""
     for rank in cell.ranks:
         for row in rank.signals:
             sent_s = (row.t_mono_ns - cell.started_mono_ns) / 1e9
-            hits = row.to in (victim.meta.pid, 0) and row.signal == number
-            if hits and -SENT_WITHIN_S < sent_s - t_s <= 1.0:
+            hits = row.to in (first.rank.meta.pid, 0) and row.signal == killed
+            if hits and -SENT_WITHIN_S < sent_s - first.t_s <= 1.0:
                 return rank, row
     return None
 
 
-def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> Claims:
+def _out_of_memory(cell: CellEvidence, rank: RankEvidence) -> Claims:
     """The kernel's log line about this process, or an oom_kill counter that grew."""
-    if number != signal.SIGKILL:
-        return {}
     found: Claims = {}
     for node in cell.oom:
-        for told in node.kernel:
-            if told.pid == rank.meta.pid:
-                found[f"the kernel's log: {told.line}"] = "nodes/*/oom.json"
+        for told in (each for each in node.kernel if each.pid == rank.meta.pid):
+            found[f"the kernel's log: {told.line}"] = "nodes/*/oom.json"
         for group in node.grown:
-            limit = group.limit_bytes
-            claim = f"oom_kill of its cgroup grew from {group.oom_kills_before} to {group.oom_kills}" + (
-                f", its limit is {limit / 2**20:,.0f} MiB" if limit else ""
-            )
+            limit = f", its limit is {group.limit_bytes / 2**20:,.0f} MiB" if group.limit_bytes else ""
+            claim = f"oom_kill of its cgroup grew from {group.oom_kills_before} to {group.oom_kills}{limit}"
             found[claim] = "nodes/*/oom.json"
     return found
-
-
-def rank_killed(case: Case) -> Iterator[Draft | Declined]:
-    first = first_break(case.cell)
-    if first is None or first.kind != "killed":
-        yield from other_break(case.cell)
-        return
-    rank, number = first.rank, first.rank.end.signal or 0
-    memory = _out_of_memory(case.cell, rank, number)
-    sender = None if memory else _sender(case.cell, rank, number, first.t_s)
-    everyone = tuple(r.rank for r in case.cell.ranks if r.end.signal == number)
-    all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(case.cell.launcher_stderr))
-    guilty = everyone if all_told else (rank.rank,)
-    if number == signal.SIGKILL and case.cell.oom and not memory:
-        yield Declined(
-            f"the kernel's logs of {len(case.cell.oom)} host{'s' if len(case.cell.oom) > 1 else ''} name no rank, and no oom_kill counter grew",
-            "nodes/*/oom.json",
-        )
-    yield Draft(
-        cls="host_oom" if memory else "rank_killed",
-        strength=Strength.CONCLUSIVE if memory else Strength.LIKELY if all_told else Strength.CONCLUSIVE,
-        summary=_summary(rank, number, bool(memory), sender, all_told),
-        guilty_ranks=guilty,
-        blocked_ranks=all_but(case.cell, guilty),
-        where=Where(step=rank.end.steps).at(_place(rank, sender)),
-        evidence={
-            f"rank {rank.rank} ended by {_name(number)} at {first.t_s:.1f} s, before any other rank broke": "ends.json",
-            **memory,
-            **dict(_more(rank, number, sender, all_told)),
-        },
-        fix=_fix(rank, number, bool(memory), sender),
-        actions=("fix code",) if memory or sender else BY_SIGNAL.get(number, ("fix code",)),
-    )
-
-
-def _fix(
-    rank: RankEvidence,
-    number: int,
-    memory: bool,
-    sender: tuple[RankEvidence, SentSignal] | None,
-) -> str:
-    """Advice by signal and sender."""
-    if memory:
-        return OOM_FIX
-    if sender:
-        who = "the rank itself" if sender[0].rank == rank.rank else f"rank {sender[0].rank}"
-        return f"The line shown sends {_name(number)}, on {who}: find what led there. To stop a job on purpose, raise an exception, so that the reason is on record."
-    return FIXES.get(signal.Signals(number), f"Find out who sends {_name(number)} to it.")
-
-
-def _name(number: int) -> str:
-    return signal.Signals(number).name
-
-
-def _place(rank: RankEvidence, sender: tuple[RankEvidence, SentSignal] | None) -> Place | None:
-    """The line that sent the signal, if known; otherwise where the rank was."""
-    sent_at = locations.of_text(sender[1].place) if sender else None
-    return locations.of_faults(rank.faults) or sent_at or _last_words(rank)
-
-
-def _summary(
-    rank: RankEvidence,
-    number: int,
-    memory: bool,
-    sender: tuple[RankEvidence, SentSignal] | None,
-    all_told: bool,
-) -> str:
-    steps = rank.end.steps
-    if all_told:
-        return f"The launcher received {_name(number)} from outside the job and terminated all ranks after {steps} steps."
-    by = " by the kernel's out-of-memory killer" if memory else ""
-    if sender and sender[0].rank == rank.rank:
-        return f"Rank {rank.rank} sent itself {_name(number)} ({sender[1].call}) after {steps} steps; the other ranks failed because it was gone."
-    if sender:
-        by = f" by rank {sender[0].rank} ({sender[1].call})"
-    return f"Rank {rank.rank} was killed{by} with {_name(number)} after {steps} steps; the other ranks failed because it was gone."
-
-
-def _more(
-    rank: RankEvidence, number: int, sender: tuple[RankEvidence, SentSignal] | None, all_told: bool
-) -> Iterator[tuple[str, str]]:
-    if number != signal.SIGKILL and "Fatal Python error" in rank.faults:
-        yield "faulthandler wrote the stack at the moment of death", f"{rank.source}/faults.log"
-    if sender:
-        yield (
-            f"rank {sender[0].rank} sent it by {sender[1].call} at {sender[1].place}",
-            f"{sender[0].source}/signals.jsonl",
-        )
-    if all_told:
-        yield "the launcher says that it received the signal", "nodes/*/launcher.stderr.log"
 
 
 RULE = Rule(
@@ -175,8 +168,7 @@ RULE = Rule(
         "host_oom": "The kernel killed a rank because its host or cgroup ran out of memory.",
     },
     family="exit",
-    outcome="crashed",
-    detected="The earliest end by a signal that neither the launcher nor nsadiag sent. If a rank of the job sent it, the line that did. Across several hosts also: a host stopped responding, and its peers' connections were closed (at 60 %)",
+    detected="A rank's end by a signal that neither the launcher nor nsadiag sent is the earliest failure. If a rank of the job sent the signal, `where` is the line that did. Its class is `host_oom` if the kernel's log names the process, or an oom_kill counter of its cgroup grew.",
     fix="Find who sent the signal: the kernel's OOM killer, a scheduler's limit, a memory guard, a line of the job's own.",
     check=rank_killed,
     needs=("ends",),

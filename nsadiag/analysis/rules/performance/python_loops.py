@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import pandas as pd
+
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.evidence.documents.training import Sample
@@ -54,33 +56,29 @@ def loop_in_backward(case: Case) -> SlowLoop | None:
     # A single line may be one large operation.
     if len({at.line for _, at in inside}) < 2 or not _are_most(case, inside):
         return None
-    steps = case.steps
-    step_s, forward_s, backward_s = (float(steps[c].sum()) for c in ("step_s", "forward_s", "backward_s"))
-    if not forward_s or backward_s < max(TIMES_FORWARD * forward_s, MOST_OF_STEP * step_s):
+    steps, parts = case.steps, ["step_s", "forward_s", "backward_s"]
+    step_s, forward_s, backward_s = steps[parts].sum()
+    least_s = LEAST_S * len(steps[steps.backward_s > 0])
+    if not forward_s or backward_s < max(TIMES_FORWARD * forward_s, MOST_OF_STEP * step_s, least_s):
         return None
-    if backward_s < LEAST_S * len(steps[steps.backward_s > 0]):
-        return None
-    # The last fifth only: parameters frozen at first were not in the first backwards.
-    late = steps.sort_values("step").iloc[-max(len(steps) // 5, 1) :]
-    step_s, forward_s, backward_s = (float(late[c].median()) for c in ("step_s", "forward_s", "backward_s"))
+    step_s, forward_s, backward_s = _newest(steps, 1)[parts].median()
     if backward_s < TIMES_THE_REST * (step_s - backward_s):
         return None
     return SlowLoop(
-        place=Counter(at for _, at in inside).most_common(1)[0][0],
+        place=_most_seen(inside),
         seen=len(inside),
         samples=_count(case),
-        step_s=step_s,
-        forward_s=forward_s,
-        backward_s=backward_s,
+        step_s=float(step_s),
+        forward_s=float(forward_s),
+        backward_s=float(backward_s),
     )
 
 
 def loop_in_input(case: Case) -> SlowLoop | None:
     """The nested loops that most samples of all ranks show, if input also takes far longer than the model; else None."""
-    steps = case.steps
-    if len(steps) < 2:
+    if len(case.steps) < 2:
         return None
-    late = steps.sort_values("step").iloc[-max(len(steps) // 5, 2) :]
+    late = _newest(case.steps, 2)
     input_s, model_s = float(late.input_s.median()), float((late.forward_s + late.backward_s).median())
     if input_s < max(LEAST_S, TIMES_THE_MODEL * model_s):
         return None
@@ -90,7 +88,7 @@ def loop_in_input(case: Case) -> SlowLoop | None:
     nested = [(rank, at) for rank, at in found if depths[at] >= NESTED]
     if not _are_most(case, nested):
         return None
-    place = Counter(at for _, at in nested).most_common(1)[0][0]
+    place = _most_seen(nested)
     return SlowLoop(
         place=place,
         depth=depths[place],
@@ -100,6 +98,16 @@ def loop_in_input(case: Case) -> SlowLoop | None:
         input_s=input_s,
         model_s=model_s,
     )
+
+
+def _newest(steps: pd.DataFrame, least: int) -> pd.DataFrame:
+    """The last fifth: parameters frozen at first were not in the first backwards."""
+    newest: pd.DataFrame = steps.sort_values("step").iloc[-max(len(steps) // 5, least) :]
+    return newest
+
+
+def _most_seen(found: list[tuple[int, Place]]) -> Place:
+    return Counter(at for _, at in found).most_common(1)[0][0]
 
 
 def _sampled(case: Case, line_of: Callable[[Sample], Place | None]) -> list[tuple[int, Place]]:

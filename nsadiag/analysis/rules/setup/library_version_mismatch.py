@@ -10,19 +10,13 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import blocked_ranks
-from nsadiag.analysis.rules.drafts import all_but, claims_of, hung_or_crashed, named
+from nsadiag.analysis.rules.drafts import all_but, claims_of, named
 from nsadiag.analysis.rules.reasons import blocked_elsewhere, other_break, these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 
-LIBRARIES = (
-    "torch",
-    "git",
-    "cuda",
-    "hip",
-    "nccl",
-)  # libraries that determine a rank's calls and their transport
-NAMES = {"git": "torch's commit", "cuda": "CUDA", "hip": "HIP", "nccl": "NCCL"}
+# Libraries that determine a rank's calls and their transport: their keys in settings.json, and their names.
+LIBRARIES = {"torch": "torch", "git": "torch's commit", "cuda": "CUDA", "hip": "HIP", "nccl": "NCCL"}
 # Explanations in which library versions play no part.
 OF_THE_CODE = ("rank_conditional_collective", "uneven_inputs", "grad_sync_mismatch")
 
@@ -30,13 +24,11 @@ OF_THE_CODE = ("rank_conditional_collective", "uneven_inputs", "grad_sync_mismat
 def library_version_mismatch(case: Case) -> Iterator[Draft | Declined]:
     cell = case.cell
     versions = {r.rank: r.settings.versions for r in cell.ranks if r.settings.versions}
-    differing = next(
-        (name for name in LIBRARIES if len({str(v.get(name)) for v in versions.values()}) > 1), None
-    )
-    if differing is None:
+    library = next((key for key in LIBRARIES if len({str(v.get(key)) for v in versions.values()}) > 1), None)
+    if library is None:
         yield Declined(_same(versions))
         return
-    stated = {rank: str(v.get(differing)) for rank, v in versions.items()}
+    stated = {rank: str(v.get(library)) for rank, v in versions.items()}
     behaviour = {rank: Behaviour(now=value, weight=cell.weight(rank)) for rank, value in stated.items()}
     guilty = outliers(behaviour, (MAJORITY, UNLIKE_FIRST)).ranks
     if not is_stuck(cell):
@@ -49,16 +41,14 @@ def library_version_mismatch(case: Case) -> Iterator[Draft | Declined]:
     if divergence and (divergence.best.cls in OF_THE_CODE or set(divergence.best.guilty) != set(guilty)):
         yield divergence.best.declined(cell)
         return
-    yield _draft(cell, differing, stated, guilty, divergence)
+    yield _draft(cell, LIBRARIES[library], stated, guilty, divergence)
 
 
 def _same(versions: dict[int, dict[str, object]]) -> str:
     if len(versions) < 2:
         return f"the versions of {len(versions)} rank{'s' * (len(versions) != 1)} are on record: nothing to compare"
     first = next(iter(versions.values()))
-    known = ", ".join(
-        f"{NAMES.get(name, name)} {first[name]}" for name in ("torch", "nccl") if first.get(name)
-    )
+    known = ", ".join(f"{LIBRARIES[key]} {first[key]}" for key in ("torch", "nccl") if first.get(key))
     return f"{these(sorted(versions))} have the same versions: {known}"
 
 
@@ -70,28 +60,30 @@ def _draft(
     divergence: Explanation | None,
 ) -> Draft:
     others = all_but(cell, guilty)
-    name = NAMES.get(library, library)
-    one, other = guilty[0], others[0]
-    then = f"; {named(cell, guilty)} {divergence.best.because}" if divergence else ""
-    here = divergence.best.where if divergence else locations.of_rank_now(cell.rank(one))
+    pair = (guilty[0], others[0])
+    differ = f"{library[:1].upper()}{library[1:]} is {stated[pair[0]]} on {named(cell, guilty)}, but {stated[pair[1]]} on {named(cell, others)}"
+    evidence = {
+        f"rank {r} has {library} {stated[r]}": f"{cell.rank(r).source}/settings.json#versions" for r in pair
+    }
+    if divergence is None:
+        here, peers_at = (locations.of_rank_now(cell.rank(r)) for r in pair)
+        return Draft(
+            # The difference is certain; without a line, that it causes the hang is not.
+            strength=Strength.LIKELY,
+            summary=f"{differ}.",
+            guilty_ranks=guilty,
+            at=here,
+            peers_at=peers_at,
+            evidence=evidence,
+        )
     return Draft(
-        outcome=hung_or_crashed(cell),
-        # The difference is certain; without a line, that it causes the hang is not.
-        strength=Strength.STRONG if divergence else Strength.LIKELY,
-        summary=f"{name[:1].upper()}{name[1:]} is {stated[one]} on {named(cell, guilty)}, but {stated[other]} on {named(cell, others)}{then}.",
+        strength=Strength.STRONG,
+        summary=f"{differ}; {named(cell, guilty)} {divergence.best.because}.",
         guilty_ranks=guilty,
-        blocked_ranks=others,
-        where=Where(
-            collective=divergence.collective if divergence else None, step=cell.rank(one).end.steps
-        ).at(here),
-        peers_at=divergence.peers_at if divergence else locations.of_rank_now(cell.rank(other)),
-        evidence={
-            **{
-                f"rank {r} has {name} {stated[r]}": f"{cell.rank(r).source}/settings.json#versions"
-                for r in (one, other)
-            },
-            **(claims_of(divergence.evidence) if divergence else {}),
-        },
+        at=divergence.best.where,
+        where=Where(collective=divergence.collective),
+        peers_at=divergence.peers_at,
+        evidence={**evidence, **claims_of(divergence.evidence)},
     )
 
 
@@ -101,7 +93,7 @@ RULE = Rule(
         "library_version_mismatch": "Ranks have different versions of torch, CUDA or NCCL, and wait for each other."
     },
     family="structure",
-    detected="The versions of torch, CUDA, HIP or NCCL in the ranks' settings.json differ, and ranks wait for each other or the transport rejected what a peer sent. Not where a rank is blocked on its own, raised an exception of its own, or diverged at a branch on the rank or because its data ran out. With a line where the outliers are also the ranks that diverged; otherwise at a lower confidence",
+    detected="The versions of torch, CUDA, HIP or NCCL in the ranks' settings.json differ, and ranks wait for each other, or the transport rejected what a peer sent. It does not apply where a rank is blocked on its own, raised an exception of its own, or diverged at a branch on the rank or because its data ran out. Where the outliers are also the ranks that diverged, `where` is the line; otherwise the confidence is lower.",
     fix="Start all ranks from one image or environment, and compare `python -m torch.utils.collect_env` on their hosts.",
     actions=("exclude host", "fix code"),
     check=library_version_mismatch,

@@ -1,69 +1,96 @@
-"""Models whose parameters or buffers differ between ranks when they are wrapped."""
+"""Models whose parameters or buffers differ between ranks when they are wrapped; FSDP2's are compared unit by unit."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, place_of
 from nsadiag.analysis.facts.exits import breaks, first_break
-from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.drafts import all_but
+from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.analysis.rules.setup.model_structure import Difference, differences
-from nsadiag.evidence.documents.exceptions import NOT_RAISED
+from nsadiag.evidence.documents.training import Tensor
 from nsadiag.evidence.records import Outcome, Place, Strength, Where
+from nsadiag.evidence.spans import shortened
 
 DDP_SAYS = re.compile(
     r"DDP expects same model across all ranks|appears not to match (sizes|strides) of the same param in process"
 )
-COUNTS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
-FIX = "Build the same model on every rank: size it from what all ranks share (rank 0's vocabulary, broadcast), and add nothing to it under a condition on the rank or its data."
+Tensors = tuple[Tensor, ...]
 
 
-def _says_so(rank: RankEvidence) -> bool:
-    return bool(rank.exception and DDP_SAYS.search(first_of(rank.exception).message))
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A model that differs between the ranks of its group."""
 
-
-def _broke(cell: CellEvidence) -> bool:
-    """Crashed if any rank failed, also if only because a peer was gone."""
-    return first_break(cell) is not None or any(b.kind != "exited" for b in breaks(cell))
-
-
-def _failed(cell: CellEvidence) -> bool:
-    return is_still(cell) or cell.stopped == "hang" or _broke(cell)
+    wrapper: str
+    what: str  # "parameters" or "buffers"
+    odd: tuple[int, ...]  # ranks whose model differs from the others'
+    others: tuple[int, ...]
+    says: str  # what differs, in words
+    names: tuple[str, ...]  # of what differs
+    order_only: bool  # the same tensors in another order: nothing fails, but the wrong ones are averaged
+    place: str  # where the outliers wrap it
+    file: str  # the document that shows it
 
 
 def model_structure_mismatch(case: Case) -> Iterator[Draft | Declined]:
-    found = differences(case.cell)
-    saying = [r for r in case.cell.ranks if _says_so(r)]
-    if found and (saying or _failed(case.cell) or found[0].order_only):
-        yield _seen(case, found[0], saying)
-    elif saying:
-        yield _said(case.cell, saying)
-    elif not found:
-        wrapped = [r.rank for r in case.cell.ranks if r.wraps]
+    cell, found = case.cell, next(differences(case.cell), None)
+    if found is None:
+        wrapped = [r.rank for r in cell.ranks if r.wraps]
         yield Declined(
             f"the models that {these(wrapped)} wrapped have the same parameters and buffers"
             if wrapped
             else "no rank is known to have wrapped a model"
         )
+        return
+    saying = [r for r in cell.ranks if r.exception and DDP_SAYS.search(first_of(r.exception).message)]
+    outcome = _outcome(cell)
+    if saying or found.order_only or outcome != "wrong":
+        yield _draft(case, found, saying, outcome)
     else:
-        yield Declined(
-            f"{found[0].says}, and nothing failed",
-            f"{case.cell.rank(found[0].odd[0]).source}/{found[0].file}",
-        )
+        yield Declined(f"{found.says}, and nothing failed", f"{cell.rank(found.odd[0]).source}/{found.file}")
 
 
 def _outcome(cell: CellEvidence) -> Outcome:
+    """Crashed if any rank failed, also if only because a peer was gone."""
     if cell.stopped == "hang" or is_still(cell):
         return "hung"
-    return "crashed" if _broke(cell) else "wrong"
+    failed = first_break(cell) is not None or any(b.kind != "exited" for b in breaks(cell))
+    return "crashed" if failed else "wrong"
+
+
+def _draft(case: Case, found: Difference, saying: list[RankEvidence], outcome: Outcome) -> Draft:
+    odd, other = case.cell.rank(found.odd[0]), case.cell.rank(found.others[0])
+    waiting = case.thread_states.get(other.rank)
+    then = "; the gradients of different parameters are averaged, silently" if outcome == "wrong" else ""
+    name = found.names[0] if found.names else None
+    evidence = {
+        found.says: f"{odd.source}/{found.file}",
+        f"what rank {other.rank} wrapped": f"{other.source}/{found.file}",
+    }
+    for rank in saying[:2]:
+        message = first_of(rank.exception).message if rank.exception else ""
+        claim = f"rank {rank.rank}: {message.splitlines()[0][:200]}"
+        evidence[claim] = f"{rank.source}/exception.json"
+    return Draft(
+        outcome=outcome,
+        strength=Strength.CONCLUSIVE if saying else Strength.STRONG,
+        summary=f"The model that {named(case.cell, found.odd)} wrapped in {found.wrapper} differs from that of its peers: {found.says} ({found.what}){then}.",
+        guilty_ranks=found.odd,
+        blocked_ranks=found.others,
+        at=_place(odd, found.place),
+        where=Where(parameter=name, module=name.rpartition(".")[0] if name else None, step=odd.end.steps),
+        peers_at=waiting.place if waiting else None,
+        evidence=evidence,
+    )
 
 
 def _place(rank: RankEvidence, wrapped_at: str) -> Place | None:
@@ -72,72 +99,90 @@ def _place(rank: RankEvidence, wrapped_at: str) -> Place | None:
     return locations.of_text(wrapped_at) or said or locations.of_black_box(rank)
 
 
-def _seen(case: Case, found: Difference, saying: list[RankEvidence]) -> Draft:
-    odd, other = case.cell.rank(found.odd[0]), case.cell.rank(found.others[0])
-    who = f"rank {case.cell.names(found.odd)}"
-    wait = case.thread_states.get(other.rank)
-    wrong = _outcome(case.cell) == "wrong"
-    then = "; the gradients of different parameters are averaged, silently" if wrong else ""
-    return Draft(
-        outcome=_outcome(case.cell),
-        strength=Strength.CONCLUSIVE if saying else Strength.STRONG,
-        summary=f"The model that {who} wrapped in {found.wrapper} differs from that of its peers: {found.says} ({found.what}){then}.",
-        guilty_ranks=found.odd,
-        blocked_ranks=found.others,
-        where=Where(
-            parameter=found.names[0] if found.names else None,
-            module=found.names[0].rpartition(".")[0] if found.names else None,
-            step=odd.end.steps,
-        ).at(_place(odd, found.place)),
-        peers_at=wait.place if wait else None,
-        evidence={
-            found.says: f"{odd.source}/{found.file}",
-            f"what rank {other.rank} wrapped": f"{other.source}/{found.file}",
-            **{
-                f"rank {r.rank}: {first_of(r.exception or NOT_RAISED).message.splitlines()[0][:200]}": f"{r.source}/exception.json"
-                for r in saying[:2]
-            },
-        },
-        fix=FIX,
+def differences(cell: CellEvidence) -> Iterator[Difference]:
+    """The first difference of each wrap, among ranks whose models were recorded, then of FSDP2's units."""
+    for index in range(max((len(r.wraps) for r in cell.ranks), default=0)):
+        rows = {r.rank: r.wraps[index] for r in cell.ranks if len(r.wraps) > index}
+        if len({(row.wrapper, row.ranks) for row in rows.values()}) != 1:
+            continue
+        wrapper, places = next(iter(rows.values())).wrapper, {rank: row.place for rank, row in rows.items()}
+        parameters = {rank: row.parameters for rank, row in rows.items()}
+        buffers = {rank: row.buffers for rank, row in rows.items()}
+        found = _differ(parameters, places, wrapper, "parameters", "wraps.json")
+        found = found or _differ(buffers, places, wrapper, "buffers", "wraps.json")
+        if found:
+            yield found
+    # FSDP2's units are known from the first forward on.
+    units = {
+        r.rank: [u for u in r.units if u.kind == "FSDP2" and len(u.ranks) == cell.world_size]
+        for r in cell.ranks
+    }
+    models = {
+        rank: tuple(Tensor(p.name, p.shape, p.dtype) for unit in own for p in unit.parameters)
+        for rank, own in units.items()
+        if own
+    }
+    if found := _differ(models, {}, "fully_shard", "parameters", "units.json"):
+        yield found
+
+
+def _differ(
+    models: dict[int, Tensors], places: dict[int, str], wrapper: str, what: str, file: str
+) -> Difference | None:
+    counts = Counter(models.values())
+    if len(counts) < 2:
+        return None
+    # Without a majority, the first rank counts as right: DDP compares the others with it.
+    (common, most), (_, next_most), *_ = counts.most_common()
+    if next_most == most:
+        common = models[min(models)]
+    odd = tuple(sorted(r for r, model in models.items() if model != common))
+    others = tuple(sorted(r for r, model in models.items() if model == common))
+    says, names = _in_words(odd[0], models[odd[0]], others[0], common)
+    return Difference(
+        wrapper=wrapper,
+        what=what,
+        odd=odd,
+        others=others,
+        says=says,
+        names=names,
+        order_only=sorted(models[odd[0]]) == sorted(common),
+        place=places.get(odd[0], ""),
+        file=file,
     )
 
 
-def _odd_counts(saying: list[RankEvidence]) -> tuple[int, ...]:
-    """The ranks that have an unusual number of parameters by DDP's messages."""
-    counts: dict[int, int] = {}
-    for rank in saying:
-        for match in COUNTS.finditer(first_of(rank.exception or NOT_RAISED).message):
-            counts |= {int(match[1]): int(match[2]), int(match[3]): int(match[4])}
-    if not counts:
-        return ()
-    found = outliers({r: Behaviour(now=n) for r, n in counts.items()}, (MAJORITY, UNLIKE_FIRST))
-    return found.ranks if found.decided else ()
+def _in_words(odd: int, mine: Tensors, other: int, theirs: Tensors) -> tuple[str, tuple[str, ...]]:
+    """The tensors that only one of two ranks has, or that differ in shape or type."""
+    by_name, others = {n: (s, d) for n, s, d in mine}, {n: (s, d) for n, s, d in theirs}
+    for name, (shape, dtype) in by_name.items():
+        if name in others and others[name] != (shape, dtype):
+            told, told_other = (
+                _shape_and_type(shape, dtype, others[name]),
+                _shape_and_type(*others[name], (shape, dtype)),
+            )
+            return f"{name} is {told} on rank {odd} and {told_other} on rank {other}", (name,)
+    extra = [n for n in by_name if n not in others]
+    lacking = [n for n in others if n not in by_name]
+    if extra or lacking:
+        parts = [f"has {len(mine)} where rank {other} has {len(theirs)}"] if len(mine) != len(theirs) else []
+        parts += [f"only it has {shortened(extra, 3)}"] if extra else []
+        parts += [f"it lacks {shortened(lacking, 3)}"] if lacking else []
+        return f"rank {odd} " + "; ".join(parts), tuple(extra or lacking)
+    moved = next(a[0] for a, b in zip(mine, theirs, strict=False) if a != b)
+    return f"rank {odd} has the same ones in another order, from {moved} on", (moved,)
 
 
-def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
-    """A mismatch that DDP reports, without a record of what was wrapped."""
-    rank = saying[0]
-    exception = first_of(rank.exception or NOT_RAISED)
-    guilty = _odd_counts(saying) or tuple(r.rank for r in saying)
-    return Draft(
-        outcome=_outcome(cell),
-        strength=Strength.STRONG,
-        summary=f"The model of rank {cell.names(guilty)} differs from the one that DDP found on rank 0: {exception.message.splitlines()[0][:200]}",
-        guilty_ranks=guilty,
-        blocked_ranks=all_but(cell, guilty),
-        where=Where().at(place_of(exception)),
-        evidence={exception.message.splitlines()[0][:300]: f"{rank.source}/exception.json"},
-        gaps=("what each rank wrapped was not recorded",),
-        fix=FIX,
-    )
+def _shape_and_type(shape: tuple[int, ...], dtype: str, other: tuple[tuple[int, ...], str]) -> str:
+    return str(list(shape)) + (f" {dtype.removeprefix('torch.')}" if dtype != other[1] else "")
 
 
 RULE = Rule(
     name="model_structure_mismatch",
     means={"model_structure_mismatch": "The ranks wrapped models whose parameters or buffers differ."},
     family="structure",
-    detected="The name, shape and type of each tensor that every rank handed to DDP or FSDP, recorded before the wrapper talks to its peers. The minority is guilty; without one, whichever ranks differ from the group's first rank. If only the order of the tensors differs nothing fails, and the outcome is `wrong`",
-    fix="Build the same model on every rank: size it from what all ranks share, and add nothing to it under a condition on the rank or its data.",
+    detected="Every tensor that a rank handed to DDP or FSDP is recorded, with name, shape and type, before the wrapper talks to its peers; the models differ. The minority is guilty; without one, the ranks that differ from the group's first rank. If only the order of the tensors differs nothing fails, and the outcome is `wrong`.",
+    fix="Build the same model on every rank: size it from what all ranks share (rank 0's vocabulary, broadcast), and add nothing to it under a condition on the rank or its data.",
     check=model_structure_mismatch,
     needs=("black_boxes",),
     confused_with=("collective_args_mismatch", "rank_exception"),

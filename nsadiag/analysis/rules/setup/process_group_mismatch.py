@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
@@ -12,17 +11,15 @@ from nsadiag.analysis.explain.candidates.iteration_order import order_of
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
-from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, waits
-from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed
-from nsadiag.analysis.rules.reasons import not_still
-from nsadiag.analysis.rules.rule import Claims, Draft, Rule
-from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations
-from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.analysis.rules.drafts import all_but, at_line, line_of, named, recorder_of
+from nsadiag.analysis.rules.reasons import not_still, these
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations, members_of
+from nsadiag.evidence.records import Place, Strength
 
-FIX = "Creating a group is a collective of the whole world: let every rank call new_group (or init_device_mesh) for every group, in one order, also for groups that it is not in; or pass use_local_synchronization=True and call it on the members only."
 FIX_LOCAL = "Creating a group waits for all its members: let all ranks create shared groups in one common order (sorted by their members, not from each rank's own view), or create all of them before training begins."
 
 
@@ -76,13 +73,9 @@ def _by_members_alone(same: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
         others = same[~same["rank"].isin(made_it)]
         then = after[after["rank"].isin(made_it)]
         instead, next_ones = (set(zip(f.ranks, f.place, strict=True)) for f in (others, then))
-        if made_it == _listed(str(members)) and instead == next_ones and len(instead) == 1:
+        if made_it == members_of(str(members)) and instead == next_ones and len(instead) == 1:
             return rows
     return same.iloc[:0]
-
-
-def _listed(members: str) -> set[int]:
-    return {int(word) for word in members.split(",") if word.isdigit()}
 
 
 def _differ(
@@ -90,26 +83,27 @@ def _differ(
 ) -> Draft:
     """A draft for a group whose members differ between ranks; `alone`: the creations made only by the members."""
     guilty = minority(asked, cell.weight) or tuple(sorted(asked))
+    blocked = all_but(cell, guilty)
     said = "; ".join(f"rank {r}: {members}" for r, members in sorted(asked.items())[:6])
-    blocked = tuple(sorted({r.rank for r in cell.ranks} - set(guilty)))
     # All ranks have to make the creation that some skipped; the next one is right.
     passed_by = set(guilty).isdisjoint(alone["rank"].astype(int)) and len(alone) > 0
     missed = _place(alone, int(alone.iloc[0]["rank"])) if passed_by else None
-    why = f" Only its members create it, at {locations.short(missed)}; all ranks have to." if missed else ""
-    return _finding(
-        cell,
-        guilty,
-        blocked,
-        here=missed or _place(same, guilty[0]),
-        peers_at=(locations.of_rank_now(cell.rank(blocked[0])) if missed else _place(same, blocked[0]))
-        if blocked
-        else None,
+    why = f" Only its members create it,{at_line(missed)}; all ranks have to." if missed else ""
+    peers_at = None
+    if blocked:
+        peers_at = locations.of_rank_now(cell.rank(blocked[0])) if missed else _place(same, blocked[0])
+    return Draft(
+        strength=Strength.STRONG if len(guilty) < len(asked) else Strength.LIKELY,
         summary=f"The ranks disagree on the members of process group {number} ({said}).{why}",
+        guilty_ranks=guilty,
+        at=missed or _place(same, guilty[0]) or locations.of_rank_now(cell.rank(guilty[0])),
+        peers_at=peers_at,
         evidence={
-            f"rank {r} created group {number} with ranks {members}{at_line(_place(same, r))}": f"{cell.rank(r).source}/blackbox.bin"
+            f"rank {r} created group {number} with ranks {members}{at_line(_place(same, r))}": recorder_of(
+                cell, r
+            )
             for r, members in sorted(asked.items())[:8]
         },
-        sure=len(guilty) < len(asked),
     )
 
 
@@ -118,94 +112,63 @@ def _in_a_cycle(case: Case) -> Iterator[Draft]:
     created = local_creations(case)
     for cycle in creation_cycles(created):
         guilty = at_odds(created, cycle)
-        blocked = tuple(sorted({r.rank for r in case.cell.ranks} - set(guilty)))
-        waits_for = {r: shown(created[r].absent) for r in cycle}
+        waits_for = {r: these(created[r].absent) for r in cycle}
         said = "; ".join(
-            f"rank {r} creates the group of ranks {created[r].ranks} and waits for rank {waits_for[r]}"
+            f"rank {r} creates the group of ranks {created[r].ranks} and waits for {waits_for[r]}"
             for r in cycle[:6]
         )
-        yield _finding(
-            case.cell,
-            guilty,
-            blocked,
-            here=order_of(Context(case), cycle) or created[guilty[0]].place,
-            peers_at=case.thread_states[blocked[0]].place
-            if blocked and blocked[0] in case.thread_states
-            else None,
-            summary=f"Ranks {shown(cycle)} wait for each other while creating different process groups: {said}.",
+        here = order_of(Context(case), cycle) or created[guilty[0]].place
+        yield Draft(
+            strength=Strength.STRONG,
+            summary=f"{named(case.cell, cycle).capitalize()} wait for each other while creating different process groups: {said}.",
+            guilty_ranks=guilty,
+            at=here or locations.of_rank_now(case.cell.rank(guilty[0])),
+            peers_at=line_of(case, all_but(case.cell, guilty)[:1]),
             evidence={
-                f"rank {r} began to create the group of ranks {created[r].ranks}{at_line(created[r].place)} and did not finish; rank {waits_for[r]} never called it": f"{case.cell.rank(r).source}/blackbox.bin"
+                f"rank {r} began to create the group of ranks {created[r].ranks}{at_line(created[r].place)} and did not finish; {waits_for[r]} never called it": recorder_of(
+                    case.cell, r
+                )
                 for r in cycle[:8]
             },
-            sure=True,
             fix=FIX_LOCAL,
         )
 
 
 def _alone(case: Case, created: pd.DataFrame) -> Iterator[Draft]:
     """Ranks that are blocked in creating a group, while the others wait for them elsewhere."""
-    open_ = created[created.end_s.isna()]
-    inside = {int(r) for r in open_["rank"]}
-    stands = case.thread_states
-    others = {rank for rank in stands if rank not in inside}
+    unfinished = created[created.end_s.isna()]
+    inside = tuple(sorted({int(rank) for rank in unfinished["rank"]}))
+    outside = {rank: state for rank, state in sorted(case.thread_states.items()) if rank not in inside}
+    waiting = [s.waits_for_peers or s.doing == "backward" for s in outside.values()]
+    # Another one in a rendezvous is creating another group, or the first one.
     if (
         not inside
-        or not others
-        or not all(stands[r].waits_for_peers or stands[r].doing == "backward" for r in others)
+        or not outside
+        or not all(waiting)
+        or any(s.doing == "rendezvous" for s in outside.values())
     ):
         return
-    if any(stands[r].doing == "rendezvous" for r in others):
-        return  # it is creating another group, or the first one
-    guilty = tuple(sorted(others if len(others) < len(inside) else inside))
-    blocked = tuple(sorted(others if set(guilty) == inside else inside))
-    row: dict[Any, Any] = open_.iloc[0].to_dict()
-    here = _place(open_, guilty[0]) or stands[guilty[0]].place
-    peer = stands[blocked[0]].place if blocked else None
-    yield _finding(
-        case.cell,
-        guilty,
-        blocked,
-        here=here,
-        peers_at=peer,
-        summary=f"Rank {shown(inside)} is creating a process group (ranks {row['ranks']}) that rank {shown(others)} does not create: they wait for each other.",
-        evidence={
-            **{
-                f"rank {r} began {row['op']} (ranks {row['ranks']}) and did not finish": f"{case.cell.rank(r).source}/blackbox.bin"
-                for r in sorted(inside)[:4]
-            },
-            **{
-                f"rank {r} waits in {stands[r].event or stands[r].doing}": f"{stands[r].source}/py_spy.json"
-                for r in sorted(others)[:4]
-            },
-        },
-        sure=True,
-    )
-
-
-def _finding(
-    cell: CellEvidence,
-    guilty: tuple[int, ...],
-    blocked: tuple[int, ...],
-    *,
-    here: Place | None,
-    peers_at: Place | None,
-    summary: str,
-    evidence: Claims,
-    sure: bool,
-    fix: str = FIX,
-) -> Draft:
-    return Draft(
-        outcome=hung_or_crashed(cell),
-        strength=Strength.STRONG if sure else Strength.LIKELY,
-        summary=summary,
+    guilty, blocked = (tuple(outside), inside) if len(outside) < len(inside) else (inside, tuple(outside))
+    group = f"ranks {unfinished.iloc[0]['ranks']}"
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"{named(case.cell, inside).capitalize()} is creating a process group ({group}) that {named(case.cell, outside)} does not create: they wait for each other.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        where=Where(step=cell.rank(guilty[0]).end.steps).at(
-            here or locations.of_rank_now(cell.rank(guilty[0]))
-        ),
-        peers_at=peers_at,
-        evidence=evidence,
-        fix=fix,
+        at=_place(unfinished, guilty[0]) or line_of(case, guilty[:1]),
+        peers_at=line_of(case, blocked[:1]),
+        evidence={
+            **{
+                f"rank {r} began {unfinished.iloc[0]['op']} ({group}) and did not finish": recorder_of(
+                    case.cell, r
+                )
+                for r in inside[:4]
+            },
+            **{
+                f"rank {r} waits in {state.event or state.doing}": f"{state.source}/py_spy.json"
+                for r, state in [*outside.items()][:4]
+            },
+        },
     )
 
 
@@ -215,8 +178,8 @@ RULE = Rule(
         "process_group_mismatch": "Process groups were created by some ranks only, in another order, or with other members."
     },
     family="structure",
-    detected="The nth group creation has other members on some ranks; or some ranks are in a creation while the others wait elsewhere, directly or indirectly for them. Creations that involve only their members (`use_local_synchronization`) may differ. If exactly the members created a group, and then what the others had created instead, `where` is that group's line",
-    fix="Let every rank call new_group for every group, in one order, also for groups that it is not in.",
+    detected="The nth group creation has other members on some ranks; or some ranks are in a creation while the others wait for them elsewhere. Creations that involve only their members (`use_local_synchronization`) may differ, unless ranks wait for each other in a cycle of them. If only its members created a group, `where` is the line that created it.",
+    fix="Creating a group is a collective of the whole world: let every rank call new_group (or init_device_mesh) for every group, in one order, also for groups that it is not in; or pass use_local_synchronization=True and call it on the members only.",
     check=process_group_mismatch,
     needs=("black_boxes",),
     explained_by=("collective_args_mismatch",),

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, headline
+from nsadiag.analysis.facts.pace import Pace
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.steadiness import damage, doubt, furthest, moves, was_cut_off
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
-from nsadiag.analysis.rules.drafts import named
+from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.rates import rate as rate_text
@@ -21,19 +22,71 @@ WORK = (int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.STEP), int(Kind.DATA))
 LEAST_START_UP_S, LEAST_SHARE = 1.0, 0.2  # from which on start-up is mentioned
 
 
+def healthy(case: Case) -> Iterator[Draft | Declined]:
+    cell = case.cell
+    # A job with an error code has not completed, whatever its ranks report, unless a rank's teardown caused it.
+    failed = bool(cell.launcher_exit_code) and not any(r.end.signal for r in cell.ranks)
+    if cell.ranks and not cell.absent and not failed and all(_finished(r) for r in cell.ranks):
+        yield _completed(case)
+    elif was_cut_off(cell) and (moved := moves(case)):
+        yield Draft(
+            strength=Strength.LIKELY,
+            summary=f"Progressing at the last snapshot: {moved}.",
+            evidence={moved: "watch.json#looks"},
+        )
+    elif was_cut_off(cell) and (pace := case.once(furthest)):
+        if found := doubt(case):
+            yield Declined(found.fact, found.source)
+            return
+        yield _progressing(case, pace)
+    if lost := damage(cell):
+        yield Declined(lost.fact, lost.source)
+    yield from other_break(cell)
+
+
 def _finished(rank: RankEvidence) -> bool:
     """Whether it reached its exit handlers without an exception; gloo may abort the process afterwards (in 6 of 48 jobs).
 
     Or it skipped them on purpose: `os._exit(0)` at the end, so that no teardown can hang.
     """
-    code, number = rank.end.exit_code, rank.end.signal
-    left = rank.leaving
+    code, left = rank.end.exit_code, rank.leaving
     on_purpose = left is not None and left.call == "_exit" and code == 0 and not left.handling
-    return (
-        (rank.end.clean or on_purpose)
-        and not rank.damaged
-        and rank.exception is None
-        and (code in (0, None) or number == signal.SIGABRT)
+    well = code in (0, None) or rank.end.signal == signal.SIGABRT
+    return (rank.end.clean or on_purpose) and well and not rank.damaged and rank.exception is None
+
+
+def _completed(case: Case) -> Draft:
+    cell = case.cell
+    aborted = {r.rank: signal.Signals(r.end.signal).name for r in cell.ranks if r.end.signal}
+    how = "ran to their exit handlers without an exception"
+    if not all(r.end.clean for r in cell.ranks):
+        how = "ended without an exception, by os._exit(0) or at their end"
+    evidence = {f"all {cell.world_size} ranks {how}": "ends.json"}
+    if aborted:
+        by = " or ".join(sorted(set(aborted.values())))
+        claim = f"{named(cell, aborted)} ended by {by} after the exit handlers: in teardown, not in the job's work"
+        evidence[claim] = "ends.json"
+    restarts = list(_restarts(cell))
+    again = ", after a restart" if restarts else ""
+    remark = same_batches(case)
+    return Draft(
+        strength=Strength.CONCLUSIVE if not aborted else Strength.STRONG,
+        summary=f"Completed: {_counted(case)} in {cell.watch.ended_s or 0:.1f} s{_start_up(case)}{again}."
+        + (f" {remark.sentence}" if remark else ""),
+        evidence={**evidence, **dict(restarts[:3]), **(remark.evidence if remark else {})},
+        fix=remark.fix if remark else None,
+    )
+
+
+def _progressing(case: Case, pace: Pace) -> Draft:
+    rate = f", lately {rate_text(pace.rate_per_s)} a second" if pace.rate_per_s else ""
+    ended = {"timeout": "when --timeout ended it", "interrupt": "when it was interrupted"}
+    until = ended.get(str(case.cell.stopped), "at the last snapshot")
+    claim = f"rank {pace.rank} completed its last {pace.unit} {pace.since_s:.1f} s before, and one every {pace.typical_s:.3g} s"
+    return Draft(
+        strength=Strength.STRONG,
+        summary=f"Progressing at its own rate {until}: {_counted(case)} in {case.cell.watch.ended_s or 0:.0f} s{rate}.",
+        evidence={claim: recorder_of(case.cell, pace.rank)},
     )
 
 
@@ -55,76 +108,15 @@ def _start_up(case: Case) -> str:
 
 
 def _restarts(cell: CellEvidence) -> Iterator[tuple[str, str]]:
-    """The exceptions that ended the attempts before the one that completed."""
-    ended = sorted(
-        (number, e.t_mono_ns, rank.rank, e)
-        for rank in cell.ranks
-        for number, e in rank.attempts
-        if e.thread == "MainThread"
-    )
-    for number in sorted({row[0] for row in ended}):
-        _, _, rank_number, exception = next(row for row in ended if row[0] == number)
+    """The first exception of each attempt before the one that completed."""
+    ended = [(n, rank, e) for rank in cell.ranks for n, e in rank.attempts if e.in_main_thread]
+    for number in sorted({n for n, _, _ in ended}):
+        of_attempt = [(rank, e) for n, rank, e in ended if n == number]
+        rank, exception = min(of_attempt, key=lambda each: each[1].t_mono_ns)
         yield (
-            f"attempt {number} ended as rank {rank_number} raised {headline(first_of(exception))}; the launcher restarted the ranks",
-            f"{cell.rank(rank_number).source}/attempts/{number:02d}/exception.json",
+            f"attempt {number} ended as rank {rank.rank} raised {headline(first_of(exception))}; the launcher restarted the ranks",
+            f"{rank.source}/attempts/{number:02d}/exception.json",
         )
-
-
-def healthy(case: Case) -> Iterator[Draft | Declined]:
-    # A job with an error code has not completed, whatever its ranks report, unless a rank's teardown caused it.
-    failed = bool(case.cell.launcher_exit_code) and not any(r.end.signal for r in case.cell.ranks)
-    if case.cell.ranks and not case.cell.absent and not failed and all(_finished(r) for r in case.cell.ranks):
-        aborted = [r.rank for r in case.cell.ranks if r.end.signal]
-        signals = {signal.Signals(r.end.signal).name for r in case.cell.ranks if r.end.signal}
-        evidence = {
-            (
-                f"all {case.cell.world_size} ranks ran to their exit handlers without an exception"
-                if all(r.end.clean for r in case.cell.ranks)
-                else f"all {case.cell.world_size} ranks ended without an exception, by os._exit(0) or at their end"
-            ): "ends.json"
-        }
-        if aborted:
-            evidence[
-                f"{named(case.cell, aborted)} ended by {' or '.join(sorted(signals))} after the exit handlers: in teardown, not in the job's work"
-            ] = "ends.json"
-        restarts = list(_restarts(case.cell))
-        evidence |= dict(restarts[:3])
-        again = ", after a restart" if restarts else ""
-        remark = same_batches(case)
-        evidence |= remark.evidence if remark else {}
-        yield Draft(
-            outcome="healthy",
-            strength=Strength.CONCLUSIVE if not aborted else Strength.STRONG,
-            summary=f"Completed: {_counted(case)} in {case.cell.watch.ended_s or 0:.1f} s{_start_up(case)}{again}."
-            + (f" {remark.sentence}" if remark else ""),
-            evidence=evidence,
-            fix=remark.fix if remark else None,
-        )
-    elif was_cut_off(case.cell) and (moved := moves(case)):
-        yield Draft(
-            outcome="healthy",
-            strength=Strength.LIKELY,
-            summary=f"Progressing at the last snapshot: {moved}.",
-            evidence={moved: "watch.json#looks"},
-        )
-    elif was_cut_off(case.cell) and (pace := case.once(furthest)):
-        found = doubt(case)
-        if found:
-            yield Declined(found.fact, found.source)
-            return
-        rate = f", lately {rate_text(pace.rate_per_s)} a second" if pace.rate_per_s else ""
-        at = {"timeout": "when --timeout ended it", "interrupt": "when it was interrupted"}
-        yield Draft(
-            outcome="healthy",
-            strength=Strength.STRONG,
-            summary=f"Progressing at its own rate {at.get(str(case.cell.stopped), 'at the last snapshot')}: {_counted(case)} in {case.cell.watch.ended_s or 0:.0f} s{rate}.",
-            evidence={
-                f"rank {pace.rank} completed its last {pace.unit} {pace.since_s:.1f} s before, and one every {pace.typical_s:.3g} s": f"{case.cell.rank(pace.rank).source}/blackbox.bin"
-            },
-        )
-    if lost := damage(case.cell):
-        yield Declined(lost.fact, lost.source)
-    yield from other_break(case.cell)
 
 
 RULE = Rule(
@@ -132,7 +124,7 @@ RULE = Rule(
     means={"healthy": "The job completed, or progresses at a steady rate."},
     family="terminal",
     outcome="healthy",
-    detected="All ranks reached their exit handlers without an exception; or, until `--timeout` or Ctrl-C, every rank that was not waiting for a peer made iterations at a steady rate",
+    detected="All ranks reached their exit handlers without an exception; or, until `--timeout` or Ctrl-C, every rank that was not waiting for a peer made iterations at a steady rate.",
     fix="",
     actions=(),
     check=healthy,

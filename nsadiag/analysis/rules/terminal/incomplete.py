@@ -16,10 +16,10 @@ from nsadiag.analysis.relations.steadiness import (
     paces,
     was_cut_off,
 )
-from nsadiag.analysis.rules.drafts import place_of
+from nsadiag.analysis.rules.drafts import line_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.rates import rate as rate_text
-from nsadiag.evidence.records import Strength, Where
+from nsadiag.evidence.records import Strength
 
 MOST_WAITS = 3
 ENDED_BY = {"timeout": "Cut off by --timeout", "interrupt": "Interrupted"}
@@ -59,14 +59,13 @@ def incomplete(case: Case) -> Iterator[Draft | Declined]:
     ended_by = ENDED_BY.get(str(case.cell.stopped), "Attached to")
     summary = f"{ended_by} after {case.cell.watch.ended_s or 0.0:.0f} s, without a failure and without a steady rate: {found.fact}."
     everybody = worst is not None and set(worst.waiters) == {r.rank for r in case.cell.ranks} - {worst.rank}
-    at = worst.at if worst else place_of(case, [r.rank for r in case.cell.ranks])
     yield Draft(
         strength=Strength.GUESS if everybody else Strength.NONE,
         summary=summary,
         guilty_ranks=(worst.rank,) if worst and everybody else (),
         blocked_ranks=worst.waiters if worst else (),
-        where=Where().at(at) if at else None,
-        peers_at=place_of(case, worst.waiters) if worst else None,
+        at=worst.at if worst else line_of(case, [r.rank for r in case.cell.ranks]),
+        peers_at=line_of(case, worst.waiters) if worst else None,
         evidence={found.fact: found.source, **dict(_known(case))},
         next="nsadiag attach again later, or nsadiag attach --run DIR for a job that nsadiag watches and whose steps it knows"
         if case.cell.attached
@@ -79,7 +78,7 @@ RULE = Rule(
     means={"incomplete": "The job was cut off before it failed or showed a steady rate."},
     family="terminal",
     outcome="incomplete",
-    detected="The job was stopped by `--timeout` or Ctrl-C, or attached to, while something still moved, but it shows no steady rate: a rank that waits for no peer made no iteration for longer than three of its longest pauses (at least 5 s), made fewer than three iterations, or takes three times as long for each of late; or one rank has kept its peers waiting for more than three times the longest wait before. The verdict says what is known: progress, rate, and which ranks waited for which, for how long, and where (at 50 %, naming a rank as guilty, where all others wait for it)",
+    detected="The job was stopped by `--timeout` or Ctrl-C, or attached to, while something still moved, but it shows no steady rate. A rank that waits for no peer made no iteration for longer than three of its longest pauses (at least 5 s), made fewer than three iterations, or takes three times as long for each of late; or one rank has kept its peers waiting for more than three times the longest wait before. The verdict says what is known: progress, rate, and which ranks waited for which, for how long, and where. It names a rank as guilty only where all others wait for it.",
     fix="",
     actions=("wait",),
     check=incomplete,

@@ -7,16 +7,52 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exits import breaks
+from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, is_suspended
 from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
-from nsadiag.evidence.records import Outcome, Place, Strength, Where
+from nsadiag.evidence.records import Outcome, Place, Strength
 
 NO_RECORDER = (
     "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S or -I"
 )
+
+
+def unknown(case: Case) -> Iterator[Draft | Declined]:
+    cell = case.cell
+    if not (cell.ranks or cell.attached or cell.stopped) and cell.launcher_exit_code == 0:
+        yield Draft(
+            strength=Strength.NONE,
+            summary="Nothing to diagnose: exit code 0, no PyTorch process seen.",
+            gaps=(NO_RECORDER,),
+        )
+        return
+    outcome, summary = _what_is_known(cell)
+    evidence = {**_launcher_said(cell), **_launched(case)}
+    captured = next((r for r in cell.ranks if r.captures), None)
+    here = locations.of_rank_now(captured) if captured else None
+    if outcome == "crashed" and (first := _first_to_end(cell)):
+        place, claim, source = first
+        here, evidence = place or here, {claim: source, **evidence}
+    process = next((c for c in reversed(cell.processes) if locations.of_frames(c.main_frames)), None)
+    if process:
+        here = locations.of_frames(process.main_frames)
+        evidence["where the process was at the snapshot"] = f"{process.source}/py_spy.json"
+    is_busy = cell.attached and not is_still(cell)
+    again = "nsadiag run --probes full --timeout 120 -- <the same command>"
+    if cell.attached:
+        again = "take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
+    yield Draft(
+        outcome=outcome,
+        strength=Strength.NONE,
+        summary=f"{summary}.",
+        at=here,
+        evidence=evidence,
+        gaps=() if cell.ranks else (NO_RECORDER,),
+        actions=("wait",) if is_suspended(cell) or is_busy else (),
+        next=again,
+    )
 
 
 def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
@@ -28,26 +64,18 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
     if is_still(cell) and cell.ranks:
         return "hung", "Nothing moves on any rank, and no collective shows which rank is waited for"
     if cell.attached:
-        looks = cell.watch.looks
-        reason = looks[-1].reason if looks else "no rank could be captured"
-        return ("unknown", f"Busy without visible progress, at the same lines in both snapshots: {reason}")
+        last = cell.watch.last_look
+        reason = last.reason if last else "no rank could be captured"
+        return "unknown", f"Busy without visible progress, at the same lines in both snapshots: {reason}"
     if cell.stopped == "interrupt":
         return "unknown", "The run was interrupted before it came to an end"
     if cell.stopped == "timeout":
-        return ("unknown", "--timeout was reached, and no observation distinguishes progress from waiting")
-    if cell.launcher_exit_code:
-        return (
-            "crashed",
-            f"The command ended with exit code {cell.launcher_exit_code} and no rank reported an error",
-        )
+        return "unknown", "--timeout was reached, and no observation distinguishes progress from waiting"
+    if code := cell.launcher_exit_code:
+        return "crashed", f"The command ended with exit code {code} and no rank reported an error"
     if lost := damage(cell):
         return "unknown", f"Inconclusive: no rank reported an error, but {lost.fact}"
     return "unknown", "Inconclusive: the job did not complete, and no rank reported an error"
-
-
-def _nothing_to_diagnose(cell: CellEvidence) -> bool:
-    """Whether a command without torch has completed."""
-    return not (cell.ranks or cell.attached or cell.stopped) and cell.launcher_exit_code == 0
 
 
 def _launcher_said(cell: CellEvidence) -> Claims:
@@ -57,27 +85,19 @@ def _launcher_said(cell: CellEvidence) -> Claims:
     return {last[:200]: "nodes/*/launcher.stderr.log"} if last else {}
 
 
-def _first_to_end(cell: CellEvidence) -> tuple[Place | None, Claims]:
-    """The first rank that failed, even if its message only names a peer."""
-    broke = next((each for each in breaks(cell) if each.kind != "exited"), None)
+def _first_to_end(cell: CellEvidence) -> tuple[Place | None, str, str] | None:
+    """The first rank that failed, even if its message only names a peer: its line, and the claim with its file."""
+    broke = earliest_failure(cell)
     if broke is None:
-        return None, {}
-    rank = broke.rank
+        return None
+    rank, at_s = broke.rank, f"at {broke.t_s:.1f} s"
     if broke.kind == "exception" and rank.exception:
         first = (rank.exception.message.splitlines() or [""])[0]
-        claim = (
-            f"rank {rank.rank} was the first to break, at {broke.t_s:.1f} s: {rank.exception.type}: {first}"
-        )
-        return locations.of_exception(rank.exception), {claim[:300]: f"{rank.source}/exception.json"}
+        claim = f"rank {rank.rank} was the first to break, {at_s}: {rank.exception.type}: {first}"
+        return locations.of_exception(rank.exception), claim[:300], f"{rank.source}/exception.json"
     name = signal.Signals(rank.end.signal or 0).name
-    claim = f"rank {rank.rank} was the first to end, at {broke.t_s:.1f} s, by {name}"
     here = locations.of_faults(rank.faults) or locations.of_black_box(rank)
-    return here, {claim: "ends.json"}
-
-
-def _is_busy(cell: CellEvidence) -> bool:
-    """Whether the job was attached to, and something in it ran."""
-    return cell.attached and not is_still(cell)
+    return here, f"rank {rank.rank} was the first to end, {at_s}, by {name}", "ends.json"
 
 
 def _launched(case: Case) -> Claims:
@@ -85,42 +105,9 @@ def _launched(case: Case) -> Claims:
     found = case.once(launches)
     if found is None or found.since:
         return {}
-    claim = "NCCL launched no collective on any rank between the snapshots"
     uneven = f"; {found.uneven}, so ranks are out of step" if found.uneven else ""
-    return {claim + uneven: "nodes/*/captures/*/ras.json"}
-
-
-def unknown(case: Case) -> Iterator[Draft | Declined]:
-    if _nothing_to_diagnose(case.cell):
-        yield Draft(
-            outcome="unknown",
-            strength=Strength.NONE,
-            summary="Nothing to diagnose: exit code 0, no PyTorch process seen.",
-            gaps=(NO_RECORDER,),
-        )
-        return
-    outcome, summary = _what_is_known(case.cell)
-    captured = [r for r in case.cell.ranks if r.captures]
-    here = locations.of_rank_now(captured[0]) if captured else None
-    process = next((c for c in reversed(case.cell.processes) if locations.of_frames(c.main_frames)), None)
-    broke_at, evidence = _first_to_end(case.cell) if outcome == "crashed" else (None, {})
-    here = broke_at or here
-    evidence |= {**_launcher_said(case.cell), **_launched(case)}
-    if process:
-        here = locations.of_frames(process.main_frames)
-        evidence["where the process was at the snapshot"] = f"{process.source}/py_spy.json"
-    yield Draft(
-        outcome=outcome,
-        strength=Strength.NONE,
-        summary=summary + ".",
-        where=Where().at(here) if here else None,
-        evidence=evidence,
-        gaps=() if case.cell.ranks else (NO_RECORDER,),
-        actions=("wait",) if is_suspended(case.cell) or _is_busy(case.cell) else (),
-        next="take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
-        if case.cell.attached
-        else "nsadiag run --probes full --timeout 120 -- <the same command>",
-    )
+    claim = f"NCCL launched no collective on any rank between the snapshots{uneven}"
+    return {claim: "nodes/*/captures/*/ras.json"}
 
 
 RULE = Rule(
@@ -128,7 +115,7 @@ RULE = Rule(
     means={"unknown": "The evidence is inconclusive; the verdict says what is missing and what to collect."},
     family="terminal",
     outcome="unknown",
-    detected="None of the other rules concludes. The verdict lists what is known, what is missing, and what to try",
+    detected="None of the other rules concludes. The verdict lists what is known, what is missing, and what to try.",
     fix="",
     actions=("stop",),
     check=unknown,

@@ -62,10 +62,6 @@ def _with_unusual_count(e: Exchange) -> tuple[int, ...]:
     return which(e.involved, lambda rank: _is_unusual(e.case, rank))
 
 
-def _out_of_order(e: Exchange) -> tuple[int, ...]:
-    return which(e.involved, lambda rank: _left_its_order(e.calls, rank))
-
-
 def _gone_on(e: Exchange) -> tuple[int, ...]:
     """The rank for which several wait in vain and which is in no transfer itself: it left first."""
     missed = [p.peer for p in e.waiting.values() if p.counterpart and p.peer not in e.waiting]
@@ -106,7 +102,6 @@ def _at_own_line(e: Exchange) -> tuple[int, ...]:
 
 MESSAGES: tuple[CriterionTest[Exchange], ...] = (
     (Criterion.UNUSUAL_COUNT, _with_unusual_count),
-    (Criterion.UNUSUAL_ORDER, _out_of_order),
     (Criterion.ALIKE, _alike),
     (Criterion.GONE_ON, _gone_on),
     (Criterion.ELSEWHERE, _elsewhere),
@@ -125,17 +120,6 @@ def _is_unusual(case: Case, rank: int) -> bool:
     if counts.shape[1] < 2 or any(each[: len(now)] == now for each in before):
         return False
     return bool((counts.iloc[:, -1] > counts.iloc[:, :-1].max(axis=1)).any()) or left_short(case, rank)
-
-
-def _left_its_order(calls: pd.DataFrame, rank: int) -> bool:
-    """Whether no earlier step began with this step's messages."""
-    whole = _orders(calls, rank)
-    if len(whole) <= FEWEST_STEPS:
-        return False
-    *before, now = whole
-    # The recorder may have lost the beginning of the first step, and steps that never repeat have no usual order.
-    known = set(before[1:])
-    return len(known) < len(before) - 1 and not any(each[: len(now)] == now for each in known)
 
 
 def _orders(calls: pd.DataFrame, rank: int) -> list[tuple[tuple[str, int, str], ...]]:
