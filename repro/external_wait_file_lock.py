@@ -16,6 +16,7 @@ import fcntl
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,7 @@ HOLDER = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fc
 
 def cached(path: str, step: int) -> torch.Tensor:
     """The tokens of a step, from the cache that all jobs of the machine share."""
-    with open(path, "w") as cache:
+    with Path(path).open("w") as cache:
         fcntl.flock(cache, fcntl.LOCK_EX)
         return torch.full((8,), float(step))
 

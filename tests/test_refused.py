@@ -11,6 +11,7 @@ import pytest
 from support.jobs import Jobs
 
 from nsadiag.analysis.facts.exits import MISMATCH
+from nsadiag.analysis.rules.desync.transport_rejections import rejection
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
@@ -105,6 +106,15 @@ class Job:
         rank.stderr.write_text(stderr)
 
 
+def test_a_call_that_met_a_wrappers_own_is_never_unknown(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.rank(0, "backward", "backward", "backward", "backward")
+    job.rank(1, "backward", "backward", "backward", "all_reduce", stderr=REFUSED)
+    verdict = judge(load_cell(tmp_path))
+    assert (verdict.outcome, verdict.cls) == ("crashed", "collective_order_mismatch")
+    assert verdict.guilty_ranks == (1,)
+
+
 def test_a_rank_still_in_its_first_forward_has_the_same_two_threads_in_a_group(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.rank(0, "backward", "all_reduce in a thread")
@@ -123,6 +133,20 @@ def test_a_rank_without_the_other_thread_is_not_blamed_for_it(tmp_path: Path) ->
     for number in (0, 1):
         write_json(job.run.rank(number).ddp, [{"group": "default_pg", "settings": {}, "parameters": []}])
     assert judge(load_cell(tmp_path)).guilty_ranks == (0,)
+
+
+def test_who_is_only_further_along_the_same_path_has_not_parted(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.rank(0, "backward", "backward", "backward", "all_reduce")
+    job.rank(1, "backward", "backward", "backward", stderr=REFUSED)
+    assert rejection(load_cell(tmp_path)) is None
+
+
+def test_a_peer_that_is_merely_gone_is_no_mismatch(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.rank(0, "backward", "backward")
+    job.rank(1, "backward", "all_reduce", stderr="RuntimeError: Connection closed by peer [10.0.0.7]:41023\n")
+    assert rejection(load_cell(tmp_path)) is None
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,6 @@ RULE = Rule(
     actions=("stop",),
     check=missing_rank,
     needs=("flight_recorders", "stacks"),
-    explained_by=("collective_order_mismatch",),
+    explained_by=("collective_order_refused",),
     confused_with=("straggler_rank", "local_lock_deadlock", "rank_killed"),
 )

@@ -11,11 +11,13 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, place_of
 from nsadiag.analysis.facts.exits import breaks, first_break
+from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.documents.training import Tensor
 from nsadiag.evidence.records import Outcome, Place, Strength, Where
 from nsadiag.evidence.spans import shortened
@@ -23,6 +25,7 @@ from nsadiag.evidence.spans import shortened
 DDP_SAYS = re.compile(
     r"DDP expects same model across all ranks|appears not to match (sizes|strides) of the same param in process"
 )
+COUNTS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
 Tensors = tuple[Tensor, ...]
 
 
@@ -43,6 +46,10 @@ class Difference:
 
 def model_structure_mismatch(case: Case) -> Iterator[Draft | Declined]:
     cell, found = case.cell, next(differences(case.cell), None)
+    saying = [r for r in cell.ranks if r.exception and DDP_SAYS.search(first_of(r.exception).message)]
+    if found is None and saying:
+        yield _reported(cell, saying)
+        return
     if found is None:
         wrapped = [r.rank for r in cell.ranks if r.wraps]
         yield Declined(
@@ -51,7 +58,6 @@ def model_structure_mismatch(case: Case) -> Iterator[Draft | Declined]:
             else "no rank is known to have wrapped a model"
         )
         return
-    saying = [r for r in cell.ranks if r.exception and DDP_SAYS.search(first_of(r.exception).message)]
     outcome = _outcome(cell)
     if saying or found.order_only or outcome != "wrong":
         yield _draft(case, found, saying, outcome)
@@ -90,6 +96,25 @@ def _draft(case: Case, found: Difference, saying: list[RankEvidence], outcome: O
         where=Where(parameter=name, module=name.rpartition(".")[0] if name else None, step=odd.end.steps),
         peers_at=waiting.place if waiting else None,
         evidence=evidence,
+    )
+
+
+def _reported(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
+    """A mismatch that DDP reports, without a record of what was wrapped; the numbers of parameters show the outliers."""
+    raised = [first_of(rank.exception or NOT_RAISED) for rank in saying]
+    message = raised[0].message.splitlines()[0]
+    counts: dict[int, Behaviour] = {}
+    for match in (m for each in raised for m in COUNTS.finditer(each.message)):
+        counts |= {int(match[1]): Behaviour(now=match[2]), int(match[3]): Behaviour(now=match[4])}
+    odd = outliers(counts, (MAJORITY, UNLIKE_FIRST)) if counts else None
+    guilty = odd.ranks if odd and odd.decided else tuple(rank.rank for rank in saying)
+    return Draft(
+        strength=Strength.STRONG,
+        summary=f"The model of {named(cell, guilty)} differs from the one that DDP found on rank 0: {message[:200]}",
+        guilty_ranks=guilty,
+        at=place_of(raised[0]),
+        evidence={message[:300]: f"{saying[0].source}/exception.json"},
+        gaps=("what each rank wrapped was not recorded",),
     )
 
 
