@@ -94,7 +94,7 @@ def within_a_framework(path: Path, *, users: int = 30) -> Verdict:
 def test_where_ranks_part_within_a_framework_is_evidence(tmp_path: Path) -> None:
     claims = [each.claim for each in within_a_framework(tmp_path).evidence]
     assert any(
-        "part in Trainer.train of transformers" in claim
+        "diverge in Trainer.train of transformers" in claim
         and "Trainer._save (trainer.py:7)" in claim
         and "Trainer.training_step (trainer.py:7)" in claim
         for claim in claims

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import Declined
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
-from nsadiag.analysis.rules.blocked.connections import Link, stalled_links
 from nsadiag.analysis.rules.drafts import last_look, line_of
 from nsadiag.analysis.rules.reasons import not_still, these
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.kernel import Descriptor
 from nsadiag.evidence.records import Strength, Where
 
 NO_LINK = "no stalled connection was seen: the transport may not be TCP, or may end on another machine"
@@ -94,6 +95,55 @@ def _draft(case: Case, wait: Wait, links: list[Link]) -> Draft:
         gaps=() if links else (NO_LINK,),
         next="NCCL_DEBUG=INFO nsadiag run -- <the same command>",
     )
+
+
+MAPPED = "::ffff:"  # an IPv4 address as IPv6 sockets show it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Bytes that a rank has sent and that stayed unacknowledged between two snapshots."""
+
+    rank: int
+    peer: int | None  # None: on another machine, or of no rank
+    to: str
+    bytes: int
+    source: str
+
+
+def stalled_links(cell: CellEvidence) -> list[Link]:
+    """Connections with the same unacknowledged bytes in the last two snapshots."""
+    owners = {(_plain(row.local), _plain(row.peer)): rank.rank for rank in cell.ranks for row in _last(rank)}
+    found = []
+    for rank in cell.ranks:
+        before = {(row.local, row.peer): row for row in _last(rank, back=2)}
+        for row in _last(rank):
+            earlier = before.get((row.local, row.peer))
+            if row.unsent and earlier and earlier.unsent == row.unsent:
+                found.append(
+                    Link(
+                        rank=rank.rank,
+                        peer=owners.get((_plain(row.peer), _plain(row.local))),
+                        to=row.peer,
+                        bytes=row.unsent,
+                        source=f"{rank.captures[-1].source}/proc.json#fds",
+                    )
+                )
+    return found
+
+
+def _last(rank: RankEvidence, *, back: int = 1) -> list[Descriptor]:
+    """The rank's established connections in the last snapshot, or the one `back` before."""
+    shown = [c for c in rank.captures if c.proc.pid]
+    if len(shown) < back:
+        return []
+    rows = shown[-back].proc.fds.open
+    return [row for row in rows if row.kind == "tcp" and row.peer and row.state == "ESTABLISHED"]
+
+
+def _plain(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host.strip('[]').removeprefix(MAPPED)}:{port}"
 
 
 RULE = Rule(

@@ -184,7 +184,7 @@ def _state(capture: CaptureEvidence) -> str:
 
 
 def _unsent(rank: RankEvidence) -> int:
-    """Connections on which bytes waited in both snapshots (analysis.rules.blocked.connections)."""
+    """Connections on which bytes waited in both snapshots (analysis.rules.blocked.network_stall)."""
     looks = [c.proc.fds.open for c in rank.captures[-2:]]
     waiting = [{(row.local, row.peer) for row in rows if row.unsent} for rows in looks]
     return len(set.intersection(*waiting)) if waiting else 0
