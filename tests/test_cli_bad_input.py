@@ -10,10 +10,12 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import typer
 from support.jobs import Jobs, wait_until
+from typer.models import OptionInfo
 
 from nsadiag import __version__
 from nsadiag.cli import app
@@ -394,3 +396,13 @@ def test_where_torch_is_missing_what_needs_it_says_so(
     assert "torch is not installed in this environment, and demo needs it" in caught.value.message
     assert "nsadiag[run]" in caught.value.hint
     assert not (tmp_path / "run").exists()
+
+
+def test_an_option_whose_metavar_is_its_name_says_its_name() -> None:
+    """typer of 2025 takes a metavar PID for the name of an option `pid`: `--PID`, and no `--pid`."""
+    for command in app.registered_commands:
+        assert command.callback
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            for option in (o for o in get_args(hint) if isinstance(o, OptionInfo)):
+                if (option.metavar or "").lower().replace("-", "_") == name:
+                    assert option.param_decls, f"--{name} of {command.callback.__name__}"

@@ -97,6 +97,7 @@ Account = Annotated[
 Time = Annotated[
     str | None,
     typer.Option(
+        "--time",  # some versions of typer take a metavar of that name for it
         metavar="TIME",
         help="Time limit of a cell's job  [default: derived from timeout_s]",
         rich_help_panel=SCHEDULERS,

@@ -46,7 +46,9 @@ def doctor(
     ] = None,
     pid: Annotated[
         int | None,
-        typer.Option(metavar="PID", help="Also try to read this running process, without pausing it"),
+        typer.Option(
+            "--pid", metavar="PID", help="Also try to read this running process, without pausing it"
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The directory where runs will be written")] = Path(
         "artifacts"

@@ -42,7 +42,7 @@ def _run_the_users_own():
     """As if we had never been here: not on the path, nor among the modules. Raises ImportError where there is none."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
     if sys.version_info < (3,):  # noqa: UP036
-        import imp  # type: ignore[import-not-found]
+        imp = __import__("imp")  # gone since Python 3.12
 
         sys.modules["sitecustomize"] = imp.load_module("sitecustomize", *imp.find_module("sitecustomize"))
         return
