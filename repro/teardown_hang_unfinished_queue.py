@@ -6,7 +6,7 @@ On plain torchrun: all steps, then the launcher never returns.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: hung (suspected)
+  outcome: hung (proven)
   class: teardown_hang
   guilty_ranks: [1]
   code: "lines.join()"
