@@ -154,54 +154,6 @@ def test_a_line_in_a_loop_that_leads_to_calls_which_all_made_before_leads_to_the
 
 
 @pytest.mark.parametrize(
-    ("report", "rounds", "guilty"),
-    [
-        ("{name: meter.reduce() for name, meter in meters.items()}", 2, (1,)),
-        ("[meter.reduce() for meter in meters]", 2, (1,)),
-        # One round is no order that was kept: then both may have gone another way.
-        ("{name: meter.reduce() for name, meter in meters.items()}", 1, (0, 1)),
-        # A condition of its own may have left a meter out.
-        ("[meter.reduce() for meter in meters if meter.seen]", 2, None),
-    ],
-)
-def test_the_loop_may_be_a_comprehension(
-    tmp_path: Path, report: str, rounds: int, guilty: tuple[int, ...] | None
-) -> None:
-    job = Job(
-        tmp_path,
-        f"""
-        class Mean:
-            def reduce(self):
-                dist.all_reduce(self.sums)
-
-        class Least:
-            def reduce(self):
-                dist.all_gather(parts, self.least)
-
-        def summary(meters):
-            return {report}
-
-        for epoch in range(9):
-            for batch in loader:
-                model(batch).backward()
-            summary(meters)
-        """,
-    )
-    train, one, two, line = ".backward()", "all_reduce(", "all_gather(", "return "
-    outer = (line, line, "    summary(meters)")
-    mean, least = (Kind.COLLECTIVE, "all_reduce", one), (Kind.COLLECTIVE, "all_gather", two)
-    before = [*step(train), *step(train), mean, least] * rounds
-    job.rank(0, job.stack(one, *outer, call="all_reduce"), *before, *step(train), *step(train), mean)
-    job.rank(1, job.stack(two, *outer, call="all_gather"), *before, *step(train), *step(train), least)
-    found = job.parted()
-    if guilty is None:
-        assert found is None
-    else:
-        assert found and (found.cls, found.guilty) == ("collective_order_mismatch", guilty)
-        assert found.where and found.where.line == job.at(line)
-
-
-@pytest.mark.parametrize(
     ("behind", "named"),
     [
         ("report(losses)", "for batch in loader:"),  # where it waits in a helper says less than what it left

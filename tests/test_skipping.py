@@ -77,13 +77,6 @@ def test_who_came_to_the_evaluation_after_fewer_steps_than_ever_did_a_round_with
     assert "after 2 steps, where it had taken 3 before" in found.because
 
 
-def test_the_one_line_that_raises_what_was_caught_is_shown(tmp_path: Path) -> None:
-    made = job(tmp_path, source(), [*TWICE, *trained(2)], [*TWICE, *trained(2)])
-    found = made.parted()
-    raises = made.at("raise ValueError")
-    assert found and any(e.source.endswith(f"#line {raises}") for e in found.evidence)
-
-
 @pytest.mark.parametrize(
     ("text", "earlier"),
     [

@@ -28,7 +28,6 @@ from nsadiag.source.vocabulary import ENDS_PROCESS, equalizes
 Kind = Literal["if", "while", "for", "except", "choice", "only"]
 Leaves = Literal["", "continue", "break", "return", "raise"]
 DEEPEST = 6  # functions that call one another
-Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,18 +150,6 @@ class Program:
                 found.append(self._made(scope, node, "choice", "body", node.values[0]))
         return found
 
-    def choice(self, node: ast.IfExp, scope: Scope, branch: str) -> Condition:
-        """The condition of `a if condition else b`, and which of the two it leads to."""
-        return self._made(scope, node, "choice", branch, node.test)
-
-    def comprehensions(self, file: str, line: int) -> list[Condition]:
-        """Loops within the line's statement that make calls, for each of what they go over: `[m.reduce() for m in meters]`."""
-        path, scope = self.path_to(file, line), self.scope_of(file, line)
-        found = [n for n in _own_expressions(path[-1]) if isinstance(n, Comprehension)] if path else []
-        plain = [n for n in found if not any(part.ifs for part in n.generators)]
-        calls = [n for n in plain if any(map(calls_in, _made_by(n)))]
-        return [self._made(scope, n, "for", "body", n.generators[0].iter) for n in calls]
-
     def _leads_to_a_call(self, choice: ast.IfExp) -> bool:
         parent = self.parents.get(choice)
         chosen = isinstance(parent, ast.Call) and parent.func is choice
@@ -217,11 +204,6 @@ class Program:
         where, call = calls[0]
         return self.on_rank(where, call.lineno, depth + 1)
 
-    def for_at(self, loop: Condition) -> ast.For | None:
-        """The statement of a `for`."""
-        path = self.path_to(loop.file, loop.line)
-        return path[-1] if path and isinstance(path[-1], ast.For) else None
-
     def callers(self, function: str) -> list[tuple[str, int]]:
         """File and line of each call that may be of the user's function of that name, not of a library's."""
         return [(scope.file, call.lineno) for scope, call in self.dataflow.calls_of(function)]
@@ -248,16 +230,6 @@ class Program:
         path = self.path_to(file, line)
         return [n for n in _own_expressions(path[-1]) if isinstance(n, ast.Call)] if path else []
 
-    def choices_in(self, function: str) -> list[Condition]:
-        """Branches in functions of that name that can differ between ranks."""
-        found = []
-        for scope, node in self.dataflow.functions.get(function, ()):
-            for each in ast.walk(node):
-                if isinstance(each, ast.If):
-                    guard = self._made(scope, each, "if", "body", each.test)
-                    found += [guard] if guard.provenance != "uniform" else []
-        return found
-
     def exits_of_loop(self, loop: Condition) -> list[Condition]:
         """Conditions that leave the loop before its end."""
         found: list[Condition] = []
@@ -281,17 +253,6 @@ class Program:
                     break
         return found
 
-    @cached_property
-    def put_under_keys(self) -> list[tuple[Scope, ast.Subscript, ast.expr]]:
-        """All `a[b] = c`."""
-        return [
-            (file.scope_of(node.lineno), target, node.value)
-            for file in self.files.values()
-            for node in file.all(ast.Assign)
-            for target in node.targets
-            if isinstance(target, ast.Subscript)
-        ]
-
 
 def _end_of(node: ast.AST, branch: str) -> int:
     block = getattr(node, branch, None)
@@ -311,10 +272,6 @@ def _own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.expr | ast.withitem):
             yield from ast.walk(child)
-
-
-def _made_by(node: Comprehension) -> list[ast.expr]:
-    return [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
 
 
 def _jumps(node: ast.AST, *, own_loop: bool) -> Iterator[tuple[Leaves, ast.stmt]]:

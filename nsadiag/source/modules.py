@@ -18,14 +18,6 @@ from nsadiag.source.model import (
     place,
 )
 
-# What is asked of a module without running it.
-NOT_RUN = frozenset(
-    {
-        "parameters", "named_parameters", "buffers", "modules", "children", "state_dict", "load_state_dict",
-        "train", "eval", "requires_grad_", "to", "apply", "weight", "bias",
-    }
-)  # fmt: skip
-
 
 def branch_in(code: SourceModel, model: str, names: list[str], known: set[str]) -> Place | None:
     """The one condition behind which all these parameters of a model of that class are, in the `forward` of whichever module holds them.
@@ -129,7 +121,7 @@ class _Class:
             if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
                 continue
             parent = self._parents.get(node)
-            if _is_own(node, attribute) and not _only_asks(parent, node):
+            if _is_own(node, attribute):
                 for use in self._elements(node) if of_element else [node]:
                     yield from self._told(file, function, use, attribute)
             elif _is_own(node, node.attr) and isinstance(parent, ast.Call) and parent.func is node:
@@ -216,13 +208,6 @@ def _before(outer: ast.AST, inner: ast.AST) -> Iterator[ast.If]:
 
 def _leaves(node: ast.If) -> bool:
     return any(isinstance(block[-1], ast.Return | ast.Continue) for block in (node.body, node.orelse) if block)  # fmt: skip
-
-
-def _only_asks(parent: ast.AST | None, node: ast.AST) -> bool:
-    """Whether the module is only looked at: `self.vision.parameters()`, `self.vision is None`."""
-    if isinstance(parent, ast.Compare):
-        return True
-    return isinstance(parent, ast.Attribute) and parent.value is node and parent.attr in NOT_RUN
 
 
 def _is_own(node: ast.AST, attribute: str) -> bool:

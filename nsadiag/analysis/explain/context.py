@@ -170,11 +170,6 @@ class Context:
         scopes = [self.program.scope_of(p.file, p.line) for p in self.call_paths.to(guard.place)]
         return any(scope.path.endswith(".forward") for scope in scopes)
 
-    def choice_in_forward(self) -> Condition | None:
-        """The only condition in any `forward` that can differ between ranks; None where there are several."""
-        found = self.program.choices_in("forward")
-        return found[0] if len(found) == 1 else None
-
     def cited(self, at: Place) -> str:
         """The line in the file's copy in the run directory, where there is one."""
         return sources.cited(self.cell, at.file, at.line)

@@ -1,4 +1,4 @@
-"""Iterations of a loop by rank, counted by calls that are made in that loop only."""
+"""Iterations of a loop by rank, counted by what the rank did in its body."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def made_fewer_trips(context: Context, loop: Condition, stayed: int, left: int, 
         rounds = timelines.count(left)
         entered = rounds > 0 or not _passed_by(context, loop, inside, outside)
         return entered and timelines.count(stayed) > rounds
-    at = _counted_at(context, loop, inside, stayed)
+    at = _counted_at(context, loop, stayed)
     if at is None:
         return _is_past(context, stayed, left)
     if any(context.anchored_in(g) for g in context.around(inside) if g.is_loop):
@@ -47,25 +47,7 @@ def _passed_by(context: Context, loop: Condition, inside: CallPath, outside: Cal
     return any(g.differs and not g.is_loop for g in ways)
 
 
-def _counted_at(context: Context, loop: Condition, inside: CallPath, rank: int) -> Place | None:
-    """The line at which what ranks did says how often they went round; None where nothing there is the loop's alone.
-
-    `inside`: where `rank` is in the loop. The innermost of its calls comes first; then whatever it did in the loop's body.
-    """
+def _counted_at(context: Context, loop: Condition, rank: int) -> Place | None:
+    """The line at which what ranks did says how often they went round: where the rank did most in the loop's body."""
     did = (t.place for t in context.timelines.events.get(rank, ()) if t.place and loop.holds(t.place))
-    most = max(did, key=lambda at: context.timelines.was_at(rank, at), default=None)
-    return call_within(context, loop, inside, rank) or most
-
-
-def call_within(context: Context, around: Condition, inside: CallPath, rank: int) -> Place | None:
-    """The innermost line of the path at which the rank did something that leads there through `around` alone."""
-    for depth in range(len(inside), 0, -1):
-        if context.timelines.was_at(rank, inside[depth - 1]) and _is_only_in(context, around, inside[:depth]):
-            return inside[depth - 1]
-    return None
-
-
-def _is_only_in(context: Context, loop: Condition, way: CallPath) -> bool:
-    """Whether no function on the way from the loop is ever called from anywhere else."""
-    depth = next((n for n in range(len(way) - 1, -1, -1) if loop.holds(way[n])), None)
-    return depth is not None and all(context.call_paths.has_one_caller(at) for at in way[depth + 1 :])
+    return max(did, key=lambda at: context.timelines.was_at(rank, at), default=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from nsadiag.analysis.relations.call_mismatch import Disagreement
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 CALLS = (Kind.COLLECTIVE, Kind.BACKWARD, Kind.FORWARD)
-Visit = tuple[str, ...]  # group, line, and arguments where these were asked for
+Visit = tuple[str, str, str]  # group, line, and what was asked for there
 ARGUMENTS = ["op", "root", "tensors", "splits"]
 
 
@@ -40,10 +40,10 @@ class Asking(Behaviour):
         now, before = _earlier(self.case, self.rank, self.one)
         return now is not None and bool(before) and now not in before
 
-    def path(self, *, arguments: bool = False) -> list[Visit]:
-        """The lines from which it called, up to this call: it may have got further since."""
-        until_s = _begun(self.case, self.one, self.rank)
-        return _path(self.case, self.rank, until_s, arguments=arguments)
+    @property
+    def path(self) -> list[Visit]:
+        """Its calls, up to this one: it may have got further since."""
+        return _path(self.case, self.rank, _begun(self.case, self.one, self.rank))
 
 
 Askings = Mapping[int, Asking]
@@ -68,21 +68,16 @@ def _changed(asking: Askings) -> tuple[int, ...]:
 
 
 def _at_a_new_place(asking: Askings) -> tuple[int, ...]:
-    return which(asking, lambda rank: _is_at_a_new_place(asking[rank].path()))
+    return which(asking, lambda rank: _is_new([visit[:2] for visit in asking[rank].path]))
 
 
 def _after_a_new_turn(asking: Askings) -> tuple[int, ...]:
-    return which(asking, lambda rank: _took_a_new_turn(asking[rank].path()))
-
-
-def _after_a_new_turn_with_arguments(asking: Askings) -> tuple[int, ...]:
-    return which(asking, lambda rank: _took_a_new_turn(asking[rank].path(arguments=True)))
+    return which(asking, lambda rank: _is_new(list(itertools.pairwise(asking[rank].path))))
 
 
 PATHS: tuple[CriterionTest[Askings], ...] = (
     (Criterion.NOVEL_PLACE, _at_a_new_place),
     (Criterion.NOVEL_TRANSITION, _after_a_new_turn),
-    (Criterion.NOVEL_TRANSITION, _after_a_new_turn_with_arguments),
 )
 CRITERIA: dict[str, tuple[CriterionTest[Askings], ...]] = {
     "splits": ((Criterion.MOST_AT_ODDS, _most_at_odds),),
@@ -102,28 +97,21 @@ def _begun(case: Case, one: Disagreement, rank: int) -> float:
     return float("inf") if one.recorded or begun.empty or begun.isna().all() else float(begun.iloc[-1])
 
 
-def _path(case: Case, rank: int, until_s: float = float("inf"), *, arguments: bool = False) -> list[Visit]:
-    """The lines from which the rank's main thread called, in order; with what it gave, if asked for."""
+def _path(case: Case, rank: int, until_s: float) -> list[Visit]:
+    """Group, line and arguments of each call that the rank made, in order."""
     events = case.events
     mine = events[
         (events["rank"] == rank)
         & (events.phase == Phase.BEGIN)
         & ((events.group != "") | (events.site != ""))
     ]
-    mine = mine[mine.kind.isin(CALLS) & ~mine.name.str.startswith("store.")]
-    mine = mine if until_s == float("inf") else mine[mine.t_s <= until_s]
-    columns = [mine.group, mine.site, *([mine.detail] if arguments else [])]
-    return list(zip(*columns, strict=True))
+    mine = mine[mine.kind.isin(CALLS) & ~mine.name.str.startswith("store.") & (mine.t_s <= until_s)]
+    return list(zip(mine.group, mine.site, mine.detail, strict=True))
 
 
-def _is_at_a_new_place(path: list[Visit]) -> bool:
-    """Whether the rank had never before called from the line it is at: it has left the common path."""
-    return len(path) > 1 and path.count(path[-1]) == 1
-
-
-def _took_a_new_turn(path: list[Visit]) -> bool:
-    turns = list(itertools.pairwise(path))
-    return len(turns) > 1 and turns.count(turns[-1]) == 1
+def _is_new(course: Sequence[Any]) -> bool:
+    """Whether the last of it was never there before: the rank has left the common path."""
+    return len(course) > 1 and course.count(course[-1]) == 1
 
 
 def _earlier(case: Case, rank: int, one: Disagreement) -> tuple[tuple[Any, ...] | None, set[tuple[Any, ...]]]:

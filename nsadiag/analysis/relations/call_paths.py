@@ -28,12 +28,9 @@ class CallPaths:
         self.gone = frozenset(r.rank for r in case.cell.ranks if _came_to_its_end(r))
         self._now = {r.rank: () if r.rank in self.gone else _now(r, case, still) for r in case.cell.ranks}
         self._callers: dict[Scope, Place] = {}
-        self._seen: dict[Scope, set[tuple[str, int]]] = {}
         for path in (*self._now.values(), *_sampled(case.cell.ranks)):
             for caller, callee in itertools.pairwise(path):
-                scope = program.scope_of(callee.file, callee.line)
-                self._callers.setdefault(scope, caller)
-                self._seen.setdefault(scope, set()).add((caller.file, caller.line))
+                self._callers.setdefault(program.scope_of(callee.file, callee.line), caller)
         for rank, path in self._now.items():
             last = timelines.last(rank)
             if not path and rank not in self.gone and last is not None and last.place is not None:
@@ -59,16 +56,6 @@ class CallPaths:
         """Whether no function on the path to that line is called from two places: else it may have been either."""
         functions = {self.program.scope_of(p.file, p.line).function for p in self.to(at)[1:]}
         return all(len(self.program.callers(name)) < 2 for name in functions if name)
-
-    def has_one_caller(self, at: Place) -> bool:
-        """Whether nothing, neither the source nor any stack, shows a second place from which the line's function is called.
-
-        What runs without being called by its name, as a module's `forward`, may be called from anywhere.
-        """
-        scope = self.program.scope_of(at.file, at.line)
-        if scope.function == "forward" or scope.function.startswith("__"):
-            return False
-        return len(self.program.callers(scope.function)) < 2 and len(self._seen.get(scope, ())) < 2
 
     def _caller(self, scope: Scope) -> Place | None:
         if scope in self._callers or not scope.path:

@@ -115,19 +115,14 @@ def _tie(case: Case, rank: RankEvidence, row: Raised, behind: int, count: int) -
     waited_for = {edge.waited_for for edge in case.once(graph_of).edges}
     if stepped == 0 and (rank.rank in waited_for or has_left(rank)):
         return f"rank {rank.rank} completed no step after it"
-    # One that stands within itself, steps later, stands there for another reason.
-    if not has_left(rank) and not _stands_among_peers(case, rank):
+    # One that is still there, steps later, stands there for another reason.
+    if not has_left(rank):
         return None
     if row.how == "left" and row.during in SHARED and behind >= 0:
         return f"rank {rank.rank} went on without its part of that step, which its peers did"
     if behind == count:
         return f"rank {rank.rank} went on, and ran {behind} backward pass{'es' if behind > 1 else ''} less than its peers"
     return None
-
-
-def _stands_among_peers(case: Case, rank: RankEvidence) -> bool:
-    at = case.thread_states.get(rank.rank)
-    return at is None or at.waits_for_peers or at.doing == "backward"
 
 
 def has_left(rank: RankEvidence) -> bool:

@@ -208,15 +208,6 @@ class Timelines:
         its = self.iterations.get(rank, [])
         return its[number] if 0 <= number < len(its) else []
 
-    def kinds(self, rank: int, number: int) -> list[int]:
-        """Kinds of all that the rank did in one iteration."""
-        return [t.kind for t in self.iteration(rank, number)]
-
-    def synced(self, rank: int, number: int) -> bool:
-        """Whether the iteration's backward was to reduce gradients."""
-        its = self.iterations.get(rank, [])
-        return number >= len(its) or not its[number][0].unsynced
-
 
 def _divergence(
     number: int,

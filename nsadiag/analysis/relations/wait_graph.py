@@ -66,10 +66,6 @@ class Graph:
         found = {tuple(sorted(r for r in reach[rank] & inside if rank in reach[r])) for rank in inside}
         return tuple(sorted(found))
 
-    def between(self, waiter: int, waited_for: int) -> Edge | None:
-        """The edge from the one to the other."""
-        return next((e for e in self.edges if (e.waiter, e.waited_for) == (waiter, waited_for)), None)
-
 
 def graph_of(case: Case) -> Graph:
     """From collectives that are pending by sequence number, and from transfers that have not ended."""

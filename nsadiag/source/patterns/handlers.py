@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Condition, Program
@@ -65,15 +65,3 @@ def swallowing(program: Program, at: Place, *, in_loop: bool) -> list[Condition]
                 if last_name(call.func) == "suppress" and call.args
             ]
     return found
-
-
-def only_raise(program: Program, files: Collection[str], caught: str) -> tuple[str, str, int] | None:
-    """The one statement in those files that raises what is caught: its text, its file and its line."""
-    found = [
-        (ast.unparse(node), path, node.lineno)
-        for path, file in program.files.items()
-        if path in files
-        for node in file.all(ast.Raise)
-        if isinstance(node.exc, ast.Call) and last_name(node.exc.func) in caught
-    ]
-    return found[0] if len(found) == 1 else None

@@ -1,4 +1,4 @@
-"""Branches in which some ranks wait and others do not: on the rank, on a collection filled by rank, on data."""
+"""Branches in which some ranks wait and others do not: on the rank, or on data."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
 from nsadiag.analysis.explain.context import Context
-from nsadiag.analysis.explain.trips import call_within, made_fewer_trips
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import common_depth
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.source.control import Condition
-from nsadiag.source.iterables import Insertion, insertions, insertions_of
-from nsadiag.source.model import CallPath
 
 Ranks = tuple[int, ...]
 
@@ -37,9 +34,8 @@ def _on_rank(context: Context, waiting: Ranks, others: Ranks) -> Candidate | Non
         _is_called_elsewhere(context, one[-1], branch) or _has_own_call(context, a, b)
     ):
         return None
-    return _rank_branch(
-        context, branch, waiting, _all_in(context, branch, waiting), element_of_rank(context, branch, a, b)
-    )
+    inside = (r for r in context.members() if context.is_in(context.path_of(r), branch))
+    return _rank_branch(context, branch, waiting, tuple(sorted({*waiting, *inside})))
 
 
 def _passed(context: Context, waiting: Ranks, others: Ranks) -> Candidate | None:
@@ -53,46 +49,17 @@ def _passed(context: Context, waiting: Ranks, others: Ranks) -> Candidate | None
 
 
 def _is_on_rank(context: Context, guard: Condition, waiting: int, other: int) -> bool:
-    """A loop over what the rank decides counts only where nobody trains in it: else it is its length that matters.
+    """Whether the rank decides who comes through.
 
-    Of what is put into a collection on some ranks only, the rank has to be in just that.
+    A loop over what the rank decides counts only where nobody trains in it, and where the waiting one did something on
+    its way that the other never did: else it is its length that matters.
     """
-    if guard.is_loop and context.anchored_in(guard):
-        return False
-    if guard.is_loop and any(f.guard for f in insertions(context.program, guard)):
-        return element_of_rank(context, guard, waiting, other) is not None
-    return guard.provenance == "rank"
-
-
-def element_of_rank(context: Context, loop: Condition, waiting: int, other: int) -> Insertion | None:
-    """The element that the loop goes over on some ranks only, if that is where the waiting one stands; None where it may be there for another.
-
-    If others have one of the kind as well, or the source does not say what it is, the number of rounds tells.
-    """
-    inside, found = context.path_of(waiting), insertions(context.program, loop) if loop.is_loop else []
-    mine = insertions_of(found, context.program, loop, inside)
-    alone = [f for f in mine or found if f.guard]
-    certain = bool(mine) and len({f.guard and (f.guard.line, f.guard.branch) for f in mine}) == 1
-    if alone and (certain or made_fewer_trips(context, loop, waiting, other, inside)):
-        return alone[0]
-    return None
-
-
-def may_diverge(context: Context, guard: Condition, inside: CallPath) -> bool:
-    """Whether a loop can be why ranks diverge there: not where one rank has more to go over, and the path is in what all have."""
-    found = insertions(context.program, guard) if guard.is_loop else []
-    mine = insertions_of(found, context.program, guard, inside)
-    return not any(f.guard for f in found) or all(f.guard for f in mine)
-
-
-def _all_in(context: Context, guard: Condition, at_least: Ranks) -> Ranks:
-    """Ranks in the branch, and those that have been there as often and went on."""
-    found = {*at_least, *(r for r in context.members() if context.is_in(context.path_of(r), guard))}
-    at = call_within(context, guard, context.path_of(at_least[0]), at_least[0])
-    if at is not None:
-        times = context.timelines.was_at(at_least[0], at)
-        found |= {r for r in context.members() if context.timelines.was_at(r, at) >= times}
-    return tuple(sorted(found))
+    if guard.provenance != "rank" or not guard.is_loop:
+        return guard.provenance == "rank"
+    was_at, path = context.timelines.was_at, context.path_of(waiting)
+    # What it is at may be too new for its recording.
+    done = [*(place for place in path if was_at(waiting, place)), path[-1]]
+    return not context.anchored_in(guard) and any(not was_at(other, place) for place in done)
 
 
 def _is_called_elsewhere(context: Context, at: Place, guard: Condition) -> bool:
@@ -111,30 +78,22 @@ def _has_own_call(context: Context, waiting: int, other: int) -> bool:
     return at is not None and was_at(waiting, at) > 1 and was_at(other, at) == 0
 
 
-def _rank_branch(
-    context: Context, guard: Condition, waiting: Ranks, inside: Ranks, given: Insertion | None = None
-) -> Candidate | None:
+def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ranks) -> Candidate | None:
     members = context.members()
     outside = tuple(r for r in members if r not in inside)
     if not outside:
         return None
-    decides = given.guard if given and given.guard else guard
-    guilty = guilty_side(context, decides, inside, outside)
+    guilty = guilty_side(context, guard, inside, outside)
     entered = set(guilty) <= set(inside)
-    at = locations.short(decides.place)
-    if given:
-        has, comes = ("alone has", "so comes to") if entered else ("does not have", "so never comes to")
-        through = f"{has} what {locations.short(given.at)} puts into the loop `{shown(guard)}` ({locations.short(guard.place)}) behind `{shown(decides)}`, and {comes}"
-    else:
-        goes = f"{'alone goes' if entered else 'does not go'} {'past' if decides.leaves else 'through'}"
-        through = f"{goes} `{shown(decides)}` at {at}, which depends on the rank, to"
+    goes = f"{'alone goes' if entered else 'does not go'} {'past' if guard.leaves else 'through'}"
+    through = f"{goes} `{shown(guard)}` at {locations.short(guard.place)}, which depends on the rank, to"
     return Candidate(
         kind=Kind.BRANCH,
         proximity=Proximity.PLACE,
-        condition=decides,
+        condition=guard,
         guilty=guilty,
         blocked=tuple(r for r in members if r not in guilty),
-        where=(_line_behind(context, guard, guilty[0]) if entered else None) or decides.place,
+        where=(_line_behind(context, guard, guilty[0]) if entered else None) or guard.place,
         because=f"{through} a collective that all of {len(members)} ranks belong to",
         evidence=(
             context.position(waiting[0]),

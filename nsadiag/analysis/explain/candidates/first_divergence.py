@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 
 from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
-from nsadiag.analysis.explain.candidates.branch import guilty_side, may_diverge
+from nsadiag.analysis.explain.candidates.branch import guilty_side
 from nsadiag.analysis.explain.candidates.loop_exit import left_loop
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
-from nsadiag.evidence.records import Place, Strength
+from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition
 from nsadiag.source.model import CallPath
@@ -76,7 +76,7 @@ def _paths(context: Context, found: Divergence) -> _Paths:
 
 def _entered(context: Context, paths: _Paths) -> tuple[Condition | None, bool]:
     """The condition that led the guilty to a call where the others began the next iteration; and whether they are in it."""
-    within = _diverging(context, paths.own, paths.theirs)
+    within = context.differing(paths.own, paths.theirs)
     # What stands in a loop decides: the others went into it as well, as far as anyone knows.
     branches = [g for g in within if g.differs and not g.is_loop]
     # The others may have come as far, and turned back before that line.
@@ -91,8 +91,8 @@ def _entered(context: Context, paths: _Paths) -> tuple[Condition | None, bool]:
 def _passed(context: Context, found: Divergence, paths: _Paths) -> tuple[Condition | None, bool]:
     """The condition by which the guilty missed what the others did; and whether they are in it."""
     exits = context.early_exits(paths.theirs, paths.own if paths.again else paths.common)
-    within = _diverging(context, paths.own, paths.theirs) if _place_of(found.own) else []
-    inner = _diverging(context, paths.theirs, paths.common)[::-1] + exits
+    within = context.differing(paths.own, paths.theirs) if _place_of(found.own) else []
+    inner = context.differing(paths.theirs, paths.common)[::-1] + exits
     # Whoever did not go round at all more likely never came to the loop.
     inner = inner if paths.again else sorted(inner, key=lambda g: g.is_loop)
     near = inner if paths.again else [g for g in inner if not g.is_loop]
@@ -100,19 +100,9 @@ def _passed(context: Context, found: Divergence, paths: _Paths) -> tuple[Conditi
     return chosen, chosen is not None and chosen in within
 
 
-def _diverging(context: Context, path: CallPath, other: CallPath) -> list[Condition]:
-    around = context.differing(path, other)
-    return [condition for condition in around if may_diverge(context, condition, path)]
-
-
 def deciding(guards: list[Condition]) -> Condition | None:
-    """The first that can differ between ranks; an accumulation's boundary may be counted wrongly."""
-    differing = (g for g in guards if g.differs)
-    return next(differing, None) or next((g for g in guards if _is_boundary(g)), None)
-
-
-def _is_boundary(guard: Condition) -> bool:
-    return "%" in guard.test or "accum" in guard.test or "sync" in guard.test
+    """The first that can differ between ranks."""
+    return next((g for g in guards if g.differs), None)
 
 
 def _sides(
@@ -147,9 +137,7 @@ def _candidate(
     entered: bool,
     condition: Condition,
 ) -> Iterator[Candidate]:
-    kind = _kind(context, condition, (guilty[0], others[0]), found.iteration)
-    if kind is None:
-        return
+    in_modules = condition.provenance == "data" and context.in_forward(condition)
     own, number = found.own, found.iteration + 1
     did = f"did {own.name or 'backward'} at {locations.short(own.place)}" if own and own.place else "went on"
     missed = _what(found.theirs)
@@ -161,13 +149,12 @@ def _candidate(
         names = context.cell.names
         because = f"diverged {at}, where each draws a lot of its own: rank {names(guilty)} {did} where rank {names(others)} ran {missed}"
     yield Candidate(
-        kind=kind,
+        kind=Kind.MODULES if in_modules else Kind.BRANCH,
         proximity=Proximity.CALLS,
         condition=condition,
         guilty=blamed,
         blocked=blocked,
         where=(_place_of(own) if entered else None) or condition.place,
-        strength=Strength.STRONG if condition.differs else Strength.LIKELY,
         because=because,
         evidence=(
             context.recorded(guilty[0], f"{did} in iteration {number}, and not {missed}"),
@@ -178,14 +165,3 @@ def _candidate(
 
 def _what(event: TimelineEvent | None) -> str:
     return f"{event.name or 'backward'} at {locations.short(event.place)}" if event and event.place else "the next iteration"  # fmt: skip
-
-
-def _kind(context: Context, condition: Condition, ranks: tuple[int, int], number: int) -> Kind | None:
-    """None of a condition that neither differs between ranks nor counts an accumulation."""
-    steps = {context.timelines.kinds(rank, number).count(int(EventKind.STEP)) for rank in ranks}
-    synced = {context.timelines.synced(rank, number) for rank in ranks}
-    if _is_boundary(condition) and (len(steps) > 1 or len(synced) > 1):
-        return Kind.GRADIENT_SYNC
-    if condition.provenance == "data" and context.in_forward(condition):
-        return Kind.MODULES
-    return Kind.BRANCH if condition.differs else None

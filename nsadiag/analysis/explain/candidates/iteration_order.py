@@ -84,7 +84,6 @@ def _loop_of_both(
     if depth == min(len(a), len(b)):
         return None
     loops = [g for g in context.around(a[:depth]) if g.is_loop and not context.anchored_in(g)]
-    loops += context.program.comprehensions(a[depth - 1].file, a[depth - 1].line) if depth else []
     if not loops:
         return None
     conditions = itertools.chain.from_iterable(

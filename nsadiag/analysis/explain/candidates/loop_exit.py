@@ -12,7 +12,6 @@ from nsadiag.analysis.facts import locations
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition
-from nsadiag.source.iterables import insertions, runs_its_items
 from nsadiag.source.model import CallPath
 
 # An end that somebody outside asked for is the end of that rank, not a branch of the training.
@@ -45,12 +44,8 @@ def left_loop(
         if context.exited_within(loop, left[0]):
             return None
         led = context.anchored_in(loop) if paths else _leads_out_of(context, loop, stayed[0], left[0])
-        ended_by = _ended_by(context, loop, left[0]) if led else None
-        over_inputs = _is_over_inputs(context, loop, inside)
-        by_rank = any(each.guard for each in insertions(context.program, loop))
-        # What else is put into it on some ranks only is a matter of where it is put in.
-        if ended_by and (ended_by is not loop or over_inputs or not by_rank):
-            at_end = ended_by is loop and loop.kind == "for" and over_inputs
+        if ended_by := _ended_by(context, loop, left[0]) if led else None:
+            at_end = ended_by is loop and loop.kind == "for" and _is_over_inputs(context, loop)
             return _candidate(context, loop, ended_by, stayed, left, iteration, at_end=at_end)
     return None
 
@@ -76,13 +71,12 @@ def _waits_in_branch(context: Context, loop: Condition, stayed: int, left: int) 
     return on_rank and any(context.is_in(outside, g) for g in around[: around.index(loop)])
 
 
-def _is_over_inputs(context: Context, loop: Condition, inside: CallPath) -> bool:
-    """Whether any rank asked for a batch in the loop, or ran a model: else it goes over metrics, parameters, names, or tasks."""
+def _is_over_inputs(context: Context, loop: Condition) -> bool:
+    """Whether any rank asked for a batch in the loop, or ran a model: else it goes over metrics, parameters, or names."""
     events = (t for mine in context.timelines.events.values() for t in mine)
     places = {t.at: t.place for t in events if t.kind in (EventKind.DATA, EventKind.FORWARD)}.values()
     # Without any recording nothing speaks against it.
-    takes = not places or any(loop.holds(p) for at in places if at for p in context.call_paths.to(at))
-    return takes and not runs_its_items(context.program, loop, inside)
+    return not places or any(loop.holds(p) for at in places if at for p in context.call_paths.to(at))
 
 
 def _ended_by(context: Context, loop: Condition, left: int) -> Condition | None:

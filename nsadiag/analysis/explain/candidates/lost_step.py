@@ -13,11 +13,11 @@ from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import CallPath
-from nsadiag.source.patterns.handlers import only_raise, swallowing
+from nsadiag.source.patterns.handlers import swallowing
 
 Ranks = tuple[int, ...]
 
@@ -82,7 +82,6 @@ def _early_arrival(
             context.recorded(early[0], did),
             context.position(early[0]),
             context.position(late[0]),
-            *_raising(context, past[0]),
         ),
     )
 
@@ -117,14 +116,3 @@ def bypasses(program: Program, loop: Condition, step: CallPath) -> list[Conditio
 def _stays(leaves: str, own: bool) -> bool:
     """Whether such a jump leads on to the loop's next round; `own`: from the loop's own function."""
     return leaves == "continue" if own else leaves in ("continue", "return", "break")
-
-
-def _raising(context: Context, guard: Condition) -> tuple[Evidence, ...]:
-    """The line that raises what is caught there, if there is but one in the files in which the ranks stand."""
-    files = {place.file for rank in context.members() for place in context.path_of(rank)}
-    found = only_raise(context.program, files, guard.test) if guard.kind == "except" else None
-    if found is None:
-        return ()
-    text, file, line = found
-    claim = f"`{text}` is the one line there that raises what is caught"
-    return (Evidence(claim=claim, source=context.cited(locations.place(file, line, None))),)

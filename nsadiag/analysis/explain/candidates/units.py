@@ -24,7 +24,7 @@ def units(context: Context) -> Iterator[Candidate]:
     yield Candidate(
         kind=Kind.MODULES,
         proximity=Proximity.UNITS,
-        condition=deciding(around) or context.choice_in_forward(),
+        condition=deciding(around),
         guilty=found.guilty,
         blocked=found.others,
         where=context.place_of(one),
