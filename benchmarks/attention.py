@@ -106,8 +106,8 @@ def peak_memory_gib(run: Callable[[], object]) -> float:
     return round((torch.cuda.max_memory_allocated() - before) / 2**30, 3)
 
 
-def measure(shape: Shape, n_tokens: int, repeats: int) -> dict[str, Any]:
-    """All figures of one shape at one length; times in ms."""
+def measure(shape: Shape, n_tokens: int, repeats: int, *, compiled: bool = True) -> dict[str, Any]:
+    """All figures of one shape at one length, times in ms; those of FlexAttention, which is `compiled`, if asked for."""
     local = make_inputs(shape, n_tokens, local=True)
     runs = {
         f"{who} {what}": run
@@ -132,7 +132,7 @@ def measure(shape: Shape, n_tokens: int, repeats: int) -> dict[str, Any]:
         **{f"nsa packed {what}": run for what, run in packed_runs(local).items()},
         **{f"nsa 4 rows {what}": run for what, run in batch_runs(local).items()},
         **layer_runs(shape, n_tokens),
-        **flex_window_runs(local),
+        **(flex_window_runs(local) if compiled else {}),
     }
     figures["ms"] |= interleaved_ms(others, max(3, repeats // 2), spreads)
     del others
@@ -203,15 +203,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="2k and 8k tokens only")
+    parser.add_argument("--lengths", type=int, nargs="+", help="tokens of a sequence")
+    parser.add_argument(
+        "--no-flex", action="store_true", help="without FlexAttention, whose compilation takes minutes"
+    )
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("error: this benchmark needs a GPU\nhint: run it on a machine with an H200 or A100")
     lengths = (2048, 8192) if options.quick else (2048, 8192, 16384, 32768, 65536)
+    lengths = options.lengths or lengths
     figures: dict[str, Any] = {}
     for name, shape in SHAPES.items():
         for n_tokens in lengths:
             repeats = 11 if n_tokens <= 16384 else 5
-            figures[f"{name} {n_tokens}"] = measure(shape, n_tokens, repeats)
+            figures[f"{name} {n_tokens}"] = measure(shape, n_tokens, repeats, compiled=not options.no_flex)
             print(f"{name} {n_tokens}: done", file=sys.stderr)
             torch.cuda.empty_cache()
     if options.json:

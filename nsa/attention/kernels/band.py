@@ -198,13 +198,14 @@ def _constants(
     heads, dim = q.shape[2:]
     group = heads // next(x for x in k if x is not None).shape[2]
     shape = Shape(
-        heads, group, dim, padded(dim), v_dim, padded(v_dim), borders is not None, described, tile.rows, tile.columns
+        heads, group, dim, padded(dim), v_dim, padded(v_dim), borders is not None, described, tile.rows, tile.columns,
+        tile.held,
     )  # fmt: skip
     return {
         "COMPRESSED": Band(lengths.stride, lengths.length, COMPRESSED, False, 0),
         "SELECTED": Band(1, 1, TOKENS, False, 0 if bits is None else lengths.block),
         "WINDOW": Band(1, 1, TOKENS, True, 0),
-        "SHAPE": shape, "num_warps": tile.warps, "num_stages": tile.stages,
+        "SHAPE": shape, "num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers,
     }  # fmt: skip
 
 

@@ -34,6 +34,8 @@ class Tile(NamedTuple):
     columns: int
     warps: int
     stages: int
+    held: int = 0  # which operands stay in registers: 1 q, 2 dO, 3 both
+    registers: int | None = None  # of a thread, at most
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -67,7 +69,7 @@ def band_dq_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
     if described:
-        return Tile(64, 64, 4, 3)
+        return Tile(64, 64, 4, 3, 2 if dim > 64 else 0)
     return Tile(64, 64, 4, 2) if dim <= 128 else Tile(64, 32, 8, 1)
 
 
@@ -100,16 +102,25 @@ def tokens_per_tile(group: int, dtype: torch.dtype) -> int:
     return max(1, min(32, rows // power_of_two(group)))
 
 
-def selected_launch(dim: int, described: bool) -> tuple[int, int]:
-    """Warps and stages of the selected branch's forward."""
+class Launch(NamedTuple):
+    """How the selected branch is launched."""
+
+    warps: int
+    stages: int
+    held: bool = False  # whether queries stay in registers
+    registers: int | None = None  # of a thread, at most
+
+
+def selected_launch(dim: int, described: bool) -> Launch:
+    """The launch of the selected branch's forward."""
     if described:
-        return (4, 3) if dim > 64 else (4, 2)
-    return (4, 2) if dim <= 128 else (4, 1)
+        return Launch(4, 3) if dim > 64 else Launch(4, 2)
+    return Launch(4, 2) if dim <= 128 else Launch(4, 1)
 
 
-def selected_dq_launch(dim: int, described: bool) -> tuple[int, int]:
+def selected_dq_launch(dim: int, described: bool) -> Launch:
     """The same of its gradient of q: at head dim 128 a third stage would leave room for one program only."""
-    return (4, 3) if described and dim <= 64 else selected_launch(dim, False)
+    return Launch(4, 3) if described and dim <= 64 else selected_launch(dim, False)
 
 
 def selected_dkv_launch(dim: int, dtype: torch.dtype, hopper: bool) -> tuple[int, int, int]:
