@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import itertools
 import json
 import platform
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,15 +212,16 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("error: this benchmark needs a GPU\nhint: run it on a machine with an H200 or A100")
-    lengths = (2048, 8192) if options.quick else (2048, 8192, 16384, 32768, 65536)
-    lengths = options.lengths or lengths
+    lengths = options.lengths or ((2048, 8192) if options.quick else (2048, 8192, 16384, 32768, 65536))
     figures: dict[str, Any] = {}
-    for name, shape in SHAPES.items():
-        for n_tokens in lengths:
-            repeats = 11 if n_tokens <= 16384 else 5
-            figures[f"{name} {n_tokens}"] = measure(shape, n_tokens, repeats, compiled=not options.no_flex)
-            print(f"{name} {n_tokens}: done", file=sys.stderr)
-            torch.cuda.empty_cache()
+    began = time.monotonic()
+    for n_tokens, (name, shape) in itertools.product(lengths, SHAPES.items()):
+        if options.seconds is not None and time.monotonic() - began > options.seconds:
+            break
+        repeats = 11 if n_tokens <= 16384 else 5
+        figures[f"{name} {n_tokens}"] = measure(shape, n_tokens, repeats, compiled=not options.no_flex)
+        print(f"{name} {n_tokens}: done", file=sys.stderr)
+        torch.cuda.empty_cache()
     if options.json:
         print(json.dumps({"machine": describe_machine(), "figures": figures}, indent=1))
     else:

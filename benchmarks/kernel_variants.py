@@ -1,6 +1,6 @@
 """Time tiles of the kernels that no GPU has run yet beside those of `tiles.py`, in turns; then the whole call with the best.
 
-usage: kernel_variants.py [--shapes paper small] [--lengths 65536 16384]
+usage: kernel_variants.py [--shapes paper small] [--lengths 65536 32768] [--turns 9]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from attention_runs import CONFIG, LENGTHS, SELECTION, SHAPES, Inputs, Shape, make_inputs, nsa_runs
 
-from nsa.attention.kernels import band, choose, gather, gates
+from nsa.attention.kernels import band, choose, gates, gather
 from nsa.attention.kernels.tiles import Launch, Tile, band_dq_tile, band_forward_tile, selected_launch
 
 Run = Callable[[], object]
@@ -142,13 +142,14 @@ def measure(name: str, shape: Shape, n_tokens: int, turns: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--lengths", nargs="+", type=int, default=[65536, 16384])
+    parser.add_argument("--lengths", nargs="+", type=int, default=[65536, 32768])
+    parser.add_argument("--turns", type=int, default=9)
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     for n_tokens in options.lengths:
         for name in options.shapes:
             try:
-                measure(name, SHAPES[name], n_tokens, turns=9)
+                measure(name, SHAPES[name], n_tokens, options.turns)
             except Exception as error:  # the other shapes are worth their time
                 print(f"{name} {n_tokens}: {type(error).__name__}: {error}", flush=True)
             torch.cuda.empty_cache()
