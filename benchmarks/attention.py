@@ -209,6 +209,9 @@ def main() -> None:
     parser.add_argument(
         "--no-flex", action="store_true", help="without FlexAttention, whose compilation takes minutes"
     )
+    parser.add_argument(
+        "--seconds", type=float, help="after these, measure nothing more and print what there is"
+    )
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("error: this benchmark needs a GPU\nhint: run it on a machine with an H200 or A100")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Looked up when used: `import nsa` alone takes no time.
+# Imported on first use, so that `import nsa` is fast.
 _HOMES = {
     "AttentionConfig": "nsa.config",
     "BranchKV": "nsa.attention",

@@ -20,7 +20,7 @@ class NSACache:
     """State of the three branches for rows of equal length; grows by each chunk of tokens, of any size.
 
     It holds the compressed keys and values, the raw ones that no complete block covers yet, all tokens of the
-    selected branch, and the last w - 1 tokens of the sliding one. Batch rows advance together.
+    selected branch, and the last w - 1 tokens of the sliding one. All rows of a batch grow together.
     """
 
     def __init__(self, config: AttentionConfig) -> None:
@@ -33,7 +33,7 @@ class NSACache:
     def await_blocks(
         self, k: Tensor, v: Tensor | None, positions: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return the raw tokens that await compression, followed by the new ones; keep those the next block needs.
+        """Return the raw tokens that are not compressed yet, followed by the new ones; keep those that later blocks need.
 
         k and v are [B, T, Hkv, D], positions [B or 1, T]. The result begins at the first token of the next block,
         so it can be compressed as if it were a whole sequence.
@@ -95,7 +95,7 @@ def one_by_one(
     caches: Sequence[DecodeCache | DenseDecodeCache],
     step: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """`step` of each of the next tokens [B, T, ...] of all rows, whose caches grow where they are full: [B, T, ...]."""
+    """Apply `step` to one after another of the next tokens [B, T, ...] of all rows, growing full caches: [B, T, ...]."""
     if rows.reserve(new.shape[1]):
         for cache in caches:
             cache.grow()
@@ -110,7 +110,7 @@ class DecodeCache:
     """The decode cache of one Native Sparse Attention layer, of at most `rows.capacity` tokens a row.
 
     Compressed and selected keys and values have a slot for every block and token; the window, and the raw tokens
-    that φ reads, are rings. To the layer's forward, which fills it with a prompt, it looks like an empty `NSACache`.
+    that φ reads, are ring buffers. The layer's forward fills it with a prompt through the interface of an empty `NSACache`.
     """
 
     length = 0  # tokens before the prompt
@@ -128,12 +128,12 @@ class DecodeCache:
         return max(self.rows.capacity, self.config.compress_block)
 
     def await_blocks(self, k: Tensor, v: Tensor | None, turn: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Keep the prompt's last raw tokens; return the arguments, as there were no earlier ones."""
+        """Keep the last raw tokens of the prompt; return the arguments, as there are no earlier ones."""
         self.raw = [x if x is None else as_ring(x, self.rows, self.raw_ring) for x in (k, v)]
         return k, v, turn
 
     def append(self, n_tokens: int, keys: BranchKV, values: BranchKV) -> tuple[BranchKV, BranchKV]:
-        """Keep the right-padded rows of a prompt; return the arguments, as there were no earlier tokens."""
+        """Keep the right-padded rows of a prompt; return the arguments, as there are no earlier tokens."""
         self.keys, self.values = (
             x if x.sliding is None else x._replace(sliding=as_ring(x.sliding, self.rows, self.window_ring))
             for x in (keys, values)
@@ -163,7 +163,7 @@ class DecodeCache:
         return max(1, n_slots), self.rows.capacity
 
     def write(self, keys: dict[str, Tensor], values: dict[str, Tensor]) -> None:
-        """Put new tokens [B, T, Hkv, D] in their places; under "compressed" the raw ones."""
+        """Store new tokens [B, T, Hkv, D]; those of the compressed branch are the raw ones."""
         n_tokens = next(iter(values.values())).shape[1]
         if n_tokens > self.new_tokens:
             raise ValueError(f"{n_tokens} new tokens, but the cache has room for {self.new_tokens} at once")
@@ -179,9 +179,9 @@ class DecodeCache:
                 into[row, place] = x
 
     def newest_blocks(self, n_tokens: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Slots [B, T] of the newest block that is whole at each new token, and its raw keys and values.
+        """Slots [B, T] of the newest complete block at each new token, and its raw keys and values [B, T, l, Hkv, D].
 
-        They are [B, T, l, Hkv, D]. Before the first block is whole, slot 0, which nothing sees yet.
+        Before the first block is complete that is slot 0, which no query sees yet.
         """
         length, stride = self.config.compress_block, self.config.compress_stride
         slots = ((self.rows.tokens(n_tokens) + 1 - length) // stride).clamp(min=0)
@@ -192,7 +192,7 @@ class DecodeCache:
         return slots, k, v
 
     def write_blocks(self, slots: Tensor, k: Tensor, v: Tensor | None) -> None:
-        """Put compressed keys and values [B, T, Hkv, D] into their slots."""
+        """Store compressed keys and values [B, T, Hkv, D] in their slots."""
         row = self.rows.index[:, None]
         self.keys.compressed[row, slots] = k
         if v is not None:
@@ -217,7 +217,7 @@ class DenseDecodeCache:
         self.k, self.v = (_with_room(x, self.rows.capacity) for x in (k, v))
 
     def write(self, k: Tensor, v: Tensor) -> None:
-        """Put new tokens [B, T, Hkv, D] in their places."""
+        """Store new tokens [B, T, Hkv, D]."""
         tokens, row = self.rows.tokens(k.shape[1]), self.rows.index[:, None]
         self.k[row, tokens], self.v[row, tokens] = k, v
 
@@ -254,5 +254,7 @@ def as_ring(x: Tensor, rows: Rows, size: int) -> Tensor:
     """The last tokens of each row of x [B, S, Hkv, D]: [B, size, Hkv, D], token t in slot t % size."""
     slot = torch.arange(size, device=x.device)
     newest = rows.lengths[:, None] - 1
-    token = (newest - (newest - slot) % size).clamp(min=0)  # an empty slot gets any token: nothing reads it
+    token = (newest - (newest - slot) % size).clamp(
+        min=0
+    )  # unused slots hold an arbitrary token, which is never read
     return x[rows.index[:, None], token].contiguous()

@@ -31,7 +31,7 @@ Branch = Literal["compressed", "selected", "sliding"]
 
 
 def make_directory(key: str, path: str | Path) -> Path:
-    """The directory at `path`, made if need be; ConfigError that names `key` where it cannot be written."""
+    """Create the directory at `path` if it is missing; ConfigError that names `key` if it cannot be written."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
         writable = os.access(path, os.W_OK)
@@ -101,8 +101,8 @@ class ModelConfig(Config):
 class DDPConfig(Config):
     """DistributedDataParallel's own arguments and defaults, and presets of them, which explicit values override.
 
-    "safe" switches on the search for parameters without a gradient, which a bucket would wait for indefinitely, and
-    switches off the broadcast of buffers. "static" promises that every step uses the same parameters in the same order.
+    "safe" enables the search for parameters without a gradient, for which a bucket would otherwise wait indefinitely,
+    and disables the broadcast of buffers. "static" promises that every step uses the same parameters in the same order.
     """
 
     preset: Literal["none", "safe", "find_unused", "static"] = "none"
@@ -138,7 +138,7 @@ class ContextConfig(Config):
     """The number of neighbouring ranks that share a sequence, and the assignment of its tokens to them."""
 
     ranks: PositiveInt = 1
-    layout: Literal["contiguous", "zigzag"] = "contiguous"  # zigzag: two stretches each, equal work
+    layout: Literal["contiguous", "zigzag"] = "contiguous"  # zigzag: two spans per rank, equal work
 
 
 class ParallelConfig(Config):
@@ -147,7 +147,7 @@ class ParallelConfig(Config):
     mode: Literal["single", "ddp", "fsdp1", "fsdp2"] = "single"
     activation_checkpointing: Literal["none", "selective", "full"] = "none"  # selective: every other block
     reentrant: bool = False
-    binding: Literal["early", "late"] = "early"  # late: the field's closure bug, kept as a specimen
+    binding: Literal["early", "late"] = "early"  # late: a closure bug on purpose, see nsa/specimens.py
     device: Literal["auto", "cpu", "cuda"] = "auto"
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     timeout_s: PositiveFloat = 600.0  # of the process group
@@ -160,7 +160,9 @@ class DataConfig(Config):
     """The source of tokens. One rank's batch is batch_size sequences of seq_len tokens."""
 
     source: Literal["synthetic", "text", "fineweb"] = "synthetic"
-    documents: Literal["separate", "joined"] = "separate"  # joined: they see those before them in the row
+    documents: Literal["separate", "joined"] = (
+        "separate"  # joined: tokens also see earlier documents of their row
+    )
     path: str | None = None  # text: a file or directory; fineweb: a local data set in its place
     seq_len: PositiveInt = 2048
     batch_size: PositiveInt = 1
@@ -186,8 +188,8 @@ class LoopConfig(Config):
     precision: Literal["fp32", "bf16", "bf16_pure"] = "fp32"  # bf16: autocast or FSDP's mixed precision
     seed: int = 0
     compile: bool = False
-    cuda_graph: bool = False  # each step is one graph, replayed: for steps that are bound by launches
-    detect_anomaly: bool = False  # autograd says which forward line made what fails in backward; slow
+    cuda_graph: bool = False  # replay each step as one CUDA graph, if launches take longer than kernels
+    detect_anomaly: bool = False  # reports the forward line of a failing backward; slow
     log_every: PositiveInt = 1
     eval_every: NonNegativeInt = 0  # 0: never
     eval_batches: PositiveInt = 4
@@ -199,8 +201,8 @@ class CheckpointConfig(Config):
     dir: str | None = None
     every: NonNegativeInt = 0  # steps; 0: once, at the end
     resume: bool = False  # from the newest in dir, where there is one
-    keep: PositiveInt | None = None  # the newest so many; null: all
-    background: bool = False  # training goes on while a copy is written
+    keep: PositiveInt | None = None  # how many of the newest; null: all
+    background: bool = False  # write a copy while training continues
 
 
 class TelemetryConfig(Config):

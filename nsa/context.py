@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# torch 2.13 has new names, and warns of the old ones.
+# torch 2.13 deprecates the old names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """A stretch of the sequence that a rank holds."""
+    """A contiguous part of the sequence that a rank holds."""
 
     local: slice  # its tokens among the rank's
     past: int  # tokens of the sequence before it
@@ -31,8 +31,8 @@ class Span:
 class ContextShard:
     """This process's part of every sequence: the `rank`-th of `size`, in `group`.
 
-    "contiguous" gives each rank one stretch; "zigzag" two, the r-th from the front and the r-th from the back, so that
-    all ranks' queries see as many keys.
+    "contiguous" gives each rank one span; "zigzag" two, the r-th from the front and the r-th from the back, so that the
+    queries of all ranks see equally many keys.
     """
 
     group: dist.ProcessGroup
@@ -48,7 +48,7 @@ class ContextShard:
         """This rank's part of `x`, whose `dim` counts the tokens of the sequence; ValueError if it has no equal parts."""
         parts = self.size * len(self.spans(2))
         if x.shape[dim] % parts:
-            raise ValueError(f"{x.shape[dim]} tokens do not divide into {parts} equal stretches")
+            raise ValueError(f"{x.shape[dim]} tokens do not divide into {parts} equal spans")
         spans = self.spans(x.shape[dim] // self.size)
         return torch.cat([x.narrow(dim, span.past, span.end - span.past) for span in spans], dim)
 
@@ -67,7 +67,7 @@ class ContextShard:
         ]
 
     def _places(self, n_local: int) -> list[tuple[Span, int]]:
-        """Every stretch of every rank."""
+        """Every span, with its rank."""
         return [(span, rank) for rank in range(self.size) for span in self._spans_of(rank, n_local)]
 
 

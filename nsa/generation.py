@@ -1,4 +1,4 @@
-"""Generation: a prompt fills the decode caches, then every token is one step."""
+"""Generation: a prompt fills the decode caches, then each token takes one step, on a GPU replayed as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Decoder(Protocol):
 
 
 class Sampling(NamedTuple):
-    """The way a token is drawn from the logits; temperature 0 takes the most probable one."""
+    """How tokens are drawn from the logits; temperature 0 takes the most probable one."""
 
     temperature: float = 1.0
     generator: torch.Generator | None = None
@@ -48,7 +48,7 @@ def generate(
     *,
     compiled: bool = False,
 ) -> Tensor:
-    """Right-padded rows of `tokens` [B, T], of `lengths` [B], each followed by `count` tokens and then by 0."""
+    """Right-padded rows of `tokens` [B, T], of `lengths` [B], each followed by `count` new tokens and then by 0."""
     batch, longest = tokens.shape
     lengths = torch.full((batch,), longest) if lengths is None else lengths
     rows = Rows(lengths.to(tokens.device, torch.int64, copy=True), longest + count)

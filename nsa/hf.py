@@ -21,9 +21,9 @@ from nsa.model import NO_TARGET, NSAModel
 from nsa.padding import alignment_of, check_new_tokens
 from nsa.training.recomputation import apply_activation_checkpointing
 
-# What the output calls the cache: transformers 5.24 renamed past_key_values, which generate hands back, to cache.
+# The name of the cache in model outputs: transformers 5.24 renamed past_key_values to cache.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
-ROOM = 256  # free tokens of a new cache after its prompt; a full cache doubles
+ROOM = 256  # free tokens of a new cache; a full cache doubles its size
 
 
 class NSAConfig(PreTrainedConfig):
@@ -69,11 +69,11 @@ class NSAConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def attention_config(self) -> AttentionConfig:
-        """The same for our attention; ConfigError for what cannot be used."""
+        """The configuration of the attention; ConfigError for values that are not supported."""
         return AttentionConfig(**{name: getattr(self, name) for name in AttentionConfig.model_fields})
 
     def model_config(self) -> ModelConfig:
-        """The same for our model; ConfigError for what cannot be used."""
+        """The configuration of `NSAModel`; ConfigError for values that are not supported."""
         return ModelConfig(
             vocab_size=self.vocab_size,
             layers=self.num_hidden_layers,
@@ -110,7 +110,7 @@ class NSAPastKeyValues(Cache):
         return self._seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Keep the rows that a beam search goes on with."""
+        """Keep the rows that a beam search continues with."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -136,7 +136,7 @@ class NSAPastKeyValues(Cache):
 
 
 class NSAForCausalLM(PreTrainedModel, GenerationMixin):
-    """`NSAModel` as transformers has it: `from_pretrained`, `generate`, `Trainer`."""
+    """`NSAModel` for transformers: `from_pretrained`, `generate`, `Trainer`."""
 
     config_class = NSAConfig
     base_model_prefix = "model"
@@ -150,11 +150,11 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Keep the weights that `NSAModel` was initialised with."""
+        """Do nothing: `NSAModel` initialises its own weights."""
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # the first forward makes the cache, which has to know the model
+        return False  # the cache needs the model, so the first forward creates it
 
     def get_input_embeddings(self) -> nn.Module:
         """The embedding of the tokens."""
@@ -202,12 +202,12 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Logits [B, T, vocab] of `input_ids` [B, T], the mean loss of `labels` [B, T] in nats, and the cache.
 
-        Labels are shifted here; that of a sequence's first token, which no token predicts, is left out.
+        Labels are shifted here; the label of a sequence's first token, which no token predicts, is ignored.
         `attention_mask` [B, T] is 0 at padding, on either side. `cu_seqlens` [N + 1] are the borders of sequences
         packed into one row. With `logits_to_keep` n, logits are those of the last n tokens.
 
-        Without gradients and labels, `use_cache` (the default) returns a cache, which the next call takes together with
-        the next tokens: as `past_key_values`, or as `cache`, its name since transformers 5.24. Other arguments
+        Without gradients and labels, `use_cache` (the default) returns a cache, to be passed to the next call together with
+        the next tokens, as `past_key_values` or as `cache`, its name since transformers 5.24. Other arguments
         (positions, loss settings) are passed on to the loss. Raises ValueError for `inputs_embeds`, for padding after
         a cache, and for a mask together with `cu_seqlens`.
         """

@@ -16,7 +16,7 @@ from nsa.layers.rope import RotationTable
 from nsa.layers.sparse import NSAAttention
 from nsa.padding import alignment_of, check_lengths, packing_of, rows_of
 
-NO_TARGET = -100  # a target that the loss leaves out, as F.cross_entropy does
+NO_TARGET = -100  # the target that the loss ignores, as in F.cross_entropy
 INIT_STD = 0.02  # GPT-2's; projections that add to the residual stream are scaled down by depth
 
 
@@ -64,7 +64,7 @@ def compiled_decode() -> Callable[[Block, Tensor, object], Tensor]:
 
 
 def run_in_order(blocks: Iterable[nn.Module], x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
-    """Each block on the output of the one before."""
+    """Apply the blocks in order."""
     for block in blocks:
         x = block(x, cu_seqlens)
     return x
@@ -106,8 +106,8 @@ class NSAModel(nn.Module):
         """Logits [B, T, vocab] of `tokens` [B, T]; given `targets` [B, T], their mean loss in nats.
 
         `cu_seqlens` are the borders of sequences packed into one row, as in `nsa_attention`. `attention_mask`
-        [B, T] is 0 at padding, on any side: the rest is packed, and the logits of padding are 0. Positions count the
-        tokens of each sequence. Targets of -100 are left out; so should be those of padding.
+        [B, T] is 0 at padding, on any side: the other tokens are packed, and the logits of padding are 0. Positions
+        count the tokens of each sequence. Targets of -100 are ignored; set those of padding to it.
         """
         return loss_of(self.head(self.states(tokens, cu_seqlens, attention_mask)), targets)
 
@@ -183,7 +183,7 @@ class NSAModel(nn.Module):
 
 
 def loss_of(logits: Tensor, targets: Tensor | None) -> Tensor:
-    """The mean loss in nats of `targets` but those of -100, and 0 if all are; without targets the logits themselves."""
+    """The mean loss in nats over the `targets` that are not -100, 0 if there are none; the logits if `targets` is None."""
     if targets is None:
         return logits
     total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
@@ -191,7 +191,7 @@ def loss_of(logits: Tensor, targets: Tensor | None) -> Tensor:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Trainable numbers in `model`."""
+    """The number of trainable parameters of `model`."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 

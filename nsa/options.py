@@ -1,4 +1,4 @@
-"""From a YAML file and a command line to a TrainConfig."""
+"""Parsing of a YAML file and a command line into a TrainConfig."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ def _type_name(annotation: Any) -> str:
 
 
 def _as_typed(value: Any) -> str:
-    """A default as one would write it on the command line."""
+    """A default in the syntax of the command line."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _value_of_bare(key: str) -> str:
-    """A switch may stand alone; anything else wants a value."""
+    """The value of a key without one: true for a switch; ConfigError for any other key."""
     field = dotted_keys().get(key)
     if field is None or field.annotation is bool:
         return "true"

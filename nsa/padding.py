@@ -29,9 +29,9 @@ class Packing(NamedTuple):
 
 
 def packing_of(attention_mask: Tensor, x: Tensor) -> Packing:
-    """The packing of x [B, T, ...] by a mask [B, T], not 0 at tokens, on whichever side the padding is.
+    """The packing of x [B, T, ...] by a mask [B, T], not 0 at tokens, with padding anywhere.
 
-    Waits for the device, to learn how many tokens there are. ValueError for a mask of another shape.
+    Synchronises with the device to read the number of tokens. ValueError for a mask of another shape.
     """
     _check_mask(attention_mask, x)
     kept = attention_mask.bool()
@@ -46,11 +46,11 @@ class Alignment(NamedTuple):
     lengths: Tensor  # int64 [B], tokens of each row
 
     def take(self, x: Tensor) -> Tensor:
-        """x [B, T, ...] aligned to the left."""
+        """Align x [B, T, ...] to the left."""
         return x[torch.arange(len(x), device=x.device)[:, None], self.order]
 
     def put_back(self, x: Tensor) -> Tensor:
-        """`take` undone, and 0 at padding."""
+        """Restore the original order of x [B, T, ...], with 0 at padding."""
         inside = torch.arange(x.shape[1], device=x.device) < self.lengths[:, None]
         x = x * inside.view(*inside.shape, *[1] * (x.dim() - 2))
         rows = torch.arange(len(x), device=x.device)[:, None]
@@ -58,10 +58,10 @@ class Alignment(NamedTuple):
 
 
 def alignment_of(attention_mask: Tensor, x: Tensor) -> Alignment:
-    """The alignment of x [B, T, ...] by a mask [B, T], not 0 at tokens, on whichever side the padding is.
+    """The alignment of x [B, T, ...] by a mask [B, T], not 0 at tokens, with padding anywhere.
 
-    ValueError for a mask of another shape and, where reading the mask waits for no device, for a row without tokens,
-    which nothing can follow.
+    ValueError for a mask of another shape and, if the mask can be read without synchronising, for a row without tokens,
+    which cannot be continued.
     """
     _check_mask(attention_mask, x)
     kept = attention_mask.bool()
@@ -73,7 +73,7 @@ def alignment_of(attention_mask: Tensor, x: Tensor) -> Alignment:
 def rows_of(tokens: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
     """Packed sequences [1, total] as rows [N, longest], right-padded with 0, and their lengths [N].
 
-    Waits for the device. ValueError for borders that are out of order, or leave a sequence empty or tokens over.
+    Synchronises with the device. ValueError for borders that are out of order, or leave a sequence empty or tokens over.
     """
     check_packing(*tokens.shape, cu_seqlens, past=False)
     lengths = cu_seqlens.diff()
@@ -89,7 +89,7 @@ def rows_of(tokens: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
 def check_lengths(lengths: Tensor, tokens: Tensor) -> None:
     """Raise ValueError unless `lengths` are those of the rows of `tokens` [B, T], each from 1 to T.
 
-    The values are read only where that waits for no device.
+    The values are read only if that does not synchronise with a device.
     """
     batch, longest = tokens.shape
     if lengths.shape != (batch,) or lengths.dtype not in (torch.int32, torch.int64):
@@ -102,7 +102,7 @@ def check_lengths(lengths: Tensor, tokens: Tensor) -> None:
 def check_new_tokens(attention_mask: Tensor | None, new: Tensor) -> None:
     """Raise ValueError if the mask of the tokens `new` [B, T, ...], its last T columns, has padding.
 
-    The values are read only where that waits for no device.
+    The values are read only if that does not synchronise with a device.
     """
     if attention_mask is not None and values_are_free(attention_mask):
         newest = attention_mask[:, -new.shape[1] :]
@@ -111,7 +111,7 @@ def check_new_tokens(attention_mask: Tensor | None, new: Tensor) -> None:
 
 
 def _check_mask(attention_mask: Tensor, x: Tensor) -> None:
-    """Raise ValueError unless the mask is [B, T]: which tokens there are, and not which may see which."""
+    """Raise ValueError unless the mask is [B, T]; masks of pairs of tokens are not supported."""
     if attention_mask.shape != x.shape[:2]:
         has, needed = tuple(attention_mask.shape), list(x.shape[:2])
         raise ValueError(

@@ -42,10 +42,10 @@ class Placement:
 
 @contextmanager
 def process_group(config: ParallelConfig) -> Iterator[Placement]:
-    """This process's place: alone, or in the process group that torchrun's environment describes.
+    """The placement of this process, in the process group that torchrun's environment describes.
 
-    Started alone, the distributed modes run as a world of one. A caller's own process group is used, and
-    left as it is. ConfigError where the mode does not fit.
+    Without torchrun, distributed modes run in a world of one. A process group that the caller has initialised is used
+    and not destroyed. ConfigError if the mode does not fit.
     """
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = _pick_device(config.device)
@@ -57,7 +57,7 @@ def process_group(config: ParallelConfig) -> Iterator[Placement]:
     try:
         yield Placement(rank=rank, world_size=world_size, device=device)
     except BaseException:
-        # NCCL's farewell waits for peers that wait for us: a hang would hide the exception.
+        # Destroying an NCCL group may wait for peers that wait for this rank: the hang would hide the exception.
         ours = ours and dist.get_backend() == "gloo"
         raise
     finally:
@@ -80,11 +80,11 @@ def _forget_meshes() -> None:
 
     FSDP's modules and states form reference cycles, and DTensor's caches keep every mesh; both keep process groups
     alive after destroy_process_group. Their threads then release tensors during interpreter shutdown, which needs the
-    GIL, and torch 2.13 aborts the process: one FSDP2 run in four on an idle machine.
+    GIL, and torch 2.13 aborts the process, in one of four FSDP2 runs on an idle machine.
     """
     gc.collect()
     while _meshes:
-        # Private, and not there in every version: without it things are as they were.
+        # Private, and missing in some versions, which then keep the meshes.
         getattr(_meshes.pop(), "_pg_registry", {}).clear()
 
 
@@ -102,7 +102,7 @@ def _init_process_group(config: ParallelConfig, device: torch.device) -> None:
 
 
 def context_shard(config: ParallelConfig, seq_len: int, placement: Placement) -> ContextShard | None:
-    """This rank's part of every sequence; None where it has all. ConfigError where that cannot be."""
+    """This rank's part of every sequence; None without context parallelism. ConfigError if the sizes do not fit."""
     ranks, layout = config.context.ranks, config.context.layout
     if ranks == 1:
         return None
@@ -133,7 +133,7 @@ def apply_context(model: NSAModel, shard: ContextShard, seq_len: int, device: to
 def apply_parallel(
     model: NSAModel, config: ParallelConfig, precision: str, device: torch.device
 ) -> nn.Module:
-    """`model` with activation checkpointing and spread as `config.mode` says; call the module returned."""
+    """Apply activation checkpointing and the parallel mode of `config`; returns the module to call."""
     apply_activation_checkpointing(
         model, config.activation_checkpointing, reentrant=config.reentrant, binding=config.binding
     )
@@ -147,12 +147,12 @@ def apply_parallel(
 
 
 def apply_ddp(model: nn.Module, config: DDPConfig) -> DistributedDataParallel:
-    """DistributedDataParallel with the arguments that `config` says."""
+    """DistributedDataParallel with the arguments of `config`."""
     return DistributedDataParallel(model, **config.arguments())
 
 
 def apply_fsdp2(model: NSAModel, config: FSDPConfig, precision: str, device: torch.device) -> nn.Module:
-    """fully_shard (FSDP version 2) on each block and on what is left, in place."""
+    """fully_shard (FSDP version 2) on each block and on the rest of the model, in place."""
     mesh = _mesh(device, (dist.get_world_size(),))
     mixed = None if precision == "fp32" else DTYPES[precision]
     policy = MixedPrecisionPolicy(param_dtype=mixed, reduce_dtype=mixed and DTYPES[config.reduce_dtype])
@@ -180,7 +180,7 @@ def apply_fsdp1(model: NSAModel, config: FSDPConfig, precision: str, device: tor
 
 @contextmanager
 def gradient_sync(model: nn.Module, *, enabled: bool) -> Iterator[None]:
-    """Make backward passes in this context reduce gradients over ranks, or keep them for a later pass."""
+    """Make backward passes in this context reduce gradients over ranks, or accumulate them locally."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(enabled)
         yield

@@ -20,7 +20,7 @@ Lines = dict[str, list[tuple[float, float]]]  # by name: step and value
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; 0 when something was drawn, 2 where there is nothing to draw."""
+    """Run the command line; returns 0 if something was drawn, 2 if there is nothing to draw."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print(
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def draw_all(directory: Path) -> list[Path]:
-    """Write the plots of the telemetry in `directory`; those for which there is something."""
+    """Write the plots of the telemetry in `directory`, for which there is data."""
     plots = {
         "loss": losses(directory / "heartbeat_rank0.jsonl"),
         "gates": by_layer(directory / "gate_stats.csv"),
@@ -119,7 +119,7 @@ def _range(values: Iterable[float]) -> tuple[float, float]:
 
 
 def _records(path: Path) -> Iterable[dict]:
-    """Every whole line; a run that was killed leaves half of one."""
+    """The complete lines; a run that was killed may leave half of one."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8").splitlines():

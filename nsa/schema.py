@@ -1,4 +1,4 @@
-"""Typed, immutable configurations of plain Python: an unknown key is an error that names the nearest."""
+"""Typed, immutable configurations in plain Python, with errors that name the nearest known key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used: `message` names the field and its value, `hint` what to do."""
+    """A configuration that cannot be used: `message` names the field and its value, `hint` says what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}; {hint}" if hint else message)
@@ -21,7 +21,7 @@ class ConfigError(ValueError):
 
 
 class Bound(NamedTuple):
-    """The least a number may be; `above` excludes it."""
+    """The lower bound of a number, exclusive if `above`."""
 
     least: float
     above: bool = False
@@ -102,7 +102,7 @@ def nearest(key: object, known: Iterable[str]) -> str:
 
 
 def converted(value: Any, annotation: Any, where: str) -> Any:
-    """`value` as `annotation` has it; ConfigError that names `where` and what would do."""
+    """`value` converted to the type `annotation`; ConfigError that names `where` and the values it accepts."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in parts:

@@ -1,4 +1,4 @@
-"""Wrong or slow code on purpose, as the field has it, for `nsadiag` to find: run only where it is asked for by name."""
+"""Wrong or slow code on purpose, as found in practice, for `nsadiag` to diagnose; used only if requested by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nsa.attention.selected import select_blocks, selected_keys
 def recompute_late_bound(
     blocks: Iterable[nn.Module], x: tuple[Tensor, Tensor | None], every: int, reentrant: bool
 ) -> Tensor:
-    """Activation checkpointing with the field's closure bug: every recomputation runs the loop's last block."""
+    """Activation checkpointing with a well-known closure bug: every recomputation runs the last block of the loop."""
     out, cu_seqlens = x
     for index, block in enumerate(blocks):
         # The bug on purpose: the lambda looks `block` up when it recomputes, after the loop has ended.
@@ -31,9 +31,9 @@ def recompute_late_bound(
 def sequential_attention(call: Call) -> Tensor:
     """Backend "sequential", Eq. 5 for one token after another in Python.
 
-    It gives what the other backends give, with about 95 autograd nodes per token and layer (2 KV heads) where they
-    have 200 per layer. Twelve layers of 2,048 tokens make over two million nodes: forward and backward take minutes
-    and complete. Seen from outside, that is what people have reported as "backward hangs".
+    Its results equal those of the other backends, with about 95 autograd nodes per token and layer (2 KV heads) instead
+    of 200 per layer. Twelve layers of 2,048 tokens make over two million nodes: forward and backward take minutes, but
+    complete. People have reported such runs as "backward hangs".
     """
     q, k, v, gates, config, cu_seqlens, past_length = call
     layout = block_layout(config, q.shape[1], q.device, cu_seqlens, past_length)
@@ -62,7 +62,7 @@ def _keys_seen(branch: str, q: Tensor, k: BranchKV, layout: BlockLayout) -> Tens
 
 
 def _attend_rows(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """q [B, H, Dqk], k and v [B, S, Hkv, D], seen [B, Hkv, S]: each row and KV head by itself, [B, H, Dv]."""
+    """q [B, H, Dqk], k and v [B, S, Hkv, D], seen [B, Hkv, S]: one row and KV head at a time, [B, H, Dv]."""
     rows = []
     for b in range(q.shape[0]):
         groups = q[b].chunk(k.shape[2])
@@ -72,7 +72,7 @@ def _attend_rows(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """q [G, Dqk], k and v [S, D], seen [S]; an empty softmax sums nothing, which is 0."""
+    """q [G, Dqk], k and v [S, D], seen [S]; 0 where no key is visible."""
     visible = seen.nonzero().squeeze(-1)
     p = torch.softmax(q @ k[visible].T * q.shape[-1] ** -0.5, dim=-1)
     return p @ v[visible]

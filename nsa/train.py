@@ -1,9 +1,9 @@
-"""Trains the model that a configuration describes, alone or under torchrun.
+"""Training of the model that a configuration describes, in one process or under torchrun.
 
     python -m nsa.train tiny --train.steps 20
     torchrun --standalone --nproc-per-node 2 -m nsa.train tiny --parallel.mode fsdp2
 
-All that a run uses is imported here, so that a process which has this module starts its step at once.
+Everything that a run uses is imported here, so that the first step is not delayed by imports.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from nsa.training.throughput import flops_per_token, peak_flops
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 0 when trained, 2 on a configuration that cannot be used."""
+    """Run the command line; returns 0 after training, 2 for an invalid configuration."""
     arguments = sys.argv[1:] if argv is None else argv
     if {"-h", "--help"} & set(arguments):
         print(help_text())
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def train(config: TrainConfig) -> list[float]:
-    """A whole run; the logged losses, which are means over all ranks."""
+    """Train, and return the logged losses, which are means over all ranks."""
     check_environment(os.environ)
     with process_group(config.parallel) as placement:
         return _train_in_group(config, placement)
@@ -75,7 +75,7 @@ def _train_in_group(config: TrainConfig, placement: Placement) -> list[float]:
 
 
 class _Run:
-    """One run's model, optimizer, data and telemetry; made, driven through its steps, and closed."""
+    """The model, optimizer, data and telemetry of one run."""
 
     def __init__(self, config: TrainConfig, placement: Placement) -> None:
         self.config, self.placement = config, placement
@@ -100,13 +100,13 @@ class _Run:
         self.checkpoints = self._open_checkpoints()
         self.fetch_s = 0.0  # this step's
         self.graph: StepGraph | None = None
-        self._lr = torch.zeros((), device=placement.device)  # where a graph reads the learning rate
+        self._lr = torch.zeros((), device=placement.device)  # the learning rate that a graph reads
         if config.train.cuda_graph:
             check_step_graph(config, placement.device)
             self.graph = StepGraph(self._recordable_step)
 
     def all_steps(self) -> list[float]:
-        """Train to the last step; the logged losses."""
+        """Train to the last step; returns the logged losses."""
         self._resume()
         train, losses = self.config.train, []
         started = logged = time.perf_counter()
@@ -127,7 +127,7 @@ class _Run:
         return losses
 
     def _pace(self, record: StepRecord, rate: float) -> str:
-        """Tokens a second, tokens so far, on a known GPU the share of its peak, and memory of this rank."""
+        """Tokens per second, tokens so far, MFU on a known GPU, and memory of this rank."""
         memory = memory_now(self.placement.device)
         mib = memory.get("peak_allocated_mib", memory["peak_rss_mib"])
         peak = peak_flops(self.placement.device)
@@ -135,7 +135,7 @@ class _Run:
         return f"tok/s {rate:.0f} tokens {record.tokens * record.step}{share} mem {mib:.0f} MiB"
 
     def close(self) -> None:
-        """Let go of files and threads."""
+        """Close files and end threads."""
         self.telemetry.close()
         self.progress.stream.close()
 
@@ -165,7 +165,7 @@ class _Run:
 
     def _set_learning_rate(self, rate: float) -> None:
         if self.graph is not None:
-            self._lr.fill_(rate)  # a graph would go on with the number that it was recorded with
+            self._lr.fill_(rate)  # a graph reads the tensor; a number would stay as recorded
         for group in self.progress.optimizer.param_groups:
             group["lr"] = rate if self.graph is None else self._lr
 
@@ -181,7 +181,7 @@ class _Run:
         return self._update(lambda: Batch(*next(batches)))
 
     def _update(self, next_batch: Callable[[], Batch]) -> tuple[Tensor, Tensor]:
-        """One optimizer step; the mean loss of its batches, and the gradients' norm before clipping."""
+        """Take one optimizer step; returns the mean loss of its batches and the gradient norm before clipping."""
         progress = self.progress
         loss = self._gradients(next_batch)
         self.telemetry.phase("optimizer")
@@ -192,7 +192,7 @@ class _Run:
         return loss, norm
 
     def _gradients(self, next_batch: Callable[[], Batch]) -> Tensor:
-        """Forward and backward over this step's batches; their mean loss."""
+        """Run forward and backward over this step's batches; returns their mean loss."""
         accumulate = self.config.train.accumulate
         batches = [next_batch() for _ in range(accumulate)]
         shares = self._shares(batches)
@@ -207,7 +207,7 @@ class _Run:
         return total
 
     def _shares(self, batches: list[Batch]) -> list[float | Tensor]:
-        """The weight of each batch's mean loss in the step's: their targets, where some batches have fewer."""
+        """The weight of each batch's mean loss: equal, or by the number of targets if documents are separate."""
         if batches[0].cu_seqlens is None:
             return [1 / len(batches)] * len(batches)
         counts = torch.stack([batch.counted() for batch in batches]).float()
@@ -297,12 +297,12 @@ def _build_model(config: TrainConfig, device: torch.device) -> NSAModel:
         model = model.to(torch.bfloat16)
     if config.train.compile:
         for block in model.blocks:
-            block.compile()  # one block is compiled once for all, and in place it keeps its name
+            block.compile()  # all blocks share one compiled graph; in place, so that names stay
     return model
 
 
 def _autocast(config: TrainConfig, device: torch.device) -> AbstractContextManager[None]:
-    """bf16 where the parallel mode leaves mixed precision to us; FSDP does its own."""
+    """bf16 autocast, except under FSDP, which has its own mixed precision."""
     ours = config.train.precision == "bf16" and config.parallel.mode in ("single", "ddp")
     return torch.autocast(device.type, dtype=torch.bfloat16) if ours else nullcontext()
 

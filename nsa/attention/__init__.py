@@ -40,14 +40,14 @@ def nsa_attention(
     [B, T, H, Dv] in the dtype of q. All are bf16, fp16, fp32 or fp64, with positions already rotated in. Scores are
     scaled by 1 / sqrt(D). H is any multiple of Hkv.
 
-    Plain k [B, S, Hkv, D] and v [B, S, Hkv, Dv] serve all three branches, and φ (Eq. 7) is the mean of a block. In
-    the full form k and v are `BranchKV`, each branch with keys and values of its own, the compressed ones already
+    Plain k [B, S, Hkv, D] and v [B, S, Hkv, Dv] are used by all three branches, and φ (Eq. 7) is the mean of a block.
+    In the full form k and v are `BranchKV`, separate keys and values for each branch, the compressed ones already
     compressed.
 
-    `config` has the lengths, in tokens, and by default the paper's. The queries are the last T of
-    S = `past_length` + T tokens; plain k and v say by themselves how many came before. `cu_seqlens`, int32 or int64
-    [N + 1], are the borders of sequences packed into one row (B = 1): nothing crosses them, and tokens after the
-    last border are one more sequence. `backend` overrides `config.backend`.
+    `config` has the lengths in tokens; the default is the paper's. The queries are the last T of
+    S = `past_length` + T tokens; with plain k and v it follows from their shapes. `cu_seqlens`, int32 or int64
+    [N + 1], are the borders of sequences packed into one row (B = 1): attention never crosses them, and tokens after
+    the last border form one more sequence. `backend` overrides `config.backend`.
 
     Raises ValueError that names the tensor, what it has and what it needs, and ConfigError for a backend that is
     not available.

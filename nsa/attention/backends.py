@@ -20,7 +20,7 @@ from nsa.specimens import sequential_attention
 
 @dataclass(frozen=True, kw_only=True)
 class BackendUse:
-    """Calls so far in this process by backend, and by "wanted -> used: reason" where another stood in."""
+    """Calls so far in this process by backend, and fallbacks by "wanted -> used: reason"."""
 
     calls: dict[str, int]
     fallbacks: dict[str, int]
@@ -40,7 +40,7 @@ class BackendCounter:
             self._calls[backend] += 1
 
     def fell_back(self, wanted: str, used: str, reason: str) -> None:
-        """Count a call where `used` stood in for `wanted`."""
+        """Count a call that fell back from `wanted` to `used`."""
         with self._lock:
             self._fallbacks[f"{wanted} -> {used}: {reason}"] += 1
 
@@ -54,7 +54,7 @@ COUNTER = BackendCounter()
 
 
 def backends_used() -> BackendUse:
-    """The backends that really ran in this process, and how often one stood in for another.
+    """The backends that ran in this process, and the fallbacks from one to another.
 
     Calls inside a compiled graph are not counted, as counting would break the graph.
     """
@@ -62,7 +62,7 @@ def backends_used() -> BackendUse:
 
 
 def _triton_or_torch(call: Call) -> Tensor:
-    """The triton kernels, or the torch backend where they cannot answer; that is counted."""
+    """The triton kernels, or the torch backend for calls that they do not support; such fallbacks are counted."""
     reason = triton_backend.unsupported(call.q, call.k, call.v, call.config)
     if reason is None:
         return triton_backend.triton_attention(call)
@@ -80,7 +80,7 @@ BACKENDS: dict[str, Callable[[Call], Tensor]] = {
 
 
 def resolve_backend(name: str, device: torch.device) -> str:
-    """The backend that `name` means on `device`; ConfigError if it was asked for by name and is not there.
+    """The backend that `name` means on `device`; ConfigError for one that is not available there.
 
     "auto" is triton on a GPU where triton is installed, else torch.
     """

@@ -47,7 +47,7 @@ class BlockLayout:
         return self.may_select() & (initial | local)
 
     def of_query(self, index: int) -> BlockLayout:
-        """The layout of one of the queries alone."""
+        """The layout for one of the queries."""
         one = slice(index, index + 1)
         return replace(self, query=self.query[one], query_start=self.query_start[one])
 
@@ -65,7 +65,7 @@ def block_layout(
     """Lay out the blocks of `past_length + n_queries` tokens.
 
     `cu_seqlens` is int [N+1], the borders of N packed sequences; tokens behind the last border are a sequence
-    of their own. Never waits for the device.
+    of their own. Never synchronises with the device.
     """
     n_tokens = past_length + n_queries
     borders = sequence_borders(n_tokens, device, cu_seqlens)

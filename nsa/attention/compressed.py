@@ -65,10 +65,10 @@ def mean_of_blocks(x: Tensor, config: AttentionConfig, cu_seqlens: Tensor | None
 def compressed_attention(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout) -> Tensor:
     """Eq. 5 on the compressed branch: q [B, T, H, Dqk], k and v [B, NC, Hkv, D]; returns [B, T, H, Dv].
 
-    A query before the end of its first block gets 0, and its gradients are 0.
+    A query that sees no complete block gets 0, and so are its gradients.
     """
     visible = layout.sees_compressed()
-    # Only such a query sees one more key and value, of zeros: no softmax is empty, even if NC is 0.
+    # Such a query attends to one extra key and value of zeros, so that no softmax is empty, even if NC is 0.
     sees_none = ~visible.any(dim=1, keepdim=True)
     k, v = (F.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k, v))
     return grouped_attention(q, k, v, torch.cat([visible, sees_none], dim=1)[None, None])

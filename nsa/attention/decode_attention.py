@@ -18,9 +18,9 @@ from nsa.config import AttentionConfig
 def decode_attention(q: Tensor, gates: Tensor, cache: DecodeCache) -> Tensor:
     """Eq. 5 for the newest T tokens of each row, which `cache` holds already; [B, T, H, Dv].
 
-    q is [B, T, H, Dqk], gates [B, T, H, 3]; ValueError where they do not fit the cache. By the decode kernels where
-    the backend is triton and they can answer; else row by row as `nsa_attention` has it, which waits for the device to
-    say how long the rows are. In a compiled graph either is one operator.
+    q is [B, T, H, Dqk], gates [B, T, H, 3]; ValueError if they do not fit the cache. The decode kernels compute it if
+    the backend is triton and they support the call; otherwise `nsa_attention` does, row by row, which synchronises to
+    read the lengths of the rows. In a compiled graph both are one operator.
     """
     check_newest(q, gates, cache.keys, len(cache.rows.index), cache.new_tokens)
     backend, reason = decode_backend(cache)
@@ -36,9 +36,9 @@ def decode_attention(q: Tensor, gates: Tensor, cache: DecodeCache) -> Tensor:
 
 
 def decode_backend(cache: DecodeCache) -> tuple[str, str | None]:
-    """The backend that decodes from `cache`, once it holds a prompt, and why it is not triton where that was meant.
+    """The backend that decodes from `cache`, which holds a prompt, and the reason for a fallback from triton, if any.
 
-    Only the kernels of triton can be recorded: the others ask the device for the lengths of the rows.
+    Only triton can be part of a CUDA graph: the others read the lengths of the rows from the device.
     """
     held = next(x for x in cache.values if x is not None)
     backend = resolve_backend(cache.config.backend, held.device)
@@ -71,7 +71,7 @@ def _attend(
 
 
 def _of_row(kv: BranchKV, row: slice, n_tokens: int, config: AttentionConfig) -> BranchKV:
-    """The keys, or values, that one row of `n_tokens` has, the window's out of their ring and in order."""
+    """The keys, or values, of one row of `n_tokens`, those of the window taken from their ring in order."""
     compressed, selected, ring = (x if x is None else x[row] for x in kv)
     if ring is not None:
         size = ring.shape[1]

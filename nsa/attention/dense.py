@@ -1,4 +1,4 @@
-"""Softmax attention of grouped query heads under a mask: the one primitive of the vectorised branches."""
+"""Softmax attention of grouped query heads under a mask, which all branches of the torch backend use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -
     batch, n_queries, n_heads, qk_dim = q.shape
     n_kv_heads, v_dim = k.shape[2], v.shape[3]
     group = n_heads // n_kv_heads
-    # A KV head is a row of SDPA's batch, its query heads are SDPA's heads: keys are broadcast, not copied.
+    # KV heads become rows of SDPA's batch, and the query heads of a group its heads: keys are broadcast, not copied.
     q = q.unflatten(2, (n_kv_heads, group)).permute(0, 2, 3, 1, 4).reshape(-1, group, n_queries, qk_dim)
     k, v = _per_kv_head(k, group), _per_kv_head(v, group)
     if q.device.type == "cpu" and qk_dim != v_dim:
-        # SDPA's memory-saving CPU kernel wants one head dim; zeros change neither scores nor outputs.
+        # SDPA's memory-efficient CPU kernel needs equal head dims; zeros change neither scores nor outputs.
         q, k, v = (F.pad(x, (0, max(qk_dim, v_dim) - x.shape[-1])) for x in (q, k, v))
     if visible is not None and visible.shape[:2] != (1, 1):
         visible = visible.expand(batch, n_kv_heads, -1, -1).reshape(-1, 1, *visible.shape[2:])

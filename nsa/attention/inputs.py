@@ -1,7 +1,7 @@
 """The arguments of attention: keys and values of the three branches, and the checks that every backend relies on.
 
-Shapes, dtypes and devices are always checked, which costs no device work and nothing in a compiled graph. Values
-are checked where that waits for no device: on a CPU, and anywhere under `torch.autograd.detect_anomaly`.
+Shapes, dtypes and devices are always checked, which takes no device work and nothing in a compiled graph. Values
+are checked where that does not synchronise with a device: on a CPU, and anywhere under `torch.autograd.detect_anomaly`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 class BranchKV(NamedTuple):
-    """The keys, or the values, of the three branches, each with weights of its own.
+    """The keys, or the values, of the three branches, each with its own projection.
 
     `compressed` is already compressed, [B, NC, Hkv, D]; `selected` and `sliding` are tokens, [B, S, Hkv, D],
-    where `sliding` may hold only the newest of them. A branch that nothing reads may be None.
+    where `sliding` may hold only the newest of them. A branch that is not used may be None.
     """
 
     compressed: Tensor | None
@@ -79,7 +79,7 @@ def check_newest(q: Tensor, gates: Tensor, k: BranchKV, batch: int, most: int) -
 def check_plain(
     q: Tensor, k: Tensor, v: Tensor, past_length: int | None, cu_seqlens: Tensor | None = None
 ) -> None:
-    """Raise ValueError unless plain k and v can be compressed, and serve every branch, for q and `cu_seqlens`."""
+    """Raise ValueError unless plain k and v fit q and `cu_seqlens`, for every branch."""
     _check_queries(q, 0)
     for name, x in (("k", k), ("v", v)):
         if not isinstance(x, Tensor):
@@ -207,7 +207,7 @@ def _check_alike(name: str, x: Tensor, q: Tensor) -> None:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether the values of `x` may be read: nothing traces, transforms or records what is done."""
+    """Whether the values of `x` may be read: not under tracing, functorch transforms, dispatch modes or graph capture."""
     if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta:
         return False
     if is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
@@ -216,7 +216,7 @@ def readable(x: Tensor) -> bool:
 
 
 def values_are_free(x: Tensor) -> bool:
-    """Whether reading `x` also waits for no device, or was asked for."""
+    """Whether `x` may be read without synchronising, or anomaly detection asks for it."""
     return readable(x) and (x.device.type == "cpu" or torch.is_anomaly_enabled())
 
 

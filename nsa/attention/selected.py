@@ -15,7 +15,7 @@ def select_blocks(q: Tensor, k_compressed: Tensor, layout: BlockLayout) -> Tenso
     """The selection blocks of each query: int64 [B, Hkv, T, n], ascending, then -1 where there are fewer.
 
     q is [B, T, H, Dqk], k_compressed [B, NC, Hkv, Dqk]. The forced blocks count among the n; ties go to the
-    lower block; no gradient. In packed rows blocks are numbered through, sequence after sequence.
+    lower block; no gradient. In packed rows the numbers of blocks run on from one sequence to the next.
     """
     importance = block_importance(_compressed_probability(q, k_compressed, layout), layout)
     rank = importance.masked_fill(layout.must_select(), torch.inf)
@@ -32,7 +32,7 @@ def block_importance(probability: Tensor, layout: BlockLayout) -> Tensor:
     """Eq. 9: compressed-attention probabilities [..., NC] to selection-block importance [..., NS]."""
     padded = F.pad(probability, (0, 1))  # the slot of taps that fall outside the sequence
     importance = probability.new_zeros(*probability.shape[:-1], len(layout.select_first))
-    # Tap after tap, so that every block adds in the same order and equal blocks stay bitwise equal.
+    # One tap at a time, so that every block sums in the same order and equal blocks tie bitwise.
     for tap, (_, weight) in enumerate(stencil(layout.config)):
         importance += weight * padded.index_select(-1, layout.stencil_slots[:, tap])
     return importance
@@ -58,7 +58,7 @@ def selected_keys(blocks: Tensor, layout: BlockLayout) -> Tensor:
 
 
 def selected_key_counts(blocks: Tensor, layout: BlockLayout) -> Tensor:
-    """int64 [B, Hkv, T]: how many keys each query sees in its blocks, those in its future not counted."""
+    """int64 [B, Hkv, T]: the number of keys that each query sees in its blocks, without those in its future."""
     return selected_keys(blocks, layout).sum(-1)
 
 
@@ -70,4 +70,4 @@ def _compressed_probability(q: Tensor, k: Tensor, layout: BlockLayout) -> Tensor
         scores = torch.einsum("bthgd,bchd->bhgtc", grouped, k.to(wide)) * q.shape[-1] ** -0.5
     visible = layout.sees_compressed()
     probability = scores.masked_fill(~visible, -torch.inf).softmax(-1)
-    return probability.masked_fill(~visible, 0).sum(2)  # a row that sees nothing: NaN until here
+    return probability.masked_fill(~visible, 0).sum(2)  # rows that see no block are NaN until here

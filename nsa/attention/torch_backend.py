@@ -1,4 +1,4 @@
-"""Backend "torch": the branches in plain PyTorch, as many autograd nodes for 10 tokens as for 10,000."""
+"""Backend "torch": the branches in plain PyTorch, with a number of autograd nodes independent of the tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from nsa.attention.sliding import sliding_attention
 def torch_attention(call: Call) -> Tensor:
     """Eq. 5, the gated sum of the branches.
 
-    Packed sequences are computed one after another; in a compiled graph, which cannot know how long they are, all at
-    once under a mask. One that holds NaN or infinity comes out as NaN, and leaves the others alone.
+    Packed sequences are computed one after another, or, in a compiled graph, where their lengths are unknown, together
+    under a mask. The output of a sequence that holds NaN or infinity is NaN, and the others are not affected.
     The selected branch masks dense attention, so its work grows with T * S, and it keeps a [B * Hkv, T, S]
     mask in q's dtype for backward (34 MB a layer for 2,048 tokens and 2 KV heads in fp32).
     """
@@ -46,7 +46,7 @@ def torch_attention(call: Call) -> Tensor:
 
 
 def _each_alone(call: Call, cu_seqlens: Tensor) -> Tensor:
-    """Every packed sequence by itself: work and memory grow with the square of each, not of the row."""
+    """Attention of one packed sequence after another: work and memory grow with the square of each, not of the row."""
     q, k, v, gates, config, *_ = call
     tokens, slots, _ = packed_borders(config, q.shape[1], cu_seqlens).tolist()
 
@@ -66,7 +66,7 @@ def _each_alone(call: Call, cu_seqlens: Tensor) -> Tensor:
 def _without_broken(
     q: Tensor, k: BranchKV, v: BranchKV, layout: BlockLayout
 ) -> tuple[Tensor, Tensor, BranchKV, BranchKV]:
-    """Keep what is not finite in one packed sequence from the others: a mask hides it, but 0 times NaN is NaN.
+    """Keep non-finite numbers of one packed sequence from reaching the others, as masked NaN still gives 0 * NaN = NaN.
 
     Returns bool [T], the tokens of sequences that hold such numbers, and q, k and v with 0 in their place.
     """

@@ -1,4 +1,4 @@
-"""Backend "triton": when it can run, and which calls it leaves to the torch backend. Imports triton when used."""
+"""Backend "triton": where it can run, and which calls fall back to the torch backend. Triton is imported when used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from nsa.attention.inputs import BranchKV, Call, keys_read
 from nsa.config import AttentionConfig
 
-# Constants, so that torch.compile need not trace how they were found.
+# Module constants, so that torch.compile does not trace how they are found.
 _INSTALLED = importlib.util.find_spec("triton") is not None
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # triton runs on a CPU, for tests
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -23,7 +23,7 @@ def can_run_on(device: torch.device) -> bool:
 
 
 def unsupported(q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig) -> str | None:
-    """The reason why the kernels cannot answer this call; None where they can."""
+    """The reason why the kernels do not support this call; None if they do."""
     keys = [getattr(k, branch) for branch in keys_read(config)]
     values = [getattr(v, branch) for branch in config.branches]
     if q.dtype not in _DTYPES:
@@ -44,7 +44,7 @@ def unsupported(q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig) ->
 
 
 def cannot_decode(q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig) -> str | None:
-    """The reason why the decode kernels cannot answer for these queries and caches; None where they can."""
+    """The reason why the decode kernels do not support these queries and caches; None if they do."""
     if len(config.branches) < len(k):
         return "decoding with some of the branches"
     if config.select_count > 128:

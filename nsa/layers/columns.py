@@ -1,4 +1,4 @@
-"""The columns of a layer's one projection: queries, and keys and values of every branch."""
+"""The column layout of a layer's single projection: queries, and keys and values of every branch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsa.layers.rope import rotate
 
 
 class Projected(NamedTuple):
-    """Queries [B, T, H, D], rotated; keys and values [B, T, Hkv, D] by branch, and what φ reads under "compressed"."""
+    """Queries [B, T, H, D], rotated; keys and values [B, T, Hkv, D] by branch, and the unrotated input of φ under "compressed"."""
 
     q: Tensor
     k: dict[str, Tensor]
@@ -18,10 +18,10 @@ class Projected(NamedTuple):
 
 
 class Columns:
-    """The order of the columns of the projection, and how to take them apart.
+    """The order of the columns of the projection, and how to split them.
 
-    First come the queries and the keys of the selected and sliding branches, side by side, so that one operation
-    rotates them all; then the keys of the compressed branch, which φ reads before they are rotated; then the values of
+    First come the queries and the keys of the selected and sliding branches, adjacent, so that one operation rotates
+    them all; then the keys of the compressed branch, which φ reads before they are rotated; then the values of
     all branches, in the order of their keys. Without the compressed branch selection is scored by the selected
     branch's own keys, also before their rotation.
     """
@@ -38,7 +38,7 @@ class Columns:
         self.width = sum(self._widths)
 
     def split(self, projected: Tensor, turn: Tensor) -> Projected:
-        """Take [B, T, width] apart; `turn` is the rotation of each token, as `rope.rotation` has it."""
+        """Split [B, T, width]; `turn` is the rotation of each token, as returned by `rope.rotation`."""
         unrotated, raw, values = projected.split(self._widths, dim=-1)
         unrotated = unrotated.unflatten(-1, (-1, self._head_dim))
         q, *rotated = rotate(unrotated, turn).split(self._heads, dim=2)

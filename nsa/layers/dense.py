@@ -97,7 +97,7 @@ class DenseAttention(nn.Module):
 def _causal(
     n_queries: int, device: torch.device, cu_seqlens: Tensor | None, past_length: int
 ) -> Tensor | None:
-    """bool [1, 1, T, S]; None where plain causal attention will do."""
+    """bool [1, 1, T, S]; None if plain causal attention is enough."""
     if cu_seqlens is None and not past_length:
         return None
     keys = torch.arange(past_length + n_queries, device=device)

@@ -1,4 +1,4 @@
-"""Native Sparse Attention under the arguments that layers of other libraries have."""
+"""Native Sparse Attention as a layer with the arguments that are usual in other libraries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nsa.layers.rope import RotationTable
 from nsa.layers.sparse import NSAAttention
 from nsa.padding import alignment_of, check_new_tokens, packing_of
 
-ROOM = 256  # free tokens of a new cache after its prompt; a full cache doubles
+ROOM = 256  # free tokens of a new cache; a full cache doubles its size
 
 
 class NativeSparseAttention(NSAAttention):
@@ -53,12 +53,12 @@ class NativeSparseAttention(NSAAttention):
         use_cache: bool = False,
         cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, None, DecodeCache | None]:
-        """The output, None where other layers have attention weights, and the cache if there is one.
+        """Return the output, None in the place of attention weights, and the cache if there is one.
 
         `attention_mask` [B, T] is 1 at tokens and 0 at padding, on either side; the output of padding is 0.
         `cu_seqlens` [N + 1] are the borders of sequences packed into one row. With `use_cache` a prompt, padded or
-        not, leaves a cache of this layer; the next call takes it as `past_key_values`, with the next tokens
-        of every row, and returns it grown. Caches are for inference. Raises ValueError for a mask of another shape, for
+        not, returns a cache of this layer; pass it to the next call as `past_key_values`, with the next tokens
+        of every row. Caches are for inference: no gradients flow through them. Raises ValueError for a mask of another shape, for
         a mask together with `cu_seqlens`, and for padding among the tokens after a cache.
         """
         if past_key_values is not None:

@@ -20,7 +20,7 @@ def rotation(positions: Tensor, dim: int, base: float, dtype: torch.dtype = torc
 
 
 def rotate(x: Tensor, turn: Tensor) -> Tensor:
-    """Turn x [B, T, H, D] by the `rotation` [T, D] or [B, T, D]; dtype and shape stay, the work is at least fp32."""
+    """Rotate x [B, T, H, D] by `turn` [T, D] or [B, T, D] from `rotation`, in at least fp32; keeps dtype and shape."""
     wide = torch.promote_types(x.dtype, torch.float32)
     cos, sin = turn.to(wide).unsqueeze(-2).chunk(2, dim=-1)
     first, second = x.to(wide).chunk(2, dim=-1)
@@ -28,7 +28,7 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
 
 
 class RotationTable:
-    """The rotations of positions 0, 1, 2, ... in fp32, computed once for as many as have been asked for.
+    """A growing table of the rotations of positions 0, 1, 2, ... in fp32.
 
     Every layer of every step needs the same ones. Computing them in each layer takes a dozen launches, and a compiler
     would inline fp64 sines into each head's rotation.
@@ -39,7 +39,7 @@ class RotationTable:
         _check_even(dim)
         self.dim, self.base = dim, base
         self._table: Tensor | None = None
-        self._outgrown: list[Tensor] = []  # a CUDA graph may hold their addresses
+        self._outgrown: list[Tensor] = []  # kept, as CUDA graphs may hold their addresses
 
     def upto(self, n: int, device: torch.device) -> Tensor:
         """[n, dim]."""
@@ -69,7 +69,7 @@ def _check_even(dim: int) -> None:
 def rotation_of(
     table: RotationTable, x: Tensor, positions: Tensor | None, cu_seqlens: Tensor | None, past_length: int
 ) -> Tensor:
-    """The rotation of each token of x [B, T, dim]: [T, D] or [B, T, D], in fp32, or fp64 where x is."""
+    """The rotation of each token of x [B, T, dim]: [T, D] or [B, T, D], in fp32, or in fp64 if x is."""
     if positions is None and cu_seqlens is None:
         return first_rotations(table, x, past_length + x.shape[1])[past_length:]
     if positions is None:
@@ -80,7 +80,7 @@ def rotation_of(
 
 
 def first_rotations(table: RotationTable, x: Tensor, n: int) -> Tensor:
-    """Those of positions 0 to n - 1, [n, D]: in fp32, or fp64 where x is."""
+    """The rotations of positions 0 to n - 1, [n, D], in fp32, or in fp64 if x is."""
     if x.dtype != torch.float64:
         return table.upto(n, x.device)
     return rotation(torch.arange(n, device=x.device), table.dim, table.base, torch.float64)

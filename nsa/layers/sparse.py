@@ -18,22 +18,22 @@ from nsa.context import ContextShard, Span
 from nsa.layers.columns import Columns
 from nsa.layers.rope import RotationTable, first_rotations, rotate, rotation_of
 
-_ALIGNED = 8  # columns of bf16 that make rows of whole 16 bytes
+_ALIGNED = 8  # bf16 columns in 16 bytes
 
 
 class NSAAttention(nn.Module):
     """Native Sparse Attention with its projections: x [B, T, dim] to [B, T, dim].
 
     Positions are rotary. φ reads keys that are not rotated yet; the compressed key is then rotated to the position of
-    its block's last token. So scores depend on distances alone, which they would not if φ, an MLP, read rotated keys.
-    One rotated query serves all branches. Layers of equal head dim may share their `rotations`.
+    its block's last token. Scores then depend on distances only, which they would not if φ, an MLP, read rotated keys.
+    All branches use the same rotated query. Layers of equal head dim may share their `rotations`.
 
     One matrix, `in_proj`, makes the queries and the keys and values of all branches in one large product. Only the
-    branches of `config.branches` have columns in it. If selection runs without the compressed branch, nothing would
-    train φ, so blocks are scored by the mean of the selected branch's own keys.
+    branches of `config.branches` have columns in it. Without the compressed branch φ would not be trained, so selection
+    then scores blocks by the mean of the selected branch's keys.
 
-    With `collect_stats` on, a forward leaves `last_gates` [B, T, H, 3] and `last_selected_counts` [B, Hkv, T]
-    (visible keys of the selected blocks), detached and still on the device.
+    With `collect_stats` a forward sets `last_gates` [B, T, H, 3] and `last_selected_counts` [B, Hkv, T] (visible keys of
+    the selected blocks), detached, on the device.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class NSAAttention(nn.Module):
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
         self.rotations = rotations or RotationTable(head_dim)
-        self.context: ContextShard | None = None  # x is then this rank's part of the sequence
+        self.context: ContextShard | None = None  # set: x is this rank's part of the sequence
         self.collect_stats = False
         self.last_gates: Tensor | None = None
         self.last_selected_counts: Tensor | None = None
@@ -85,7 +85,7 @@ class NSAAttention(nn.Module):
     def decode(self, x: Tensor, cache: DecodeCache) -> Tensor:
         """Attend from the next tokens x [B, T, dim] of each row to those in `cache`, which x then joins.
 
-        `cache.rows.lengths` are those before x: whoever has called all layers adds T.
+        `cache.rows.lengths` are those before x; the caller adds T after calling all layers.
         """
         wide = torch.promote_types(x.dtype, torch.float32)
         turn = self.rotations.at(cache.rows.tokens(x.shape[1]), cache.positions, wide)
@@ -148,7 +148,7 @@ class NSAAttention(nn.Module):
         """[B, T, H, 3], in the order of BRANCHES."""
         if not torch.compiler.is_compiling():
             return self.gate(x).sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
-        # Matrices of 36 columns are not what cuBLAS has fast kernels for, and a compiler pads them while it casts.
+        # cuBLAS has no fast kernels for matrices of, say, 36 columns; compiled, the padding is part of the cast.
         into, _, out = self.gate
         room = -into.out_features % _ALIGNED
         hidden = F.silu(F.linear(x, F.pad(into.weight, (0, 0, 0, room)), F.pad(into.bias, (0, room))))
@@ -174,7 +174,7 @@ class NSAAttention(nn.Module):
     def _compress(
         self, k: Tensor, v: Tensor | None, turn: Tensor, cu_seqlens: Tensor | None, cache: NSACache | None
     ) -> tuple[Tensor, Tensor | None]:
-        """φ of the blocks that are now complete, keys rotated to the position of the block's last token."""
+        """Apply φ to the blocks that are now complete; keys are rotated to the position of the block's last token."""
         if turn.dim() == 2:
             turn = turn[None]
         if cache is not None:
@@ -212,7 +212,7 @@ def _gathered(
 
 
 def _until(kv: BranchKV, span: Span, config: AttentionConfig) -> BranchKV:
-    """The context visible to the queries of a span: the blocks and tokens before its end, and the newest of the window."""
+    """The keys, or values, visible to the queries of a span: blocks and tokens before its end, and those of the window."""
     n_blocks = n_compress_slots(config, span.end, packed=False)
     oldest = max(0, span.past + 1 - config.window)
     kept = (slice(n_blocks), slice(span.end), slice(oldest, span.end))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-END_OF_DOCUMENT = 0  # a byte that no text holds
+END_OF_DOCUMENT = 0  # a byte that does not occur in text
 
 
 def encode(text: str) -> np.ndarray:
@@ -14,5 +14,5 @@ def encode(text: str) -> np.ndarray:
 
 
 def decode(tokens: Tensor) -> str:
-    """The text of one row of byte tokens; what is no UTF-8 shows as a replacement sign."""
+    """The text of one row of byte tokens; invalid UTF-8 becomes the replacement character."""
     return bytes(tokens.tolist()).decode("utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Checkpoints that a run resumes from bit for bit: model, optimizer, random states, data, step."""
+"""Checkpoints of model, optimizer, random states, data and step, from which a run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from nsa.config import ConfigError
 from nsa.training.data import Stream
 
-_ALONE = ".*single process.*"  # what torch warns of without a process group
+_NO_GROUP = ".*single process.*"  # torch's warning without a process group
 
 
 @dataclass(kw_only=True)
@@ -38,9 +38,9 @@ class Progress:
 class CheckpointWriter:
     """Writes `directory`/step_N, whole or not at all; every method is a collective.
 
-    Model and optimizer go through torch.distributed.checkpoint, what belongs to a rank into rank_R.pt. In the
-    `background` training goes on while a copy is written, which gets its name as soon as it is whole; the next
-    save, or `close`, waits for it. Of all checkpoints the newest `keep` are left.
+    torch.distributed.checkpoint writes model and optimizer; the state of a rank is in rank_R.pt. With `background`
+    training continues while a copy is written, which is renamed as soon as it is complete; the next save, or `close`,
+    waits for it. Only the newest `keep` checkpoints are kept.
     """
 
     def __init__(self, directory: str | Path, *, background: bool = False, keep: int | None = None) -> None:
@@ -48,12 +48,12 @@ class CheckpointWriter:
         self._writing: Future[None] | None = None
         self._namer = ThreadPoolExecutor(max_workers=1) if background else None
         if background and not dist.is_initialized():
-            warnings.filterwarnings("ignore", message=_ALONE)  # in the thread that writes
-        # A group of its own: its collectives run beside those of the training, in another order on every rank.
+            warnings.filterwarnings("ignore", message=_NO_GROUP)  # in the thread that writes
+        # A separate group: its collectives run concurrently with those of training, in an order that differs by rank.
         self._group = dist.new_group(backend="gloo") if background and dist.is_initialized() else None
 
     def save(self, progress: Progress) -> Path:
-        """Write a checkpoint, or begin to; its path once it is whole."""
+        """Write a checkpoint, or begin to; returns its final path."""
         self.finish()
         target = self._directory / f"step_{progress.step}"
         unfinished = target.with_name(f".{target.name}.unfinished")
@@ -62,7 +62,7 @@ class CheckpointWriter:
             unfinished.mkdir(parents=True)
         _barrier()
         torch.save(_own_state(progress), unfinished / f"rank_{_rank()}.pt")
-        with _alone_is_fine():
+        with _without_warning():
             state = _shared_state(progress)
             if self._namer is not None:
                 written = dcp.async_save(state, checkpoint_id=unfinished, process_group=self._group)
@@ -82,7 +82,7 @@ class CheckpointWriter:
             _barrier()
 
     def close(self) -> None:
-        """Finish, and let go of the thread and the process group."""
+        """Finish, and end the thread and the process group."""
         self.finish()
         if self._namer is not None:
             self._namer.shutdown()
@@ -96,7 +96,7 @@ class CheckpointWriter:
         self._name(target)
 
     def _name(self, target: Path) -> None:
-        """Give a whole checkpoint its name, and drop those that are too many; rank 0 does, no collective."""
+        """Rename a complete checkpoint and remove the oldest beyond `keep`, on rank 0; not a collective."""
         if _rank() == 0:
             shutil.rmtree(target, ignore_errors=True)
             target.with_name(f".{target.name}.unfinished").rename(target)
@@ -105,10 +105,10 @@ class CheckpointWriter:
 
 
 def load_checkpoint(progress: Progress, path: str | Path) -> None:
-    """Bring `progress` to where the checkpoint at `path` was written; a collective.
+    """Restore `progress` from the checkpoint at `path`; a collective.
 
-    On as many ranks as wrote it, bit for bit. On another number model and optimizer are the same, and so is the
-    order of the samples, where the stream numbers them; ConfigError where it does not.
+    On the number of ranks that wrote it the state is the same bit for bit. On another number model and optimizer are,
+    and the order of samples if the stream numbers them; ConfigError if it does not.
     """
     path = Path(path)
     ranks = len(list(path.glob("rank_*.pt")))
@@ -120,10 +120,10 @@ def load_checkpoint(progress: Progress, path: str | Path) -> None:
             "resume on as many ranks, or start without checkpoint.resume",
         )
     state = _shared_state(progress)
-    with _alone_is_fine():
+    with _without_warning():
         dcp.load(state, checkpoint_id=path)
     for group, own in zip(state["optimizer"]["param_groups"], progress.optimizer.param_groups, strict=True):
-        # Those of this run: the one that wrote the checkpoint may have used a CUDA graph, or not.
+        # Those of this run, which may use a CUDA graph where the earlier one did not, or the reverse.
         group |= {"lr": own["lr"], "capturable": own["capturable"]}
     set_state_dict(
         progress.model,
@@ -134,17 +134,17 @@ def load_checkpoint(progress: Progress, path: str | Path) -> None:
     own = torch.load(path / f"rank_{min(_rank(), ranks - 1)}.pt", weights_only=True)
     progress.step = own["step"]
     progress.stream.load_state_dict(own["stream"])
-    if _rank() < ranks:  # more ranks than wrote it go on from their seeds
+    if _rank() < ranks:  # further ranks keep the random state of their seeds
         _set_random_state(own["random"])
 
 
 def newest_checkpoint(directory: str | Path) -> Path | None:
-    """The finished checkpoint with the highest step below `directory`, if there is one."""
+    """The complete checkpoint with the highest step in `directory`, if there is one."""
     return next(reversed(_by_step(Path(directory))), None)
 
 
 def _by_step(directory: Path) -> list[Path]:
-    """Finished checkpoints, the newest last."""
+    """Complete checkpoints, the newest last."""
     found = [path for path in directory.glob("step_*") if re.fullmatch(r"step_\d+", path.name)]
     return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
 
@@ -152,7 +152,9 @@ def _by_step(directory: Path) -> list[Path]:
 def _shared_state(progress: Progress) -> dict[str, Any]:
     model_state, optimizer_state = get_state_dict(progress.model, progress.optimizer)
     for group in optimizer_state["param_groups"]:
-        group["lr"] = float(group["lr"])  # a CUDA graph reads it from a tensor, which is saved otherwise
+        group["lr"] = float(
+            group["lr"]
+        )  # a tensor if a CUDA graph reads it, which would be saved differently
     return {"model": model_state, "optimizer": optimizer_state}
 
 
@@ -187,8 +189,8 @@ def _barrier() -> None:
 
 
 @contextmanager
-def _alone_is_fine() -> Iterator[None]:
-    """torch warns when it saves or loads without a process group."""
+def _without_warning() -> Iterator[None]:
+    """Suppress torch's warning about saving or loading without a process group."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=_ALONE)
+        warnings.filterwarnings("ignore", message=_NO_GROUP)
         yield

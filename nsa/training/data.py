@@ -18,13 +18,13 @@ from nsa.training.documents import Batch, joined, separate
 EVAL_SHARE = 20  # of text, one window in so many is kept for evaluation
 SYNTHETIC_PERIOD = 16  # tokens; copying what stood one period ago is something a model can learn
 
-Sample = Callable[[int], np.ndarray]  # the sample of a number: integers [seq_len + 1]
+Sample = Callable[[int], np.ndarray]  # from the number of a sample to its integers [seq_len + 1]
 
 
 class Stream(Protocol):
-    """Batches of tokens without end; equal state means equal batches from there on.
+    """An endless stream of batches, which its state determines.
 
-    `common_state` says that the state is that of all ranks together, which any number of ranks may go on from.
+    `common_state`: the state is common to all ranks, so that any number of ranks can resume from it.
     """
 
     common_state: bool
@@ -36,10 +36,10 @@ class Stream(Protocol):
         """The position of the stream: plain values."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from the position of `state`."""
 
     def close(self) -> None:
-        """Let go of threads and files."""
+        """End threads and close files."""
 
 
 def open_stream(
@@ -69,17 +69,17 @@ def open_stream(
 
 
 def pack(tokens: Tensor, config: DataConfig) -> Batch:
-    """Rows of tokens [B, T + 1] as the model takes them: documents joined, or each by itself."""
+    """A batch from rows of tokens [B, T + 1], with documents joined or separate."""
     return separate(tokens, END_OF_DOCUMENT) if documents_apart(config) else joined(tokens)
 
 
 def documents_apart(config: DataConfig) -> bool:
-    """Whether documents are kept apart; synthetic tokens are no documents."""
+    """Whether documents are separate; synthetic tokens have none."""
     return config.documents == "separate" and config.source != "synthetic"
 
 
 def check_documents(config: TrainConfig) -> None:
-    """ConfigError where documents cannot be kept apart."""
+    """Raise ConfigError if documents cannot be kept separate."""
     if not documents_apart(config.data):
         return
     hint = "--data.documents joined lets documents of a row see each other"
@@ -90,7 +90,7 @@ def check_documents(config: TrainConfig) -> None:
 
 
 class IndexedStream:
-    """Batches of samples that a number names: its whole state is how many samples all ranks have read."""
+    """Batches of samples that are computed from their number; its state is the number of samples read by all ranks."""
 
     common_state = True
 
@@ -114,7 +114,7 @@ class IndexedStream:
         self._samples = state["samples"]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 def _periodic_samples(seq_len: int, vocab_size: int, seed: list[int]) -> Sample:
@@ -127,7 +127,7 @@ def _periodic_samples(seq_len: int, vocab_size: int, seed: list[int]) -> Sample:
 
 
 def _text_windows(config: DataConfig, seed: int, evaluation: bool) -> Sample:
-    """Windows of seq_len bytes (and one more, the last target), in an order of its own each epoch."""
+    """Windows of seq_len bytes (and one more, the last target), in a new order each epoch."""
     tokens = _read_text(config.path)
     windows = np.arange((len(tokens) - 1) // config.seq_len)
     kept = windows[(windows % EVAL_SHARE == EVAL_SHARE - 1) == evaluation]

@@ -1,4 +1,4 @@
-"""Documents packed end to end: their borders for attention, and which targets belong to another document."""
+"""Batches of documents packed end to end, with their borders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEWEST_BORDERS = 8
 
 
 class Batch(NamedTuple):
-    """Inputs of the model; documents that are kept apart lie in one row, [1, B * T]."""
+    """Inputs of the model; separate documents are packed into one row, [1, B * T]."""
 
     inputs: Tensor  # int64 [B, T]
     targets: Tensor  # int64 [B, T], NO_TARGET where the next token is of another document
@@ -29,15 +29,15 @@ class Batch(NamedTuple):
 
 
 def joined(tokens: Tensor) -> Batch:
-    """Every token of rows [B, T + 1] sees all before it in its row."""
+    """A batch in which every token of the rows [B, T + 1] sees all earlier ones of its row."""
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
 def separate(tokens: Tensor, end_of_document: int) -> Batch:
     """Rows [B, T + 1] as one row of separate documents: positions restart, and attention crosses no border.
 
-    The last token of a document predicts nothing. What a row cuts off begins as a document of its own. The number
-    of borders is a power of two, by empty sequences at the end, so that few shapes are compiled.
+    The last token of a document has no target. A document that continues in the next row is a new one there. The number
+    of borders is padded to a power of two by empty sequences at the end, so that few shapes are compiled.
     """
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     ends = inputs == end_of_document

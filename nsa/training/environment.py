@@ -23,11 +23,11 @@ _SHOWN_EXACTLY = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_POR
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
 _USER_INFO = re.compile(r"//[^/@\s]+@")  # user:password@ in an address
 
-# variable, the value that deserves a warning, why
+# variable, the value that is warned about, why
 _GUARDED = (
     ("CUDA_LAUNCH_BLOCKING", "1", "every kernel waits for the one before: slow, and it hides races"),
-    ("NCCL_P2P_DISABLE", "1", "GPUs talk through host memory: slow, and it cured none of the field's hangs"),
-    ("NCCL_SHM_DISABLE", "1", "ranks of one host talk over the network: slow"),
+    ("NCCL_P2P_DISABLE", "1", "GPUs communicate through host memory: slow, and rarely a cure for hangs"),
+    ("NCCL_SHM_DISABLE", "1", "ranks of one host communicate over the network: slow"),
     ("NCCL_ASYNC_ERROR_HANDLING", "0", "renamed to TORCH_NCCL_ASYNC_ERROR_HANDLING"),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", "no watchdog: a stuck collective waits indefinitely"),
     ("TORCH_NCCL_BLOCKING_WAIT", "1", "the host waits in every collective: slow"),
@@ -36,7 +36,7 @@ _GUARDED = (
     ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "every tensor is a cudaMalloc: very slow"),
 )
 
-# Variables of the field's scripts, by the beginning of their name, and what to give instead.
+# Environment variables of earlier training scripts, by prefix, and what replaces them.
 _RENAMED = (
     ("NSA_DDP_SAFE_MODE", "--parallel.ddp.preset safe"),
     ("NSA_DDP_FIND_UNUSED", "--parallel.ddp.find_unused_parameters true"),
@@ -54,7 +54,7 @@ _RENAMED = (
 
 
 def check_environment(environment: Any) -> None:
-    """ConfigError for a variable NSA_*, which nothing reads, with what to give instead."""
+    """Raise ConfigError for a variable NSA_*, none of which is read; it names the key that replaces it."""
     for name in sorted(environment):
         if name.startswith("NSA_"):
             instead = next(new for old, new in _RENAMED if name.startswith(old))
@@ -79,7 +79,7 @@ def describe_environment(config: TrainConfig, device: torch.device) -> dict[str,
 
 
 def attention_backend(config: TrainConfig, device: torch.device) -> str:
-    """The attention implementation: "nsa (triton)", say, or "dense". ConfigError for a backend that is not there."""
+    """The attention implementation: "nsa (triton)", say, or "dense". ConfigError for a backend that is not available."""
     if config.model.attention == "dense":
         return "dense"
     return f"nsa ({resolve_backend(config.attention.backend, device)})"
@@ -95,7 +95,7 @@ def shown_environment(environment: Any) -> dict[str, str]:
 
 
 def guard_environment(environment: Any) -> list[str]:
-    """A line for each variable that slows a run down, or takes away what would explain a hang."""
+    """A line for each variable that slows a run down or removes information about hangs."""
     return [
         f"{name}={environment[name]}: {why}"
         for name, bad, why in _GUARDED
@@ -104,7 +104,7 @@ def guard_environment(environment: Any) -> list[str]:
 
 
 def memory_now(device: torch.device) -> dict[str, float]:
-    """Memory of this process in MiB: resident now and at most; on a GPU also torch's allocator."""
+    """Memory of this process in MiB: resident, its peak, and on a GPU the counters of torch's allocator."""
     pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
     memory = {
         "rss_mib": pages * resource.getpagesize() / 2**20,
@@ -122,7 +122,7 @@ def memory_now(device: torch.device) -> dict[str, float]:
 
 
 def memory_dump(device: torch.device) -> dict[str, Any]:
-    """memory_now, and on a GPU all of the allocator's counters."""
+    """`memory_now`, and on a GPU all counters of the allocator."""
     counters = torch.cuda.memory_stats(device) if device.type == "cuda" else {}
     return {**memory_now(device), "allocator": dict(counters)}
 

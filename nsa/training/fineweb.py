@@ -26,19 +26,21 @@ class LoaderTimeout(TimeoutError):
 
 
 class FinewebStream:
-    """Documents packed end to end into batches. A thread reads ahead, so that a stalled source becomes an
-    error that says so, and not a hang.
+    """Documents packed end to end into batches. A thread reads ahead, so that a stalled source is an
+    error and not a hang.
 
-    State: where the data set stood after the last document taken, and the tokens of it not yet used.
+    The state is the position of the data set after the last document taken, and the tokens not yet used.
     """
 
-    common_state = False  # every rank reads a share of its own
+    common_state = False  # every rank reads its own share
 
     def __init__(self, config: DataConfig, *, rank: int, world_size: int, evaluation: bool = False) -> None:
         if importlib.util.find_spec("datasets") is None:
             raise ConfigError("data.source fineweb needs the package datasets", "pip install datasets")
         if config.path is not None and not Path(config.path).exists():
-            raise ConfigError(f"data.path is {config.path}, where nothing is", "name a directory, or null")
+            raise ConfigError(
+                f"data.path is {config.path}, which does not exist", "name a directory, or null"
+            )
         self._config = config
         self._shard = (rank, world_size)
         self._evaluation = evaluation
@@ -89,7 +91,7 @@ class FinewebStream:
 
 
 class _Reader:
-    """A daemon thread that reads ahead of its consumer; what goes wrong in it arrives as an item."""
+    """A daemon thread that reads ahead; its exceptions are passed on as items."""
 
     def __init__(self, documents: Iterator[tuple[np.ndarray, dict[str, Any]]]) -> None:
         self.items: queue.Queue[Any] = queue.Queue(maxsize=PREFETCHED_DOCUMENTS)
@@ -98,7 +100,7 @@ class _Reader:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, if its source answers within a second."""
+        """End the thread, unless its source blocks for more than a second."""
         self._stopping.set()
         self._thread.join(timeout=1.0)
 
@@ -123,7 +125,7 @@ class _Reader:
 def _documents(
     config: DataConfig, shard: tuple[int, int], evaluation: bool, state: dict[str, Any]
 ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-    """This rank's documents from `state` on, epoch after epoch, each with the state after it."""
+    """Yield this rank's documents from `state` on, over all epochs, each with the state after it."""
     dataset = _open_dataset(config.path, shard)
     epoch, count = state["epoch"], state["documents"]
     dataset.set_epoch(epoch)
@@ -136,10 +138,10 @@ def _documents(
             if (count % EVAL_SHARE == 0) == evaluation:
                 document = np.append(encode(row["text"]), np.uint8(END_OF_DOCUMENT))
                 yield document, {"epoch": epoch, "documents": count, "dataset": dataset.state_dict()}
-        if count == before and epoch > state["epoch"]:  # a first pass may resume at the very end
+        if count == before and epoch > state["epoch"]:  # the first epoch may resume at its end
             raise ConfigError(f"{config.path or HUB_NAME} holds no documents for rank {shard[0]}", "add some")
         epoch += 1
-        dataset.set_epoch(epoch)  # else it would start from the loaded state again
+        dataset.set_epoch(epoch)  # otherwise it restarts from the loaded state
 
 
 def _open_dataset(path: str | None, shard: tuple[int, int]) -> Any:

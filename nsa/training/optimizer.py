@@ -1,4 +1,4 @@
-"""AdamW as the trainer uses it: what it decays, and its learning rate by step."""
+"""AdamW, its weight decay by parameter, and its learning rate by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activation checkpointing: which blocks are computed again in the backward pass, to save memory."""
+"""Activation checkpointing: blocks that are recomputed in the backward pass, to save memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def apply_activation_checkpointing(
 ) -> None:
     """Recompute in the backward pass every block (`full`), every other one (`selective`) or none.
 
-    `binding="late"` is a specimen of the field's bug: without `reentrant`, every block but the last gets
-    wrong gradients, silently; with it, DDP sees the last block's parameters ready twice.
+    `binding="late"` is a bug on purpose (`nsa.specimens`): without `reentrant` every block but the last gets wrong
+    gradients silently; with it DDP fails because the last block's parameters are marked ready twice.
     """
     walk = {"early": _recompute_early_bound, "late": recompute_late_bound}[binding]
     every = {"none": 0, "selective": 2, "full": 1}[mode]
@@ -45,7 +45,7 @@ def _recompute_early_bound(blocks: Iterable[nn.Module], x: Hidden, every: int, r
     out, cu_seqlens = x
     for index, block in enumerate(blocks):
         if index % every == 0:
-            # Nothing in a block is random, so no random state needs to be kept.
+            # Blocks are deterministic, so random states need not be saved.
             out = checkpoint(block, out, cu_seqlens, use_reentrant=reentrant, preserve_rng_state=False)
         else:
             out = block(out, cu_seqlens)

@@ -16,11 +16,11 @@ GATE_COLUMNS = (
     "collapse_fraction",
 )
 K_COLUMNS = ("mean", "max", "rows_at_max", "rows")
-COLLAPSED_SHARE = 0.95  # a head has collapsed on a token when one branch has more than this of its gates
+COLLAPSED_SHARE = 0.95  # a head has collapsed on a token if one branch has a larger share of its gates
 
 
 def layer_statistics(attentions: list[NSAAttention]) -> dict[str, Tensor]:
-    """A row for each layer of what its last forward did, by CSV; no device synchronisation."""
+    """Tables with a row for each layer about its last forward, by the name of their CSV; no synchronisation."""
     gates = [gate_statistics(layer.last_gates) for layer in attentions if layer.last_gates is not None]
     counts = [layer.last_selected_counts for layer in attentions]
     selected = [selection_statistics(count) for count in counts if count is not None]

@@ -1,4 +1,4 @@
-"""A whole training step as one CUDA graph: where the launches of its kernels take longer than the kernels."""
+"""A whole training step as one CUDA graph, for steps whose launches take longer than their kernels."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import Tensor
 
 from nsa.config import ConfigError, TrainConfig
 
-# Steps that run as they are written: cuBLAS, compiled blocks and the optimizer's state are made in the first.
+# Steps before the recording: they initialise cuBLAS, compiled blocks and the optimizer's state.
 WARM_UP_STEPS = 3
 
 Step = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class StepGraph:
-    """Calls `step` for the first batches, records the call that follows, and replays it from then on.
+    """Call `step` for the first batches, record the next call, and replay it from then on.
 
-    What `step` reads besides its argument must stay where it is in memory, and what it does must not depend on
-    any value on the device. Python inside it, hooks included, does not run in a replay.
+    Tensors that `step` reads besides its argument must keep their addresses, and its control flow must not depend on
+    values on the device. Python inside it, hooks included, does not run in a replay.
     """
 
     def __init__(self, step: Step) -> None:
@@ -52,14 +52,14 @@ class StepGraph:
 
     def _record(self, tokens: Tensor) -> None:
         self._tokens = tokens.clone()
-        torch.cuda.empty_cache()  # the graph's memory is its own: leave it what the steps so far have held
-        # Only this thread is barred from what cannot be recorded: telemetry's goes on asking for its events.
+        torch.cuda.empty_cache()  # the graph has a memory pool of its own: return what earlier steps cached
+        # Restricted to this thread: that of telemetry continues to query its events.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._results = self._step(self._tokens)
 
 
 def check_step_graph(config: TrainConfig, device: torch.device) -> None:
-    """ConfigError where a step cannot be recorded."""
+    """Raise ConfigError if a step cannot be recorded."""
     if device.type != "cuda":
         raise ConfigError("train.cuda_graph is true, and there is no GPU", "leave train.cuda_graph out")
     if config.parallel.mode != "single":

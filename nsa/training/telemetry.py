@@ -55,15 +55,15 @@ class NoTelemetry:
     """Telemetry that is switched off."""
 
     def phase(self, name: str, step: int | None = None) -> None:
-        """Note that the main thread enters phase `name`: data, forward, backward, optimizer, replay, evaluate, checkpoint."""
+        """Record that the main thread enters phase `name`: data, forward, backward, optimizer, replay, evaluate, checkpoint."""
 
     @contextmanager
     def statistics(self, step: int) -> Iterator[bool]:
-        """Collect gates and selection of the forward passes in this context, if `step` is one of those asked for; yields whether it is."""
+        """Collect gates and selection of the forward passes in this context if `step` is due; yields whether it is."""
         yield False
 
     def dtypes(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Note the data types of parameters, gradients and optimizer state, once."""
+        """Write the data types of parameters, gradients and optimizer state, once."""
 
     def step(self, record: StepRecord) -> None:
         """Write a finished step."""
@@ -72,7 +72,7 @@ class NoTelemetry:
         """Write the validation loss after `step`, the mean over all ranks."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write everything queued, and end."""
 
 
 def open_telemetry(
@@ -91,7 +91,9 @@ class Telemetry(NoTelemetry):
         self._config: TelemetryConfig = config.telemetry
         self._rank, self._device = rank, device
         self._attentions = [module for module in model.modules() if isinstance(module, NSAAttention)]
-        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue()  # the thread's work; None ends it
+        self._queue: queue.Queue[Callable[[], None] | None] = (
+            queue.Queue()
+        )  # work of the thread; None ends it
         self._now = ("boot", 0, time.monotonic())  # phase, step, since: one tuple, so never half updated
         self._files = _Files(make_directory("telemetry.dir", config.telemetry.dir or "."), rank)
         self._tensorboard = _tensorboard(self._config, rank)

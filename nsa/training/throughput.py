@@ -1,4 +1,4 @@
-"""Floating point operations of training, against what a GPU can do: model FLOPs utilisation."""
+"""Floating point operations of training, and the peak of GPUs, for the model FLOPs utilisation (MFU)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import torch
 
 from nsa.config import TrainConfig
 
-# Dense bf16 products per second, as NVIDIA's data sheets have them.
+# Dense bf16 operations per second, from NVIDIA's data sheets.
 _PEAKS = (("B200", 2.25e15), ("H200", 989e12), ("H100", 989e12), ("A100", 312e12))
 
 
 def flops_per_token(config: TrainConfig, parameters: int) -> float:
-    """Operations of forward and backward: 6 a parameter, and of attention 12 a key that a query sees; recomputation not counted."""
+    """Operations of forward and backward per token: 6 per parameter and, per head channel, 12 per key that a query sees; without recomputation."""
     model, attention, n_tokens = config.model, config.attention, config.data.seq_len
     mean_past = (n_tokens + 1) / 2
     if model.attention == "dense":
@@ -28,7 +28,7 @@ def flops_per_token(config: TrainConfig, parameters: int) -> float:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Dense bf16 products per second of the device; None where that is not known."""
+    """Dense bf16 operations per second of the device; None if unknown."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)

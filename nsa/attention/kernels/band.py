@@ -1,7 +1,7 @@
 """Attention to bands of keys, forward and backward, every kernel launched once for all branches that are bands.
 
-The compressed and the sliding branch are bands; the selected one is while every query selects all it may, or most of
-it, and then words of bits say what it selected. Lists of keys, values and results are in the order of BRANCHES, with
+The compressed and the sliding branch are bands. So is the selected one while every query selects all blocks, or most of
+them; in the second case a word of bits says which. Lists of keys, values and results are in the order of BRANCHES, with
 None for a branch that is not there, or no band.
 """
 
@@ -35,7 +35,7 @@ PerBranch = Sequence[Tensor | None]
 
 
 class Lengths(NamedTuple):
-    """Those of `AttentionConfig` that attention depends on, and the tokens before the queries; all in tokens."""
+    """The lengths of `AttentionConfig` that attention depends on, and the number of earlier tokens; all in tokens."""
 
     stride: int
     length: int
@@ -119,7 +119,7 @@ def bands_dkv(
     batch, n_queries, heads, dim = q.shape
     kv_heads = next(x for x in k if x is not None).shape[2]
     v_dim, group, lists = dout.shape[3], heads // kv_heads, batch * kv_heads
-    # In a packed row every tile of queries would have to be cleared of another sequence's.
+    # In a packed row every tile of queries would need a mask against those of the next sequence.
     described = borders is None and describable(q, *k, *v, dout)
     tile = tile or band_dkv_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
     empty = torch.empty if borders is None else torch.zeros  # no program writes unused slots of a packed row
@@ -154,11 +154,11 @@ def bands_dkv(
 
 
 def _parts(programs: int, group: int, n_queries: int, branch: int, *, chosen: bool) -> tuple[int, int]:
-    """Into how many parts to split heads and queries.
+    """The numbers of parts that heads and queries are split into.
 
     A windowed key is seen by few queries, so it is never split over them, and it has so many keys that slabs
-    for every head would take gigabytes. By bits (`chosen`) the selected branch is one wave of programs: the other
-    branches' fill what it leaves, and slabs cost more than more programs bring.
+    for every head would take gigabytes. A selected branch with bits (`chosen`) gets one wave of programs: those of the
+    other branches fill the rest of the GPU, and more parts would cost more in slabs than they gain.
     """
     if chosen and branch == 1:
         wanted = ceil_div(ONE_WAVE, max(1, programs))
@@ -167,7 +167,7 @@ def _parts(programs: int, group: int, n_queries: int, branch: int, *, chosen: bo
     wanted = ceil_div(FULL_GRID, max(1, programs))
     if branch == 2:
         return min(group, wanted), 1
-    head_parts = min(group, 8 * wanted)  # the programs of early keys are the longest: shorter ones balance
+    head_parts = min(group, 8 * wanted)  # programs of early keys take longest: more parts balance the load
     return head_parts, max(1, min(ceil_div(2 * wanted, head_parts), n_queries // 1024))
 
 
@@ -220,10 +220,10 @@ def _n_keys(k: PerBranch) -> tuple[int, ...]:
 
 
 def _offset(q: Tensor, k: PerBranch, lengths: Lengths) -> int:
-    """Tokens before the first key of the sliding branch, which may have the newest only, as a cache does."""
+    """The number of tokens before the first key of the sliding branch, whose k may hold the newest tokens only."""
     return 0 if k[2] is None else lengths.past + q.shape[1] - k[2].shape[1]
 
 
 def _tiles(tensors: PerBranch, rows: int, described: bool) -> Sequence[object]:
-    """The operands that a kernel tiles: tensors [B, T, H, D], or descriptors of them."""
+    """Tensors [B, T, H, D] as a kernel takes them: as they are, or as descriptors of tiles of `rows` tokens."""
     return [x if x is None else tokens_descriptor(x, rows) for x in tensors] if described else tensors

@@ -37,12 +37,12 @@ def _dkv_queries(
     k, v, dk, dv, queries, b, kv, part, heads_each, begin, end, last, first_sees, block, row_length, window, scale_log2,
     BAND: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries of [begin, end) of some heads give to dK and dV; `first_sees` is the first that sees
-    each key; if there is a BLOCK, only those see them that selected `block`, by its bit in BITS, which are the KV head's.
+    """Add the contribution of the queries [begin, end) of some heads to dK and dV; `first_sees` is the first query that
+    sees each key. If there is a BLOCK, only queries that selected `block` see its keys, by its bit in the KV head's BITS.
 
-    The last queries come first: programs that start together then read the same ones, from L2, however many queries
-    see their keys. Queries from `last` on are not read. One loop over heads and tiles: as loops in a loop, the kernel needs more
-    registers than there are.
+    The loop begins with the last queries: programs that start together then read the same ones, from L2, however many
+    queries see their keys. Queries from `last` on are not read. It is one loop over heads and tiles, as nested loops need
+    more registers than there are.
     """
     H: tl.constexpr = SHAPE.H
     D: tl.constexpr = SHAPE.D
@@ -65,14 +65,14 @@ def _dkv_queries(
             q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)
             do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
         stats_at = queries.STATS + ((b * H + h).to(tl.int64) * row_length + query)
-        lse = tl.load(stats_at, mask=live, other=0.0)  # whatever the probability is, dO is 0
+        lse = tl.load(stats_at, mask=live, other=0.0)  # dO is 0 there, so the probability does not matter
         dot = tl.load(stats_at + 3 * queries.slab, mask=live, other=0.0)
         if BAND.BLOCK > 0:
             bits = tl.load(queries.BITS + query, mask=live, other=0)
             lse = tl.where(((bits >> block) & 1) != 0, lse, float("inf"))
         s = tl.dot(k, tl.trans(q), input_precision="ieee")
         p = tl.exp2(s * scale_log2 - lse[None, :])
-        # Every tile is masked: asking whether it must be takes more registers than there are.
+        # Every tile is masked: a branch for those that need no mask would spill registers.
         seen = row[None, :] >= (first_sees - first)[:, None]
         if BAND.WINDOWED:
             seen = seen & (row[None, :] < (first_sees - first + window)[:, None])
@@ -94,8 +94,8 @@ def _dkv_band(
 ):  # fmt: skip
     """Program `number` of a band: a tile of keys, some heads of their group and a range of the queries that see them.
 
-    Every part of the heads and queries has a slab of its own, [B, N, Hkv, D]; their sum is taken afterwards, in one
-    order.
+    Every part of the heads and queries writes a slab of its own, [B, N, Hkv, D]; slabs are summed afterwards, in a
+    fixed order.
     """
     DP: tl.constexpr = SHAPE.DP
     DVP: tl.constexpr = SHAPE.DVP
@@ -104,13 +104,13 @@ def _dkv_band(
     KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
     STRIDE: tl.constexpr = BAND.STRIDE
     COLUMNS: tl.constexpr = SHAPE.COLUMNS
-    # Early keys are seen by most queries: longest programs first; among them, TOGETHER tiles that read the same ones.
+    # Early keys are seen by the most queries: the longest programs start first, TOGETHER tiles at a time, which read the same queries.
     within, number = number % TOGETHER, number // TOGETHER
     part, number = number % share.head_parts, number // share.head_parts
     bh, number = number % share.lists, number // share.lists
     b, kv = bh // KV_HEADS, bh % KV_HEADS
     groups = tl.cdiv(share.tiles, TOGETHER)
-    # Beyond the last tile: no queries, no keys.
+    # Programs beyond the last tile have no queries and no keys.
     tile, query_part = number % groups * TOGETHER + within, number // groups
     s0, T, N, offset = tile * COLUMNS, rows.T, keys.N, keys.offset
     if SHAPE.PACKED:  # from here on T and N are the ends of the tile's sequence
@@ -120,7 +120,7 @@ def _dkv_band(
     oc, od, odv = tl.arange(0, COLUMNS), tl.arange(0, DP), tl.arange(0, DVP)
     key = s0 + oc
     key_row = (b.to(tl.int64) * keys.N + s0) * KV_HEADS + kv
-    # Within a tile in 32 bits: twice as many would be held while the loop runs.
+    # Offsets within a tile have 32 bits: 64 would take twice the registers throughout the loop.
     k_within = oc[:, None] * (KV_HEADS * D) + od[None, :]
     v_within = oc[:, None] * (KV_HEADS * DV) + odv[None, :]
     k_mask = (key < N)[:, None] & (od < D)[None, :]
@@ -142,10 +142,10 @@ def _dkv_band(
     if BAND.WINDOWED:
         end = tl.minimum(end, first + (tl.minimum(s0 + COLUMNS, N) - 1 - s0) * STRIDE + rows.window)
     last = T
-    if SHAPE.PACKED:  # from the first query that sees a key on, as those before may be another sequence's
-        end = tl.where(s0 < N, end, begin)  # room for a tile that no sequence needed
+    if SHAPE.PACKED:  # begins with the first query that sees a key: earlier ones may be of another sequence
+        end = tl.where(s0 < N, end, begin)  # an unused tile
         last = end
-    else:  # aligned, so that lse and dot are read two by two; `queries_each` is
+    else:  # aligned, as `queries_each` is, so that lse and dot are loaded in pairs
         begin = begin // SHAPE.ROWS * SHAPE.ROWS
     block, BITS = 0, queries.BITS
     if BAND.BLOCK > 0:

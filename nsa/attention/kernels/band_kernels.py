@@ -3,8 +3,8 @@
 A *band* is a branch in which the keys that a query sees are contiguous. Key s ends at token
 `offset + s * stride + length - 1`, and a query sees the keys that end at or before it and less than `window`
 tokens before it (WINDOWED). For the compressed branch stride and length are those of its blocks and there is no
-window; for the others both are 1. Only the tiles at the ends of a band need a mask. Where queries select among
-blocks, of BLOCK keys, bit i of a query's word says whether it selected block i.
+window; for the others both are 1. Only the tiles at the ends of a band need a mask. If queries select among
+blocks of BLOCK keys, bit i of a query's word says whether it selected block i.
 
 One launch serves all bands, each of which may be missing, its pointers None: `C` in a name is the compressed branch,
 `S` the selected, `W` the sliding window. Tiles come by pointers, or, where they are DESCRIBED, all of them by tensor
@@ -26,13 +26,13 @@ from nsa.attention.kernels.packing import tile_of_slab
 class Shape(NamedTuple):
     """The constants of a launch that all its bands share.
 
-    In a list, such as `tl.zeros` takes, a constant has a name of its own: Triton 3.6 compiles no attribute there.
+    Kernels give a constant a name of its own before using it in a shape, as in `tl.zeros`: Triton 3.6 compiles no attribute there.
     """
 
     H: int  # query heads
-    GROUP: int  # of them, that share a KV head
+    GROUP: int  # query heads per KV head
     D: int  # head dim of q and k
-    DP: int  # the power of two that it takes
+    DP: int  # D rounded up to a power of two
     DV: int  # head dim of v
     DVP: int
     PACKED: bool
@@ -47,9 +47,9 @@ class Band(NamedTuple):
 
     STRIDE: int
     LENGTH: int
-    KEYS: int  # the row of the borders that counts its keys
+    KEYS: int  # the row of `packed_borders` in units of its keys
     WINDOWED: bool
-    BLOCK: int  # 0: all queries select all they may
+    BLOCK: int  # keys of a selection block; 0 if queries select all blocks
 
 
 class Rows(NamedTuple):
@@ -82,7 +82,7 @@ class Gated(NamedTuple):
 
 @triton.jit
 def wide(index):
-    """A scalar as int64, as rows times strides pass 2^31; a Python int under the interpreter's `range`."""
+    """A scalar as int64, since rows times strides exceed 2^31; under the interpreter it may be a Python int."""
     return index + tl.full([], 0, tl.int64)
 
 
@@ -138,7 +138,7 @@ def _forward_keys(
 ):  # fmt: skip
     """Take the keys of [begin, end) into the running softmax; each query sees those of [since, until).
 
-    If there is a BLOCK, of so many keys, `since` are words instead that say which blocks a query selected.
+    If there is a BLOCK, `since` holds the words of bits that say which blocks each query selected.
     """
     D: tl.constexpr = SHAPE.D
     DV: tl.constexpr = SHAPE.DV
@@ -174,7 +174,7 @@ def _forward_keys(
         # The scale is positive, so the largest score is the same before and after it.
         m_new = tl.maximum(m, tl.max(s, 1) * scale_log2)
         subtracted = m_new
-        if BAND.BLOCK > 0 and not MASKED:  # row by row, which is cheaper than score by score
+        if BAND.BLOCK > 0 and not MASKED:  # masked by row, which is cheaper than by score
             m_new = tl.where(selected, m_new, m)
             subtracted = tl.where(selected, m_new, float("inf"))
         p = tl.exp2(s * scale_log2 - subtracted[:, None])
@@ -253,9 +253,9 @@ def forward_kernel(
 ):  # fmt: skip
     """One program: a tile of queries of one head, and one of the bands that have keys here.
 
-    If there is a SUM, it is the selected branch's alone, whose output is added to those of the others by their gates.
+    If there is a SUM, the launch is that of the selected branch only, and the gated sum of all branches is stored there.
     """
-    # The last queries of a sequence see the most keys: longest programs first.
+    # The last queries of a sequence see the most keys: the longest programs start first.
     bh, tile = tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)
     rows = Rows(BORDERS, n_sequences, T, past, window)
     gated = Gated(OUT_C, OUT_W, GATES, SUM)

@@ -1,4 +1,4 @@
-"""The branches before and after their gates, forward and backward: which kernel serves which branch.
+"""The branches before and after their gates, forward and backward: which kernel computes which branch.
 
 Lists are in the order of BRANCHES, with None for a branch that is not there.
 """
@@ -25,9 +25,9 @@ from nsa.attention.kernels.tiles import ceil_div
 
 
 def few_blocks(q: Tensor, selection: Selection, lengths: Lengths, borders: Tensor | None) -> bool:
-    """Whether so many of the blocks are selected that attention under a mask is better than gathering them.
+    """Whether queries select so large a share of the blocks that masking is faster than gathering.
 
-    With 2n blocks a query selects three quarters of what it sees, on average. Tiles of keys must not straddle blocks.
+    With 2n blocks a query selects on average three quarters of the blocks it sees. Tiles of keys must not straddle blocks.
     """
     n_blocks = ceil_div(lengths.past + q.shape[1], lengths.block)
     return borders is None and n_blocks <= min(32, 2 * selection.count) and lengths.block % 64 == 0
@@ -38,7 +38,7 @@ def choose(
 ) -> Tensor:
     """The selection of the queries: blocks [B, Hkv, T, n], or bits [B, Hkv, T] (`select_few`).
 
-    `lse` is that of attention to the compressed keys, `scoring`.
+    `lse` is that of the attention to the compressed keys, `scoring`.
     """
     if few_blocks(q, selection, lengths, borders):
         return select_few(q, scoring, lse, selection, lengths.past)
@@ -48,9 +48,9 @@ def choose(
 def first_forward(
     q: Tensor, k: PerBranch, v: PerBranch, scoring: Tensor | None, lengths: Lengths, borders: Tensor | None
 ) -> tuple[Forward, Tensor | None]:
-    """The branches that need no selection, and the lse by which one is made; `scoring` are its keys, if any.
+    """The branches that need no selection, and the lse that selection needs; `scoring` are the compressed keys it scores.
 
-    Without, every query selects all it may, which is a band.
+    Without `scoring` every query selects every block it may select, and the selected branch is a band too.
     """
     if scoring is not None:
         k, v = (k[0], None, k[2]), (v[0], None, v[2])
@@ -59,8 +59,8 @@ def first_forward(
         bands = bands_forward(q, k, v, lengths, borders)
     if scoring is None or v[0] is not None:
         return bands, bands.lses[0]
-    alone = (scoring, None, None)
-    return bands, bands_forward(q, alone, alone, lengths, borders).lses[0]
+    only = (scoring, None, None)
+    return bands, bands_forward(q, only, only, lengths, borders).lses[0]
 
 
 def chosen_forward(
@@ -80,7 +80,7 @@ def branches_backward(
 ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
     """The gradients of q, and of k and v of every branch; `stats` are those of `gates.gate_backward`.
 
-    `blocks` are what was selected, if anything was, and `union` what attention to them left.
+    `blocks` is the selection, if there was one, and `union` the unions that the forward kept.
     """
     by_lists = blocks is not None and blocks.dim() == 4
     bits = None if by_lists else blocks
@@ -99,7 +99,7 @@ def branches_backward(
     return dq, dk, dv
 
 
-# The order of what a forward keeps for its backward: q, three k, three v, the gates, three outputs, three lse, the
+# The order of the tensors that a forward keeps for its backward: q, three k, three v, the gates, three outputs, three lse, the
 # selected blocks, three tensors of their unions, the borders.
 OUTPUTS = slice(8, 11)
 
@@ -113,8 +113,8 @@ def gradients(
 ) -> tuple[Tensor | None, ...]:
     """The gradients of q, three k, three v and the gates.
 
-    The outputs of the branches, three tensors as large as q, go into those of the gates and nothing else: they are
-    taken out of `saved`, so that they are free before the other gradients are allocated.
+    The outputs of the branches, three tensors as large as q, are needed for the gates' gradients
+    only: they are removed from `saved`, so that they are freed before the other gradients are allocated.
     """
     outs = saved[OUTPUTS]
     saved[OUTPUTS] = [None] * 3

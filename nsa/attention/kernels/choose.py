@@ -1,7 +1,7 @@
 """Importance of selection blocks and the top n of them (Eq. 8 to 12).
 
-One kernel scores the blocks, another takes the best of every query, from scores that pass through memory some
-queries at a time: kept in the first, the best so far cost more than the scores.
+One kernel scores the blocks and another takes the best n of each query. Scores go through memory, for a limited number
+of queries at a time: one kernel that also kept a running best n in registers was slower.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nsa.attention.kernels.tiles import (
     selection_tile,
 )
 
-SCORES = 2**26  # that are in memory at once, 256 MiB
+SCORES = 2**26  # in memory at once, 256 MiB
 PARTS = 4  # programs that share a tile of queries
 
 
@@ -66,10 +66,10 @@ def _importance(
     Q, q_at, K, k_at, lse_at, live, b, kv, first, first_key, j0, N, first_query, row_length, scale_log2,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Eq. 8 to 10 for the blocks from j0 on: [ROWS, COLUMNS], and what the last of them gives to the next.
+    """Eq. 8 to 10 for the blocks from j0 on: [ROWS, COLUMNS], and the contribution of the last one's keys to the next block.
 
-    PER_BLOCK compressed keys begin in a selection block, and REACH others end in it; what those of the block before
-    j0 give to it is left out.
+    PER_BLOCK compressed keys begin in a selection block, and REACH earlier ones end in it; the contribution of those
+    that begin before j0 is left out.
     """
     ROWS: tl.constexpr = SHAPE.ROWS
     COLUMNS: tl.constexpr = SHAPE.COLUMNS
@@ -80,14 +80,14 @@ def _importance(
     KEYS: tl.constexpr = COLUMNS * PER_BLOCK_P
     each = tl.arange(0, KEYS)
     tap = tl.arange(0, PER_BLOCK_P)
-    # How many strides a key shares with its block, and with the one behind it.
+    # The number of strides that a key shares with its block, and with the next one.
     shared = tl.maximum(tl.minimum(SHAPE.PER_BLOCK - tap, SHAPE.REACH + 1), 0).to(tl.float32)
     spills = tl.where(tap < SHAPE.PER_BLOCK, tl.maximum(tap + SHAPE.REACH + 1 - SHAPE.PER_BLOCK, 0), 0).to(
         tl.float32
     )
     key = (j0 + each // PER_BLOCK_P) * SHAPE.PER_BLOCK + each % PER_BLOCK_P
     is_key = (each % PER_BLOCK_P < SHAPE.PER_BLOCK) & (key < N)
-    # The keys stay in shared memory while the heads of the group pass by.
+    # The keys stay in shared memory for all heads of the group.
     if SHAPE.DESCRIBED:
         k = tl.trans(described(K, b, first_key + j0 * SHAPE.PER_BLOCK, kv * SHAPE.D, KEYS, SHAPE.DP))
     else:
@@ -127,9 +127,9 @@ def _score(
 ):  # fmt: skip
     """The importance of the blocks that the queries of a tile see: SCORES [B * Hkv, tiles, ROWS, BLOCKS_P].
 
-    Of COLUMNS blocks beside each other the first lacks what the block before it gives, which is in GIVEN
-    [B * Hkv, tiles, ROWS, BLOCKS_P / COLUMNS]. PARTS programs share a tile of queries, which they read at the same time:
-    those of one program a multiprocessor would not fit into L2.
+    The first of COLUMNS neighbouring blocks lacks the contribution of the block before it, which is in GIVEN
+    [B * Hkv, tiles, ROWS, BLOCKS_P / COLUMNS]. PARTS programs share a tile of queries and read it at the same time: if
+    every program had its own, the queries in use would not fit into L2.
     """
     KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
     # The last queries see the most blocks: longest programs first.
@@ -175,9 +175,9 @@ def _best(
     COUNT: tl.constexpr, COUNT_P: tl.constexpr, INITIAL: tl.constexpr, LOCAL: tl.constexpr, BLOCKS_P: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """The blocks of the COUNT highest scores of one query, ascending: bit by bit, the highest score that so many reach.
+    """The blocks of the COUNT highest scores of one query, ascending. The threshold, the highest score that COUNT blocks reach, is found bit by bit.
 
-    Scores are at least 0, so that their bits order them. Of those that tie for the last place the lower blocks win.
+    Scores are not negative, so their bits order them. Ties for the last place go to the lower blocks.
     """
     BLOCK: tl.constexpr = SHAPE.PER_BLOCK * SHAPE.STRIDE
     slab, row = tl.program_id(0) // SHAPE.ROWS, tl.program_id(0) % SHAPE.ROWS
@@ -226,7 +226,7 @@ def _select_few(
     Q, K, LSE, BITS, T, N, past, scale_log2,
     COUNT: tl.constexpr, INITIAL: tl.constexpr, LOCAL: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Selection where COLUMNS are all blocks: a block is selected if fewer than COUNT others are before it."""
+    """Selection if COLUMNS covers all blocks: a block is selected if fewer than COUNT others rank before it."""
     COLUMNS: tl.constexpr = SHAPE.COLUMNS
     KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
     first = (tl.num_programs(1) - 1 - tl.program_id(1)) * SHAPE.ROWS
@@ -274,9 +274,9 @@ def select(
 ) -> Tensor:  # fmt: skip
     """The selection blocks of each query, int32 [B, Hkv, T, n], ascending, then -1 where there are fewer.
 
-    q [B, T, H, D] and the compressed k [B, N, Hkv, D] are contiguous, lse [B, H, T] is that of attention to
-    them. The forced blocks count among the n; ties go to the lower block. The blocks of a packed row, whose
-    `borders` are given, are numbered through.
+    q [B, T, H, D] and the compressed k [B, N, Hkv, D] are contiguous, lse [B, H, T] is that of the attention to
+    them. The forced blocks count among the n; ties go to the lower block. In a packed row, whose `borders` are given,
+    the numbers of blocks run on from one sequence to the next.
     """
     batch, n_queries, _, dim = q.shape
     kv_heads, n_keys, lists = k.shape[2], k.shape[1], batch * k.shape[2]

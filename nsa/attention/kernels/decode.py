@@ -1,9 +1,9 @@
 """Attention of one or a few new tokens to a cache, all three branches, in four launches.
 
-A query alone fills one row of a tile, so its keys are split over programs instead: `_scores` takes ranges of the
-compressed keys, `_importance` ranges of the selection blocks, each of which offers its best, `_attend` some of
-the chosen blocks or a range of the window, and `_combine` adds up the parts in one order. Nothing in a launch
-depends on how many tokens the rows hold, so a step can be recorded as a CUDA graph.
+A single query fills only one row of a tile, so its keys are split over programs: those of `_scores` each take a range of
+the compressed keys, those of `_importance` a range of the selection blocks, whose best they return, those of `_attend` a
+few selected blocks or a range of the window, and `_combine` adds the parts in a fixed order. No launch depends on the
+lengths of the rows, so a step can be recorded as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _keys_ended(token, STRIDE: tl.constexpr, LENGTH: tl.constexpr):
 
 @triton.jit
 def _take(q, k, v, m, norm, acc, seen, scale_log2):
-    """Keys into the running softmax: q [G, D], k [D, keys], v [keys, DV]; also the masked scores."""
+    """Add keys to the running softmax: q [G, D], k [D, keys], v [keys, DV]; also the masked scores."""
     s = tl.dot(q, k, input_precision="ieee") * scale_log2
     s = tl.where(seen[None, :], s, float("-inf"))
     m_new = tl.maximum(m, tl.max(s, 1))
@@ -152,7 +152,7 @@ def _attend(
     BLOCK: tl.constexpr, BLOCK_P: tl.constexpr, COUNT: tl.constexpr, OFFERS: tl.constexpr, OFFERS_P: tl.constexpr,
     CHOSEN_PARTS: tl.constexpr, CHOSEN: tl.constexpr, SLOTS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Some of the chosen blocks, or a range of the window's slots: token t is in slot t % ring."""
+    """Attend to a few of the selected blocks, or to a range of the window's slots: token t is in slot t % ring."""
     GROUP_P: tl.constexpr = SHAPE.GROUP_P
     DVP: tl.constexpr = SHAPE.DVP
     D: tl.constexpr = SHAPE.D
@@ -200,7 +200,7 @@ def _attend(
 
 @triton.jit
 def _branch(M, NORM, ACC, row, g, begin, end, ALL: tl.constexpr, PARTS: tl.constexpr, SHAPE: tl.constexpr):
-    """The output of one head from the parts of [begin, end), of ALL that a row has."""
+    """The output of one head from its parts [begin, end), out of ALL parts of a row."""
     DVP: tl.constexpr = SHAPE.DVP
     odv = tl.arange(0, DVP)
     m = tl.full([], -1e30, tl.float32)

@@ -1,4 +1,4 @@
-"""Tensor descriptors: Hopper's copy engine fetches a tile that one describes, which spares registers and warps."""
+"""Tensor descriptors: Hopper's copy engine (TMA) fetches the tiles they describe, which saves registers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-# Elements of q from which on better kernels save more than describing tiles, and Triton's dispatch, take.
+# Elements of q from which on faster kernels save more time than making descriptors costs.
 WORTHWHILE = 2**24
 _ALIGNMENT = 16  # bytes, of every row that is described
 _DIMS = (64, 128)
 
 
 def describable(q: Tensor, *others: Tensor | None) -> bool:
-    """Whether tiles of these [B, T, H, D] can be described, and whether it is worth it."""
+    """Whether tiles of these tensors [B, T, H, D] can be described, and q is large enough to gain from it."""
     return (
         q.numel() >= WORTHWHILE  # first, as short calls are bound by Python
         and q.is_cuda
@@ -31,7 +31,7 @@ def _describable(x: Tensor) -> bool:
 
 @lru_cache
 def is_hopper(device: torch.device) -> bool:
-    """Whether kernels may be what they are there; a CPU, which interprets them, counts as one."""
+    """Whether `device` is a Hopper GPU; a CPU, where kernels are interpreted, counts as one."""
     return device.type != "cuda" or torch.cuda.get_device_capability(device) == (9, 0)
 
 

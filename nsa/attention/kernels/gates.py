@@ -1,4 +1,4 @@
-"""The gated sum of the branches (Eq. 5), and what its backward gives to theirs."""
+"""The gated sum of the branches (Eq. 5) and its backward."""
 
 from __future__ import annotations
 

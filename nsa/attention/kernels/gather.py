@@ -48,7 +48,7 @@ class Unions(NamedTuple):
 
 def union_room(q: Tensor, blocks: Tensor, borders: Tensor | None) -> Unions:
     """The buffer for the forward's unions of `blocks`."""
-    group = int(q.shape[2]) // int(blocks.shape[1])  # a number, also where shapes are symbols
+    group = int(q.shape[2]) // int(blocks.shape[1])  # an int, even if shapes are symbolic
     return _room(blocks, tokens_per_tile(group, q.dtype), borders)
 
 
@@ -107,7 +107,7 @@ def selected_dq(
 ) -> None:  # fmt: skip
     """Write the gradient of q into `dq`, or `add` it; `stats` as in `band.bands_dq`.
 
-    `union` is what the forward gave for blocks of `count` a query.
+    `union` is that of the forward, where each query selected `count` blocks.
     """
     batch, n_queries, heads, dim = q.shape
     kv_heads, tiles = k.shape[2], union.block.shape[1]
@@ -135,7 +135,7 @@ def selected_dkv(
     tokens = max(1, rows // power_of_two(heads // kv_heads))
     shape = _shape(q, k, v, (block, blocks.shape[3]), tokens, borders)
     listed, starts = lists_of_tokens(blocks, n_blocks)
-    # A bound on the slabs that `first_slab` gives, which needs no look at the data.
+    # An upper bound on the number of slabs, known without reading the lists.
     slabs = n_slabs(blocks.numel(), n_lists, chunk)
     dk_parts = q.new_empty(slabs, block, dim, dtype=torch.float32)
     dv_parts = q.new_empty(slabs, block, v_dim, dtype=torch.float32)
@@ -164,7 +164,7 @@ def _shape(
     borders: Tensor | None,
     described: bool = False,
 ) -> Shape:
-    """`blocks` are the keys of one, and how many a query selects."""
+    """The constants of a launch; `blocks` are the keys of a block, and the number of blocks that a query selects."""
     (block, count), heads, dim, v_dim = blocks, q.shape[2], q.shape[3], v.shape[3]
     group = heads // k.shape[2]
     return Shape(

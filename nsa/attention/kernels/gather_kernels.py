@@ -110,7 +110,7 @@ def _block_of(X, keys, block, D: tl.constexpr, DP: tl.constexpr, MASKED: tl.cons
 
 @triton.jit
 def _next(union, i):
-    """Block i of a union and its tokens, fetched a round ahead, or every round would wait for where its keys are."""
+    """Block i of a union and its tokens, loaded one iteration ahead, as the addresses of its keys depend on them."""
     at = tl.minimum(i, union.count - 1)
     return tl.load(union.BLOCKS + at), tl.load(union.TOKENS + at)
 
@@ -277,7 +277,7 @@ def dq_kernel(
     n_sequences,
     SHAPE: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """STATS are those of all branches, B * H * T numbers, `slab`, for each."""
+    """The gradient of q of the selected branch. STATS holds `slab` = B * H * T numbers for each branch."""
     DP: tl.constexpr = SHAPE.DP
     H: tl.constexpr = SHAPE.H
     D: tl.constexpr = SHAPE.D
@@ -332,7 +332,7 @@ def _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK: tl.constexpr
 
 @triton.jit
 def _four(TOKEN, at, end):
-    """Four tokens of a list from `at` on, -1 behind its end: scalars, which take fewer registers than rows of a tile."""
+    """Four tokens of a list from `at` on, -1 after its end, as scalars, which take fewer registers than a tile's rows."""
     a = tl.load(TOKEN + at, mask=at < end, other=-1)
     b = tl.load(TOKEN + at + 1, mask=at + 1 < end, other=-1)
     c = tl.load(TOKEN + at + 2, mask=at + 2 < end, other=-1)
@@ -385,7 +385,7 @@ def dkv_kernel(
     STATS += (b * H + kv * SHAPE.GROUP).to(tl.int64) * T
     which = row // SHAPE.GROUP_P
     FOUR: tl.constexpr = SHAPE.TOKENS_P == 4
-    if FOUR:  # fetched a round ahead, or every round would wait to learn where its queries are
+    if FOUR:  # loaded one iteration ahead, as the addresses of queries depend on them
         t0, t1, t2, t3 = _four(TOKEN, begin, end)
     for i in range(begin, end, SHAPE.TOKENS_P):
         if FOUR:

@@ -1,4 +1,4 @@
-"""Launch a compiled kernel again without Triton's own dispatch, which takes longer than a short kernel runs."""
+"""Repeated launches of a compiled kernel without Triton's own dispatch, which takes longer than short kernels run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 _ALIGNMENT = 16  # bytes: what Triton compiles a kernel for, where it can
-_MOST_KNOWN = 512  # kinds of launch of one kernel that are kept, each some hundred bytes
+_MOST_KNOWN = 512  # kinds of launch that are kept per kernel, each some hundred bytes
 _current_device = getattr(
     torch._C, "_cuda_getDevice", torch.cuda.current_device
-)  # without asking whether CUDA is up
+)  # which does not check that CUDA is initialised
 
 
 class Launcher:
@@ -57,7 +57,7 @@ class Launcher:
     def _launch_known(
         self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]
     ) -> bool:
-        """Launch what is compiled; False if it must go through Triton: profilers' hooks and odd pointers."""
+        """Launch the compiled kernel; False if the launch must go through Triton, for profilers' hooks or unaligned pointers."""
         if _hooked() or max(self._plain(arguments)) >= 2**31:
             return False
         n, device = len(arguments), _current_device()
@@ -93,12 +93,12 @@ class _Known(NamedTuple):
     run: Any
     fixed: tuple[object, ...]
     pointers: list[int]  # which arguments are
-    unused: list[None]  # the launcher passes constants by, whatever they are: they are in the kernel's code
+    unused: list[None]  # the values of constants are not used: they are compiled into the kernel
     packed: bool  # whether `run` takes its arguments as one tuple, as since Triton 3.7
 
     @classmethod
     def of(cls, compiled: CompiledKernel, pointers: list[int], n_constants: int) -> _Known:
-        """No scratch memory, no hooks: the plain C function does."""
+        """Prepare `compiled` for direct launches, by the plain C function if it needs no scratch memory."""
         launcher, unused = compiled.run, [None] * n_constants
         metadata = (compiled.packed_metadata, None, None, None)
         scratch = launcher.global_scratch_size or launcher.profile_scratch_size
@@ -136,7 +136,7 @@ def _tile(x: TensorDescriptor) -> tuple[object, ...]:
 
 
 def _hooked() -> bool:
-    """Whether a profiler wants to see launches."""
+    """Whether a profiler has hooked launches."""
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
@@ -152,8 +152,8 @@ def _trial(OUT, ROWS, special, plain, factor, NOTHING, CONSTANT: tl.constexpr, B
 def direct_launches_work() -> bool:
     """Whether a kernel that is launched directly computes what it should.
 
-    What a compiled kernel is called with is no interface of Triton's and changes between its releases, so it is tried
-    once a process, with arguments of every kind. Where that fails in any way, launches go through Triton.
+    How a compiled kernel is called is no public interface of Triton and changes between its releases, so it is tried
+    once per process, with every kind of argument. If that fails in any way, launches go through Triton.
     """
     try:
         launcher, out = Launcher(_trial), torch.zeros(3, 32, device="cuda")
@@ -165,5 +165,5 @@ def direct_launches_work() -> bool:
             if not torch.equal(out[row].cpu(), expected + plain):
                 return False
         return len(launcher._known) == 1  # none was left to Triton
-    except Exception:  # of whatever kind: this is no place to learn about it
+    except Exception:  # any failure means that launches go through Triton
         return False

@@ -1,4 +1,4 @@
-"""The tokens that selected each block of each head, ascending, list after list."""
+"""The inverse of a selection: for each block of each head a list of the tokens that selected it, ascending."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _sort_shares(
 ):
     """Sort each share's choices by block, then token, and count those of each list: COUNTS [1 + lists * shares].
 
-    A choice is written as (block * TOKENS + token) * TOKENS + how many of its share are before it in its list; -1: none.
+    A choice is encoded as (block * TOKENS + token) * TOKENS + the number of earlier ones of its share in the same list; -1: none.
     """
     ENTRIES: tl.constexpr = TOKENS * COUNT_P
     entry = tl.arange(0, ENTRIES)
@@ -55,7 +55,7 @@ def _sort_shares(
 @Launcher
 @triton.jit(do_not_specialize=["n_blocks", "first_token"])
 def _place(SORTED, BEFORE, TOKEN, n_blocks, first_token, TOKENS: tl.constexpr, ENTRIES: tl.constexpr):
-    """Put each token into its list: behind those of earlier shares, BEFORE [lists, shares], and of its own share."""
+    """Put each token into its list, after those of earlier shares, BEFORE [lists, shares], and earlier ones of its share."""
     entry = tl.arange(0, ENTRIES)
     row = tl.program_id(1).to(tl.int64)
     share = row * tl.num_programs(0) + tl.program_id(0)
@@ -99,7 +99,7 @@ def lists_of_tokens(blocks: Tensor, n_blocks: int) -> tuple[Tensor, Tensor]:
 
 
 def _sort(blocks: Tensor, n_blocks: int, tokens: int) -> tuple[Tensor, Tensor]:
-    """The choices of every share [rows, shares, choices] in order, and how many there are before each list's of each share."""
+    """The sorted choices of each share [rows, shares, choices], and for each list and share the number of entries before."""
     batch, kv_heads, n_queries, count = blocks.shape
     rows, shares, count_p = batch * kv_heads, ceil_div(n_queries, tokens), power_of_two(count)
     choices = blocks.new_empty(rows, shares, tokens * count_p)

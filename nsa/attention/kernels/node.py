@@ -1,4 +1,4 @@
-"""The attention as one autograd node, for eager mode: what a custom op's node costs, it spares."""
+"""The attention as one autograd function, for eager mode: it costs less Python than a custom operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nsa.attention.kernels.gates import gate_backward, gated_sum
 
 
 def suffices(*tensors: Tensor | None) -> bool:
-    """Whether a node will do: plain tensors, and nobody who wants to see operators."""
+    """Whether the autograd function can be used: on plain tensors, outside tracing, dispatch modes and functorch."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return False
     plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
@@ -28,7 +28,7 @@ def suffices(*tensors: Tensor | None) -> bool:
 
 
 class Attention(torch.autograd.Function):
-    """The gated sum of the branches whose v is given; inputs as `ops.attend_by_ops` has them, k and v flat."""
+    """The gated sum of the branches whose v is given; inputs as in `ops.attend_by_ops`, with k and v as three tensors each."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, *rest: Any) -> Tensor:
@@ -51,6 +51,6 @@ class Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         saved = [*ctx.saved_tensors]
-        ctx.maybe_clear_saved_tensors()  # the node holds them no longer, unless the graph is kept
+        ctx.maybe_clear_saved_tensors()  # frees them before the gradients are allocated, unless the graph is retained
         grads = gradients(dout, saved, ctx.lengths, gate_backward, branches_backward)
         return (*grads, None, None, None, None)

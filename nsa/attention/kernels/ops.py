@@ -1,8 +1,7 @@
-"""The kernels as torch custom ops: traced by torch.compile without a break, with the backward written out.
+"""The kernels as torch custom operators with explicit backward, which torch.compile traces without a graph break.
 
-Selection stands alone: activation checkpointing may save its result (`nsa::select_blocks` is the name for a
-policy), and nothing else decides which blocks a query sees. In eager mode, where nobody looks for operators,
-`node` does the same with less Python.
+Selection is an operator of its own, `nsa::select_blocks`, so that a policy of selective activation checkpointing can
+save its result. Eager mode uses the autograd function of `node` instead, which costs less Python.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ def band_attention(
     q: Tensor, k: list[Tensor | None], v: list[Tensor | None], scoring: Tensor | None, stride: int, length: int,
     block: int, window: int, past: int, borders: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """Outputs and lse of the branches that need no selection, as `branches.first_forward`; no gradient.
+    """The operator of `branches.first_forward`: outputs and lse of the branches that need no selection; no gradient.
 
-    Three outputs [B, T, H, Dv] and three lse [B, H, T], empty for a branch that is not there; then the lse by which
-    blocks are selected, empty if it is the first of those.
+    Three outputs [B, T, H, Dv] and three lse [B, H, T], empty for a branch that is not there; then the lse that
+    selection needs, empty if it is the first of the three.
     """
     bands, lse = first_forward(q, k, v, scoring, Lengths(stride, length, block, window, past), borders)
     lse = None if lse is bands.lses[0] else lse
@@ -50,8 +49,8 @@ def _(q, k, v, scoring, stride, length, block, window, past, borders=None):
         _fake_branch(q, x) if there else (q.new_empty(0), q.new_empty(0))
         for x, there in zip(v, present, strict=True)
     ]
-    alone = _fake_branch(q, scoring)[1] if scoring is not None and v[0] is None else q.new_empty(0)
-    return [*(out for out, _ in fakes), *(lse for _, lse in fakes), alone]
+    scoring_lse = _fake_branch(q, scoring)[1] if scoring is not None and v[0] is None else q.new_empty(0)
+    return [*(out for out, _ in fakes), *(lse for _, lse in fakes), scoring_lse]
 
 
 @torch.library.custom_op("nsa::select_blocks", mutates_args=())
@@ -59,9 +58,9 @@ def select_blocks(
     q: Tensor, k: Tensor, lse: Tensor, stride: int, length: int, block: int, count: int, initial: int,
     local: int, past: int, borders: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """As `branches.choose`: what each query selected, by the lse of its attention to the compressed keys k.
+    """The operator of `branches.choose`: the blocks that each query selects, by the lse of its attention to the compressed keys k.
 
-    int32 [B, Hkv, T, n], as `nsa.attention.selected.select_blocks`; or, of few blocks, [B, Hkv, T] with a bit for each.
+    int32 [B, Hkv, T, n], as `nsa.attention.selected.select_blocks`, or, with few blocks, [B, Hkv, T] with a bit for each.
     """
     selection = Selection(stride, length, block, count, initial, local)
     return choose(q, k, lse, selection, Lengths(stride, length, block, 0, past), borders)
@@ -102,12 +101,12 @@ def gated_attention(
     past: int,
     borders: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gated sum of the branches whose v is given, then output and lse of the selected branch, and what else its
-    backward needs; these are empty if there are no `blocks`.
+    """The gated sum of the branches whose v is given, then output and lse of the selected branch and the unions for its
+    backward; all but the sum are empty if there are no `blocks`.
 
-    `compressed`, `dense` and `sliding`, and their lse, are what `band_attention` gave for these inputs. They carry no
-    gradient of their own: the backward of this op is that of all branches. No `blocks` means that every query
-    selects all it may: `dense`.
+    `compressed`, `dense` and `sliding`, and their lse, are the results of `band_attention` for these inputs. They carry no
+    gradient: the backward of this operator is that of all branches. Without `blocks` every query selects every block
+    it may select, and `dense` is the output of the selected branch.
     """
     empty = [q.new_empty(0) for _ in range(5)]
     if blocks is None:
@@ -138,7 +137,7 @@ def _(
 def gates_backward(
     dout: Tensor, outs: list[Tensor | None], lses: list[Tensor | None], gates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As `gates.gate_backward`; an op of its own, so that the branches' outputs are free after it."""
+    """The operator of `gates.gate_backward`, separate so that the outputs of the branches are freed after it."""
     return gate_backward(dout, outs, lses, gates)
 
 
@@ -178,7 +177,7 @@ def _(dout, q, k, v, stats, blocks, union, stride, length, block, window, past, 
 
 
 def branches_backward_by_op(dout, q, k, v, stats, blocks, union, lengths, borders):
-    """As `branches.branches_backward`, by the op."""
+    """`branches.branches_backward` by its operator."""
     dq, *dkv = _branches_backward(dout, q, k, v, stats, blocks, union, *lengths, borders)
     dkv = [None if v[i % 3] is None else grad for i, grad in enumerate(dkv)]
     return dq, dkv[:3], dkv[3:]
@@ -212,7 +211,7 @@ def attend(call: Call) -> Tensor:
     lengths = Lengths(
         config.compress_stride, config.compress_block, config.select_block, config.window, past_length
     )
-    # While all blocks fit into the n, every query selects all it may: dense attention, and nothing to choose.
+    # With at most n blocks every query selects all of them, so the selected branch is dense causal attention.
     chooses = past_length + q.shape[1] > config.select_count * config.select_block
     selection = _selection(config) if chooses and "selected" in config.branches else None
     scoring = None if selection is None else k.compressed.detach()
@@ -237,16 +236,16 @@ def attend_by_ops(
 ) -> Tensor:
     """The gated sum of the branches whose v is given.
 
-    `scoring` are the compressed keys by which `selection` chooses; without either, every query of the selected
-    branch sees all it may.
+    `scoring` are the compressed keys that `selection` scores blocks by; without either, every query of the selected
+    branch attends to its whole past.
     """
     detached = q.detach(), *([None if x is None else x.detach() for x in each] for each in (k, v))
-    *bands, alone = band_attention(*detached, scoring, *lengths, borders)
+    *bands, scoring_lse = band_attention(*detached, scoring, *lengths, borders)
     there = [x is not None and (i != 1 or selection is None) for i, x in enumerate(v)]
     bands = [x if there[i % 3] else None for i, x in enumerate(bands)]
     blocks = None
     if selection is not None:
-        lse = alone if bands[3] is None else bands[3]
+        lse = scoring_lse if bands[3] is None else bands[3]
         blocks = select_blocks(detached[0], scoring, lse, *selection, lengths.past, borders)
     return gated_attention(q, *k, *v, gates, *bands, blocks, *lengths, borders)[0]
 

@@ -1,7 +1,7 @@
-"""Packed rows inside kernels: which sequence, or which list, a program's share belongs to, by bisection.
+"""Packed rows inside kernels: the sequence, or the list, that a program's share belongs to, found by bisection.
 
 Shares of SIZE entries have *slabs*: those of list s begin at slab `starts[s] // SIZE + s`, which leaves room for
-the ceiling of every list's length, and needs no look at the data when the grid is chosen. No share holds
+rounding up every list's length, so the grid can be chosen without reading the data. No share holds
 entries of two lists, so sequences packed into one row never meet in a tile: not even a NaN passes.
 """
 
@@ -61,12 +61,12 @@ def tile_of_slab(STARTS, OTHER, slab, n_lists, SIZE: tl.constexpr):
 
 
 def n_slabs(n_entries: int, n_lists: int, size: int) -> int:
-    """A bound on the slabs of `size` that so many entries take, however the lists share them."""
+    """An upper bound on the slabs of `size` that the entries take, however they are divided among lists."""
     return n_entries // size + n_lists
 
 
 def n_tiles(n: int, size: int, borders: Tensor | None) -> int:
-    """Tiles, or a bound on those, that n tokens or keys take."""
+    """The number of tiles that n tokens or keys take; an upper bound if they are packed."""
     return ceil_div(n, size) if borders is None else n_slabs(n, n_sequences(borders), size)
 
 

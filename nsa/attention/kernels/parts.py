@@ -1,4 +1,4 @@
-"""Sums of partial gradients: every part in its own slab, added up in order, so that the bits never differ."""
+"""Sums of partial gradients: every part in its own slab, added in a fixed order, so that results are bitwise repeatable."""
 
 from __future__ import annotations
 

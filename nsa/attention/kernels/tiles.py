@@ -13,17 +13,17 @@ import torch
 
 LOG2_E = 1.4426950408889634
 
-# Programs that fill the GPU a few times over; a constant, so that no result depends on the device's size.
+# The number of programs that fill the GPU several times; a constant, so that results do not depend on its size.
 FULL_GRID = 528
-# Programs that are on it at once, three on each multiprocessor.
+# The number of programs that run at once, three on each multiprocessor.
 ONE_WAVE = 384
 # Tiles of keys whose programs for dK and dV start together and read the same queries.
 TOGETHER = 16
 
 
-# Registers of a thread that scores blocks, of tiles by descriptors: so few that three programs fit a multiprocessor.
+# Limit of registers of the kernel that scores blocks, with descriptors: three programs then fit a multiprocessor.
 SCORE_REGISTERS = 168
-# Queries of a program that selects among few blocks, whose square it holds for each.
+# Queries of a program that selects among few blocks, and for each holds a comparison of all pairs of blocks.
 FEW_ROWS = 16
 
 
