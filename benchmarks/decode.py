@@ -29,7 +29,7 @@ from nsa.attention.blocks import n_compress_slots
 from nsa.attention.decode_attention import decode_attention
 from nsa.cache import DecodeCache, Rows
 from nsa.config import AttentionConfig
-from nsa.decode_graph import RecordedDecode
+from nsa.generation import RecordedDecode
 from nsa.model import NSAModel
 from nsa.options import load_train_config
 

@@ -15,6 +15,8 @@ from nsa.attention.blocks import n_compress_slots
 from nsa.attention.inputs import BranchKV
 from nsa.config import AttentionConfig
 
+ROOM = 256  # free tokens of a new cache that grows; a full one doubles its size
+
 
 class NSACache:
     """State of the three branches for rows of equal length; grows by each chunk of tokens, of any size.
@@ -70,6 +72,11 @@ class Rows:
         self.capacity = capacity
         self._used = capacity if used is None else used
         self.index = torch.arange(len(lengths), device=lengths.device)
+
+    @classmethod
+    def that_grow(cls, lengths: Tensor, longest: int) -> Rows:
+        """Rows of prompts that are padded to `longest` tokens, in caches that grow."""
+        return cls(lengths, longest + ROOM, used=longest)
 
     def tokens(self, n: int) -> Tensor:
         """int64 [B, n]: the places of the next n tokens of each row."""

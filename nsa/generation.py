@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nsa.cache import Rows
-from nsa.decode_graph import RecordedDecode
 
-
-class Decoder(Protocol):
-    """A language model that decodes from caches: `nsa.model.NSAModel`."""
-
-    blocks: nn.ModuleList
-    head: nn.Linear
-
-    def prefill(self, tokens: Tensor, caches: list) -> Tensor:
-        """States of the prompts [B, T], which fill the caches."""
-
-    def decode_step(self, tokens: Tensor, caches: list, *, compiled: bool = False) -> Tensor:
-        """Logits of the next tokens, which join the caches."""
+# Steps before one is recorded: kernels are compiled and memory is found in the first.
+WARM_UP_STEPS = 2
 
 
 class Sampling(NamedTuple):
@@ -40,7 +30,7 @@ class Sampling(NamedTuple):
 
 
 def generate(
-    model: Decoder,
+    model: nn.Module,
     tokens: Tensor,
     count: int,
     lengths: Tensor | None,
@@ -48,7 +38,7 @@ def generate(
     *,
     compiled: bool = False,
 ) -> Tensor:
-    """Right-padded rows of `tokens` [B, T], of `lengths` [B], each followed by `count` new tokens and then by 0."""
+    """Right-padded rows of `tokens` [B, T], of `lengths` [B], each followed by `count` new tokens and then by 0; `model` is an `NSAModel`."""
     batch, longest = tokens.shape
     lengths = torch.full((batch,), longest) if lengths is None else lengths
     rows = Rows(lengths.to(tokens.device, torch.int64, copy=True), longest + count)
@@ -68,3 +58,35 @@ def generate(
         if made < count - 1:
             logits = step(new)
     return out
+
+
+class RecordedDecode:
+    """Steps of one token a row; `step` gives logits [B, 1, vocab] of tokens [B, 1] from caches at fixed places."""
+
+    def __init__(self, step: Callable[[Tensor], Tensor], rows: Rows, *, recordable: bool = True) -> None:
+        self._step, self._rows, self._recordable = step, rows, recordable
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._tokens: Tensor | None = None
+        self._logits: Tensor | None = None
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Logits [B, vocab] of what follows `tokens` [B, 1]; the next call overwrites them."""
+        self._calls += 1
+        if tokens.device.type != "cuda" or not self._recordable or self._calls <= WARM_UP_STEPS:
+            return self._advance(tokens)
+        if self._graph is None:
+            self._record(tokens)
+        self._tokens.copy_(tokens)
+        self._graph.replay()
+        return self._logits
+
+    def _advance(self, tokens: Tensor) -> Tensor:
+        logits = self._step(tokens)[:, -1]
+        self._rows.lengths += 1
+        return logits
+
+    def _record(self, tokens: Tensor) -> None:
+        self._tokens, self._graph = tokens.clone(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._logits = self._advance(self._tokens)

@@ -23,7 +23,6 @@ from nsa.training.recomputation import apply_activation_checkpointing
 
 # The name of the cache in model outputs: transformers 5.24 renamed past_key_values to cache.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
-ROOM = 256  # free tokens of a new cache; a full cache doubles its size
 
 
 class NSAConfig(PreTrainedConfig):
@@ -96,7 +95,7 @@ class NSAPastKeyValues(Cache):
     def __init__(self, model: NSAModel, lengths: Tensor, prompt: int) -> None:
         """For prompts of `lengths` [B], padded to `prompt` tokens."""
         super().__init__(layers=[])
-        self.rows = Rows(lengths, prompt + ROOM, used=prompt)
+        self.rows = Rows.that_grow(lengths, prompt)
         self.caches = [block.attn.new_decode_cache(self.rows) for block in model.blocks]
         self._seen = prompt
 

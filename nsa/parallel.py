@@ -18,7 +18,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from nsa.config import ConfigError, DDPConfig, FSDPConfig, ParallelConfig
+from nsa.config import ConfigError, FSDPConfig, ParallelConfig
 from nsa.context import ContextShard
 from nsa.model import Block, NSAModel
 from nsa.training.recomputation import apply_activation_checkpointing
@@ -138,17 +138,12 @@ def apply_parallel(
         model, config.activation_checkpointing, reentrant=config.reentrant, binding=config.binding
     )
     if config.mode == "ddp":
-        return apply_ddp(model, config.ddp)
+        return DistributedDataParallel(model, **config.ddp.arguments())
     if config.mode == "fsdp1":
         return apply_fsdp1(model, config.fsdp, precision, device)
     if config.mode == "fsdp2":
         return apply_fsdp2(model, config.fsdp, precision, device)
     return model
-
-
-def apply_ddp(model: nn.Module, config: DDPConfig) -> DistributedDataParallel:
-    """DistributedDataParallel with the arguments of `config`."""
-    return DistributedDataParallel(model, **config.arguments())
 
 
 def apply_fsdp2(model: NSAModel, config: FSDPConfig, precision: str, device: torch.device) -> nn.Module:

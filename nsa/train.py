@@ -37,7 +37,7 @@ from nsa.training.documents import Batch
 from nsa.training.environment import attention_backend, check_environment, guard_environment, memory_now
 from nsa.training.optimizer import build_optimizer, learning_rate
 from nsa.training.step_graph import StepGraph, check_step_graph
-from nsa.training.telemetry import StepRecord, open_telemetry
+from nsa.training.telemetry import StepRecord, Telemetry
 from nsa.training.throughput import flops_per_token, peak_flops
 
 
@@ -96,7 +96,7 @@ class _Run:
             optimizer=build_optimizer(wrapped, config, decayed, placement.device),
             stream=self._open_stream(evaluation=False),
         )
-        self.telemetry = open_telemetry(config, wrapped, rank=placement.rank, device=placement.device)
+        self.telemetry = Telemetry(config, wrapped, rank=placement.rank, device=placement.device)
         self.checkpoints = self._open_checkpoints()
         self.fetch_s = 0.0  # this step's
         self.graph: StepGraph | None = None

@@ -14,8 +14,6 @@ from nsa.layers.rope import RotationTable
 from nsa.layers.sparse import NSAAttention
 from nsa.padding import alignment_of, check_new_tokens, packing_of
 
-ROOM = 256  # free tokens of a new cache; a full cache doubles its size
-
 
 class NativeSparseAttention(NSAAttention):
     """A causal attention layer, `hidden_states` [B, T, hidden_size] to [B, T, hidden_size].
@@ -92,7 +90,7 @@ class NativeSparseAttention(NSAAttention):
         if attention_mask is None:
             attention_mask = torch.ones(prompt.shape[:2], dtype=torch.bool, device=prompt.device)
         alignment = alignment_of(attention_mask, prompt)
-        rows = Rows(alignment.lengths, prompt.shape[1] + ROOM, used=prompt.shape[1])
+        rows = Rows.that_grow(alignment.lengths, prompt.shape[1])
         cache = self.new_decode_cache(rows)
         out = super().forward(alignment.take(prompt), cache=cache)
         return alignment.put_back(out), None, cache

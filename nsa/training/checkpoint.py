@@ -154,7 +154,7 @@ def _shared_state(progress: Progress) -> dict[str, Any]:
     for group in optimizer_state["param_groups"]:
         group["lr"] = float(
             group["lr"]
-        )  # a tensor if a CUDA graph reads it, which would be saved differently
+        )
     return {"model": model_state, "optimizer": optimizer_state}
 
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from nsa.config import ConfigError, DataConfig, TrainConfig
-from nsa.training.byte_tokens import END_OF_DOCUMENT
-from nsa.training.documents import Batch, joined, separate
+from nsa.training.documents import END_OF_DOCUMENT, Batch, joined, separate
 
 EVAL_SHARE = 20  # of text, one window in so many is kept for evaluation
 SYNTHETIC_PERIOD = 16  # tokens; copying what stood one period ago is something a model can learn
@@ -70,7 +69,7 @@ def open_stream(
 
 def pack(tokens: Tensor, config: DataConfig) -> Batch:
     """A batch from rows of tokens [B, T + 1], with documents joined or separate."""
-    return separate(tokens, END_OF_DOCUMENT) if documents_apart(config) else joined(tokens)
+    return separate(tokens) if documents_apart(config) else joined(tokens)
 
 
 def documents_apart(config: DataConfig) -> bool:

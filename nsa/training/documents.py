@@ -1,15 +1,27 @@
-"""Batches of documents packed end to end, with their borders."""
+"""Documents as byte tokens, and batches of them packed end to end, with their borders."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nsa.model import NO_TARGET
 
+END_OF_DOCUMENT = 0  # a byte that does not occur in text
 FEWEST_BORDERS = 8
+
+
+def encode(text: str) -> np.ndarray:
+    """The byte tokens of `text`, without an end of document."""
+    return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+
+
+def decode(tokens: Tensor) -> str:
+    """The text of one row of byte tokens; invalid UTF-8 becomes the replacement character."""
+    return bytes(tokens.tolist()).decode("utf-8", errors="replace")
 
 
 class Batch(NamedTuple):
@@ -33,14 +45,14 @@ def joined(tokens: Tensor) -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-def separate(tokens: Tensor, end_of_document: int) -> Batch:
+def separate(tokens: Tensor) -> Batch:
     """Rows [B, T + 1] as one row of separate documents: positions restart, and attention crosses no border.
 
     The last token of a document has no target. A document that continues in the next row is a new one there. The number
     of borders is padded to a power of two by empty sequences at the end, so that few shapes are compiled.
     """
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    ends = inputs == end_of_document
+    ends = inputs == END_OF_DOCUMENT
     starts = ends.roll(1, dims=1)
     starts[:, 0] = True
     borders = starts.flatten().nonzero().squeeze(1)

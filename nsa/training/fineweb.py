@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nsa.config import ConfigError, DataConfig
-from nsa.training.byte_tokens import END_OF_DOCUMENT, encode
+from nsa.training.documents import END_OF_DOCUMENT, encode
 
 HUB_NAME, HUB_SUBSET = "HuggingFaceFW/fineweb-edu", "sample-10BT"
 EVAL_SHARE = 100  # one document in so many is kept for evaluation

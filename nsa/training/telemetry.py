@@ -51,63 +51,33 @@ class StepRecord:
     fetch_s: float
 
 
-class NoTelemetry:
-    """Telemetry that is switched off."""
-
-    def phase(self, name: str, step: int | None = None) -> None:
-        """Record that the main thread enters phase `name`: data, forward, backward, optimizer, replay, evaluate, checkpoint."""
-
-    @contextmanager
-    def statistics(self, step: int) -> Iterator[bool]:
-        """Collect gates and selection of the forward passes in this context if `step` is due; yields whether it is."""
-        yield False
-
-    def dtypes(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Write the data types of parameters, gradients and optimizer state, once."""
-
-    def step(self, record: StepRecord) -> None:
-        """Write a finished step."""
-
-    def evaluated(self, step: int, loss: float) -> None:
-        """Write the validation loss after `step`, the mean over all ranks."""
-
-    def close(self) -> None:
-        """Write everything queued, and end."""
-
-
-def open_telemetry(
-    config: TrainConfig, model: nn.Module, *, rank: int, device: torch.device
-) -> NoTelemetry | Telemetry:
-    """Telemetry in `config.telemetry.dir`, or NoTelemetry if that is None."""
-    if config.telemetry.dir is None:
-        return NoTelemetry()
-    return Telemetry(config, model, rank=rank, device=device)
-
-
-class Telemetry(NoTelemetry):
-    """Writes into config.telemetry.dir until closed; the module's docstring lists the files."""
+class Telemetry:
+    """The telemetry of one rank, written to `config.telemetry.dir` until closed; without a directory it does nothing."""
 
     def __init__(self, config: TrainConfig, model: nn.Module, *, rank: int, device: torch.device) -> None:
         self._config: TelemetryConfig = config.telemetry
         self._rank, self._device = rank, device
         self._attentions = [module for module in model.modules() if isinstance(module, NSAAttention)]
-        self._queue: queue.Queue[Callable[[], None] | None] = (
-            queue.Queue()
-        )  # work of the thread; None ends it
-        self._now = ("boot", 0, time.monotonic())  # phase, step, since: one tuple, so never half updated
-        self._files = _Files(make_directory("telemetry.dir", config.telemetry.dir or "."), rank)
-        self._tensorboard = _tensorboard(self._config, rank)
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue()  # None ends the thread
         self._dtypes: str | None = None
+        self._now = ("boot", 0, time.monotonic())  # phase, step, since: one tuple, so never half updated
+        self._on = config.telemetry.dir is not None
+        if not self._on:
+            return
+        self._files = _Files(make_directory("telemetry.dir", config.telemetry.dir), rank)
+        self._tensorboard = _tensorboard(self._config, rank)
         self._files.write_json("env", describe_environment(config, device))
         self._files.write_json("mem_boot", memory_dump(device))
         self._thread = threading.Thread(target=self._write_all, name="telemetry", daemon=True)
         self._thread.start()
 
     def phase(self, name: str, step: int | None = None) -> None:
+        """Record that the main thread enters phase `name`: data, forward, backward, optimizer, replay, evaluate, checkpoint."""
         self._now = (name, self._now[1] if step is None else step, time.monotonic())
 
     @contextmanager
     def statistics(self, step: int) -> Iterator[bool]:
+        """Collect gates and selection of the forward passes in this context if `step` is due; yields whether it is."""
         wanted = self._wants_statistics(step)
         for attention in self._attentions:
             attention.collect_stats = wanted
@@ -116,11 +86,15 @@ class Telemetry(NoTelemetry):
             attention.collect_stats = False
 
     def dtypes(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        if self._dtypes is None:
+        """Write the data types of parameters, gradients and optimizer state, once."""
+        if self._on and self._dtypes is None:
             self._dtypes = describe_dtypes(model, optimizer)
             self._queue.put(partial(self._files.write_text, "dtypes_report.txt", self._dtypes))
 
     def step(self, record: StepRecord) -> None:
+        """Write a finished step."""
+        if not self._on:
+            return
         tensors = {"scalars": torch.stack([record.loss.detach().float(), record.gradient_norm.float()])}
         if self._wants_statistics(record.step):
             tensors |= layer_statistics(self._attentions)
@@ -133,16 +107,21 @@ class Telemetry(NoTelemetry):
         self._queue.put(partial(self._write_step, record, statistics, memory, ready))
 
     def evaluated(self, step: int, loss: float) -> None:
-        self._queue.put(partial(self._write_evaluation, step, loss))
+        """Write the validation loss after `step`, the mean over all ranks."""
+        if self._on:
+            self._queue.put(partial(self._write_evaluation, step, loss))
 
     def close(self) -> None:
+        """Write everything queued, and end."""
+        if not self._on:
+            return
         self.phase("done")
         self._queue.put(None)
         # With a timeout: the thread may be waiting for a stuck device. It is a daemon.
         self._thread.join(timeout=self._config.heartbeat_s + 1)
 
     def _wants_statistics(self, step: int) -> bool:
-        return step == 1 or step % self._config.every == 0
+        return self._on and (step == 1 or step % self._config.every == 0)
 
     def _write_all(self) -> None:
         try:

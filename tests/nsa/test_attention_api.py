@@ -140,7 +140,7 @@ def test_a_mask_gives_every_row_what_it_is_alone_and_padding_0(side):
 @pytest.mark.parametrize("branches", [("compressed", "selected", "sliding"), ("selected",)])
 @pytest.mark.parametrize("side", ["left", "right", "none"])
 def test_a_cache_goes_on_where_a_prompt_ended_and_grows(side, branches, monkeypatch):
-    monkeypatch.setattr("nsa.layers.native.ROOM", 2)
+    monkeypatch.setattr("nsa.cache.ROOM", 2)
     attention = layer(branches=branches)
     x, mask = masked("left" if side == "none" else side)
     mask = torch.ones_like(mask) if side == "none" else mask

@@ -10,8 +10,8 @@ import torch
 
 from nsa.config import ConfigError, DataConfig
 from nsa.training import fineweb
-from nsa.training.byte_tokens import decode, encode
 from nsa.training.data import open_stream
+from nsa.training.documents import decode, encode
 
 TEXT = "Hunting a hang that was slowness. " * 200
 

@@ -99,7 +99,7 @@ def test_prompts_of_unlike_lengths_generate_what_each_would_alone(how):
 
 
 def test_rows_are_cut_where_documents_end_and_ends_predict_nothing():
-    batch = separate(torch.tensor([[5, 0, 6, 7, 8], [9, 9, 9, 0, 4]]), end_of_document=0)
+    batch = separate(torch.tensor([[5, 0, 6, 7, 8], [9, 9, 9, 0, 4]]))
     assert batch.inputs.tolist() == [[5, 0, 6, 7, 9, 9, 9, 0]]
     assert batch.targets.tolist() == [[0, NO_TARGET, 7, 8, 9, 9, 0, NO_TARGET]]
     assert batch.cu_seqlens.tolist() == [0, 2, 4, 8, 8, 8, 8, 8]
@@ -108,7 +108,7 @@ def test_rows_are_cut_where_documents_end_and_ends_predict_nothing():
 
 def test_the_number_of_borders_grows_by_powers_of_two_and_has_room_for_all():
     for n in (1, 6, 7, 8, 15, 16, 40):
-        batch = separate(torch.zeros(1, n + 1, dtype=torch.int64), end_of_document=0)
+        batch = separate(torch.zeros(1, n + 1, dtype=torch.int64))
         borders = batch.cu_seqlens.tolist()
         assert borders == [*range(n), *[n] * (len(borders) - n)] and len(borders) > n
         assert len(borders).bit_count() == 1

@@ -51,7 +51,7 @@ def test_a_cache_grows_beyond_its_room(monkeypatch):
     model = tiny()
     tokens, mask = prompts()
     roomy = model.generate(tokens, attention_mask=mask, max_new_tokens=12, do_sample=False)
-    monkeypatch.setattr("nsa.hf.ROOM", 2)
+    monkeypatch.setattr("nsa.cache.ROOM", 2)
     assert torch.equal(roomy, model.generate(tokens, attention_mask=mask, max_new_tokens=12, do_sample=False))
 
 

@@ -11,7 +11,7 @@ from launching import ROOT, TWO_RANKS, run_cells, run_python
 from nsa.config import ConfigError, DDPConfig
 from nsa.model import NSAModel
 from nsa.options import load_train_config
-from nsa.parallel import apply_ddp, plain_name, process_group
+from nsa.parallel import apply_parallel, plain_name, process_group
 from nsa.train import train
 from nsa.training.recomputation import apply_activation_checkpointing
 
@@ -175,7 +175,10 @@ def test_ddp_takes_each_safe_mode_switch():
         static_graph=True,
     )
     with process_group(config.parallel):
-        model = apply_ddp(NSAModel(config.model, config.attention), switches)
+        parallel = config.parallel.model_copy(update={"ddp": switches})
+        model = apply_parallel(
+            NSAModel(config.model, config.attention), parallel, "fp32", torch.device("cpu")
+        )
         assert model.find_unused_parameters
         assert model.gradient_as_bucket_view
         assert model.static_graph

@@ -4,6 +4,7 @@ import csv
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,10 +17,9 @@ from nsa.train import train
 from nsa.training.environment import guard_environment, shown_environment
 from nsa.training.statistics import gate_statistics, selection_statistics
 from nsa.training.telemetry import (
-    NoTelemetry,
     StepRecord,
+    Telemetry,
     _Files,
-    open_telemetry,
 )
 
 CPU = torch.device("cpu")
@@ -39,7 +39,7 @@ def recorded(tmp_path_factory):
 
 def test_the_heartbeat_goes_on_while_the_main_thread_is_inside_a_long_backward(tmp_path):
     config = load_train_config("tiny", [f"telemetry.dir={tmp_path}", "telemetry.heartbeat_s=0.05"])
-    telemetry = open_telemetry(config, torch.nn.Linear(1, 1), rank=0, device=CPU)
+    telemetry = Telemetry(config, torch.nn.Linear(1, 1), rank=0, device=CPU)
     x = torch.randn(512, 512, requires_grad=True)
     y = x
     for _ in range(60):
@@ -91,17 +91,18 @@ def test_environment_memory_and_data_types_are_reported(recorded):
 
 
 def test_without_a_directory_there_is_no_thread_and_no_file():
-    before = threading.active_count()
+    before, files = threading.active_count(), list(Path().iterdir())
     config = load_train_config("tiny")
-    telemetry = open_telemetry(config, NSAModel(config.model, config.attention), rank=0, device=CPU)
-    assert type(telemetry) is NoTelemetry
+    telemetry = Telemetry(config, NSAModel(config.model, config.attention), rank=0, device=CPU)
+    telemetry.close()
+    assert list(Path().iterdir()) == files
     assert threading.active_count() == before
 
 
 def test_statistics_are_collected_only_on_their_steps(tmp_path):
     config = load_train_config("tiny", [f"telemetry.dir={tmp_path}", "telemetry.every=5"])
     model = NSAModel(config.model, config.attention)
-    telemetry = open_telemetry(config, model, rank=1, device=CPU)
+    telemetry = Telemetry(config, model, rank=1, device=CPU)
     collecting = []
     for step in range(1, 6):
         with telemetry.statistics(step):
@@ -113,7 +114,7 @@ def test_statistics_are_collected_only_on_their_steps(tmp_path):
 
 def test_recording_a_step_costs_little(tmp_path):
     config = load_train_config("tiny", [f"telemetry.dir={tmp_path}", "telemetry.every=1000"])
-    telemetry = open_telemetry(config, torch.nn.Linear(1, 1), rank=0, device=CPU)
+    telemetry = Telemetry(config, torch.nn.Linear(1, 1), rank=0, device=CPU)
     one = torch.ones(())
     durations = []
     for step in range(2, 52):
