@@ -15,10 +15,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreT
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from nsa.attention.compressed import BlockCompression
 from nsa.cache import Rows, one_by_one
 from nsa.config import AttentionConfig, ModelConfig
-from nsa.model import NO_TARGET, NSAModel
-from nsa.padding import alignment_of, check_new_tokens
+from nsa.model import INIT_STD, NO_TARGET, NSAModel
+from nsa.padding import alignment_of, borders_of, check_mask, check_new_tokens
 from nsa.training.recomputation import apply_activation_checkpointing
 
 # The name of the cache in model outputs: transformers 5.24 renamed past_key_values to cache.
@@ -142,6 +143,7 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules = ("Block",)
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"model.head.weight": "model.embed.weight"}
 
     def __init__(self, config: NSAConfig) -> None:
         super().__init__(config)
@@ -149,7 +151,11 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Do nothing: `NSAModel` initialises its own weights."""
+        """Initialise the weights that a checkpoint lacks as those of a new `NSAModel`; transformers skips loaded ones."""
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=INIT_STD)
+        elif isinstance(module, (nn.Linear, nn.RMSNorm, BlockCompression, NSAModel)):
+            module.reset_parameters()
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -175,16 +181,22 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         self,
         gradient_checkpointing_kwargs: dict[str, Any] | None = None,
         every_n_layers: int = 1,
-        **others: Any,
+        offload: bool = False,
     ) -> None:
-        """Recompute every block in backward, or every other one."""
+        """Recompute every block in backward, or every second one; ValueError for other numbers, and for offloading."""
+        if every_n_layers not in (1, 2) or offload:
+            raise ValueError(
+                f"every_n_layers is {every_n_layers}, offload {offload}: they may be 1 or 2, and False"
+            )
         reentrant = bool((gradient_checkpointing_kwargs or {}).get("use_reentrant", False))
-        mode = "full" if every_n_layers in (None, 1) else "selective"
+        mode = "full" if every_n_layers == 1 else "selective"
         apply_activation_checkpointing(self.model, mode, reentrant=reentrant)
+        self.gradient_checkpointing = True  # by which transformers knows
 
     def gradient_checkpointing_disable(self) -> None:
         """Recompute nothing."""
         apply_activation_checkpointing(self.model, "none")
+        self.gradient_checkpointing = False
 
     def forward(
         self,
@@ -194,7 +206,8 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         cu_seqlens: Tensor | None = None,
-        logits_to_keep: int = 0,
+        position_ids: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
         cache: NSAPastKeyValues | None = None,
         **others: Any,
@@ -203,19 +216,31 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
 
         Labels are shifted here; the label of a sequence's first token, which no token predicts, is ignored.
         `attention_mask` [B, T] is 0 at padding, on either side. `cu_seqlens` [N + 1] are the borders of sequences
-        packed into one row. With `logits_to_keep` n, logits are those of the last n tokens.
+        packed into one row; `position_ids` [1, T] that restart at 0 say the same. Positions are otherwise counted here:
+        `position_ids` are ignored with a mask or a cache. With `logits_to_keep` n, logits are those of the last n
+        tokens; it may also be a tensor of positions.
 
         Without gradients and labels, `use_cache` (the default) returns a cache, to be passed to the next call together with
         the next tokens, as `past_key_values` or as `cache`, its name since transformers 5.24. Other arguments
-        (positions, loss settings) are passed on to the loss. Raises ValueError for `inputs_embeds`, for padding after
-        a cache, and for a mask together with `cu_seqlens`.
+        (loss settings) are passed on to the loss. Raises ValueError for `inputs_embeds`, for caches of other models, for
+        padding after a cache, for a mask together with `cu_seqlens`, and for other positions.
         """
         past_key_values = cache if past_key_values is None else past_key_values
         if others.pop("inputs_embeds", None) is not None:
             raise ValueError("inputs_embeds are not supported: give input_ids")
+        if attention_mask is not None and past_key_values is None:
+            check_mask(attention_mask, input_ids)
+        elif position_ids is not None and past_key_values is None and cu_seqlens is None:
+            cu_seqlens = borders_of(position_ids)
         use_cache = (self.config.use_cache if use_cache is None else use_cache) and labels is None
-        kept = slice(-logits_to_keep, None) if logits_to_keep else slice(None)
+        kept = logits_to_keep
+        if isinstance(logits_to_keep, int):
+            kept = slice(-logits_to_keep, None) if logits_to_keep else slice(None)
         if past_key_values is not None:
+            if not isinstance(past_key_values, NSAPastKeyValues):
+                raise ValueError(
+                    f"the cache is a {type(past_key_values).__name__}: leave it out to start a new one"
+                )
             check_new_tokens(attention_mask, input_ids)
             logits = past_key_values.step(self.model, input_ids)[:, kept]
         elif use_cache and not torch.is_grad_enabled() and cu_seqlens is None:
@@ -234,7 +259,7 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         return out if return_dict is not False else out.to_tuple()
 
     def _begin(
-        self, tokens: Tensor, attention_mask: Tensor | None, kept: slice
+        self, tokens: Tensor, attention_mask: Tensor | None, kept: slice | Tensor
     ) -> tuple[Tensor, NSAPastKeyValues]:
         """Logits of a prompt, and the cache that it leaves."""
         mask = torch.ones_like(tokens) if attention_mask is None else attention_mask

@@ -88,13 +88,14 @@ class NSAModel(nn.Module):
         self.norm = nn.RMSNorm(config.dim, eps=1e-5)
         self.head = nn.Linear(config.dim, config.vocab_size, bias=False)
         self.run_blocks = run_in_order
-        self._initialise(config.layers)
+        self.reset_parameters()
 
-    def _initialise(self, layers: int) -> None:
+    def reset_parameters(self) -> None:
+        """Initialise the embedding, the head and the MLPs; other modules initialise themselves."""
         for module in (self.embed, self.head, *(block.mlp.fc1 for block in self.blocks)):
             nn.init.normal_(module.weight, std=INIT_STD)
         for block in self.blocks:
-            nn.init.normal_(block.mlp.fc2.weight, std=INIT_STD / (2 * layers) ** 0.5)
+            nn.init.normal_(block.mlp.fc2.weight, std=INIT_STD / (2 * len(self.blocks)) ** 0.5)
 
     def forward(
         self,

@@ -33,7 +33,7 @@ def packing_of(attention_mask: Tensor, x: Tensor) -> Packing:
 
     Synchronises with the device to read the number of tokens. ValueError for a mask of another shape.
     """
-    _check_mask(attention_mask, x)
+    check_mask(attention_mask, x)
     kept = attention_mask.bool()
     cu_seqlens = F.pad(kept.sum(1).cumsum(0), (1, 0)).to(torch.int32)
     return Packing(tuple(kept.shape), kept.flatten().nonzero().squeeze(1), cu_seqlens)
@@ -63,7 +63,7 @@ def alignment_of(attention_mask: Tensor, x: Tensor) -> Alignment:
     ValueError for a mask of another shape and, if the mask can be read without synchronising, for a row without tokens,
     which cannot be continued.
     """
-    _check_mask(attention_mask, x)
+    check_mask(attention_mask, x)
     kept = attention_mask.bool()
     if values_are_free(kept) and not bool(kept.any(1).all()):
         raise ValueError(f"attention_mask has no token in row {int(kept.any(1).int().argmin())}")
@@ -84,6 +84,22 @@ def rows_of(tokens: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
     rows = tokens.new_zeros(len(lengths), int(lengths.max()))
     inside = torch.arange(rows.shape[1], device=tokens.device) < lengths[:, None].to(tokens.device)
     return rows.masked_scatter(inside, tokens[0]), lengths.to(torch.int64)
+
+
+def borders_of(position_ids: Tensor) -> Tensor | None:
+    """`cu_seqlens` of sequences packed into one row, from their position_ids [1, T]; None if rows [B, T] are one each.
+
+    Synchronises with the device. ValueError for positions that do not count from 0, and for restarts in one of several rows.
+    """
+    token = torch.arange(position_ids.shape[-1], device=position_ids.device)
+    starts = position_ids == 0
+    if not torch.equal(position_ids, token - token.where(starts, 0).cummax(-1).values):
+        raise ValueError("position_ids must count from 0, and restart at 0 where a packed sequence begins")
+    if int(starts.sum()) == len(position_ids):
+        return None
+    if len(position_ids) > 1:
+        raise ValueError("position_ids restart: pack the sequences into one row, [1, T]")
+    return F.pad(starts[0].nonzero()[:, 0], (0, 1), value=len(token)).to(torch.int32)
 
 
 def check_lengths(lengths: Tensor, tokens: Tensor) -> None:
@@ -110,7 +126,7 @@ def check_new_tokens(attention_mask: Tensor | None, new: Tensor) -> None:
             raise ValueError("attention_mask has padding among the tokens after a cache: pad only the prompt")
 
 
-def _check_mask(attention_mask: Tensor, x: Tensor) -> None:
+def check_mask(attention_mask: Tensor, x: Tensor) -> None:
     """Raise ValueError unless the mask is [B, T]; masks of pairs of tokens are not supported."""
     if attention_mask.shape != x.shape[:2]:
         has, needed = tuple(attention_mask.shape), list(x.shape[:2])

@@ -28,12 +28,18 @@ class BlockCompression(nn.Module):
         self.config = config
         self.kind = kind or config.compression
         if self.kind == "mlp":
-            self.place = nn.Parameter(0.02 * torch.randn(config.compress_block, head_dim))
+            self.place = nn.Parameter(torch.empty(config.compress_block, head_dim))
+            self.reset_parameters()
             self.mlp = nn.Sequential(
                 nn.Linear(config.compress_block * head_dim, 2 * head_dim),
                 nn.SiLU(),
                 nn.Linear(2 * head_dim, head_dim),
             )
+
+    def reset_parameters(self) -> None:
+        """Initialise the vectors of the places; the MLP initialises itself."""
+        if self.kind == "mlp":
+            nn.init.normal_(self.place, std=0.02)
 
     def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
         """[B, T, Hkv, D] to [B, NC, Hkv, D]; NC is 0 while T < l, an upper bound for packed sequences."""

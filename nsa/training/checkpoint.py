@@ -152,9 +152,7 @@ def _by_step(directory: Path) -> list[Path]:
 def _shared_state(progress: Progress) -> dict[str, Any]:
     model_state, optimizer_state = get_state_dict(progress.model, progress.optimizer)
     for group in optimizer_state["param_groups"]:
-        group["lr"] = float(
-            group["lr"]
-        )
+        group["lr"] = float(group["lr"])
     return {"model": model_state, "optimizer": optimizer_state}
 
 

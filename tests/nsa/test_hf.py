@@ -12,7 +12,7 @@ from torch import Tensor
 
 pytest.importorskip("transformers", reason="pip install 'nsadiag[hf]'")
 
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from nsa.hf import NSAConfig, NSAForCausalLM
 
@@ -195,3 +195,71 @@ def test_two_ranks_of_its_trainer_train_as_one_does(tmp_path):
     trained = [NSAForCausalLM.from_pretrained(tmp_path / name / "model").state_dict() for name in losses]
     for name, value in trained[0].items():
         torch.testing.assert_close(trained[1][name], value, rtol=1e-2, atol=1e-3)
+
+
+def test_tied_embeddings_are_one_tensor_also_after_loading(tmp_path):
+    model = tiny(tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+    again = NSAForCausalLM.from_pretrained(tmp_path)
+    tokens, _ = prompts()
+    for each in (model, again):
+        assert each.get_output_embeddings().weight is each.get_input_embeddings().weight
+    assert torch.equal(model(tokens).logits, again(tokens).logits)
+    assert tiny().model.head.weight is not tiny().model.embed.weight
+
+
+def test_weights_that_a_checkpoint_lacks_are_initialised_and_the_others_loaded(tmp_path):
+    model = tiny()
+    lacking = {name for name in model.state_dict() if "blocks.1." in name or "embed" in name}
+    kept = {name: value for name, value in model.state_dict().items() if name not in lacking}
+    model.save_pretrained(tmp_path, state_dict=kept)
+    again = NSAForCausalLM.from_pretrained(tmp_path).state_dict()
+    for name, value in model.state_dict().items():
+        if name in lacking:  # drawn anew, from the same distribution
+            assert torch.allclose(again[name].std(), value.std(), rtol=0.5, atol=1e-3), name
+            assert again[name].abs().max() <= 2 * value.abs().max() + 1e-3, name
+        else:
+            assert torch.equal(again[name], value), name
+
+
+def test_a_restart_of_position_ids_begins_a_sequence_as_in_flattened_batches():
+    model = tiny()
+    tokens, _ = prompts()
+    row, positions = tokens[:1], torch.tensor([[*range(11), *range(7), *range(12)]])
+    borders = torch.tensor([0, 11, 18, 30])
+    expected = model(row, labels=row, cu_seqlens=borders)
+    actual = model(row, labels=row, position_ids=positions)
+    assert torch.equal(actual.logits, expected.logits) and torch.equal(actual.loss, expected.loss)
+    assert torch.equal(model(tokens, position_ids=torch.arange(30)[None]).logits, model(tokens).logits)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"position_ids": torch.arange(30).flip(0)[None]}, "position_ids"),
+        ({"position_ids": torch.arange(5, 35)[None]}, "position_ids"),
+        ({"position_ids": torch.tensor([[*range(15), *range(15)]]).repeat(3, 1)}, "one row"),
+        ({"attention_mask": torch.ones(3, 1, 30, 30)}, r"attention_mask is \(3, 1, 30, 30\)"),
+        ({"past_key_values": DynamicCache()}, "DynamicCache"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tiny()(prompts()[0], **arguments)
+
+
+def test_logits_to_keep_may_be_positions():
+    model, (tokens, _) = tiny(), prompts()
+    kept = torch.tensor([3, 29])
+    assert torch.equal(model(tokens, logits_to_keep=kept).logits, model(tokens).logits[:, kept])
+
+
+def test_activation_checkpointing_is_said_to_be_on_and_what_it_cannot_do_is_refused():
+    model = tiny()
+    model.gradient_checkpointing_enable()
+    assert any(getattr(each, "gradient_checkpointing", False) for each in model.modules())
+    model.gradient_checkpointing_disable()
+    assert not any(getattr(each, "gradient_checkpointing", False) for each in model.modules())
+    for arguments in ({"every_n_layers": 3}, {"offload": True}):
+        with pytest.raises(ValueError, match=next(iter(arguments))):
+            model.gradient_checkpointing_enable(**arguments)
