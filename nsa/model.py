@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nsa.attention.inputs import check_tokens
 from nsa.config import AttentionConfig, ModelConfig
 from nsa.generation import Sampling, generate
 from nsa.layers.dense import DenseAttention
@@ -116,6 +117,7 @@ class NSAModel(nn.Module):
         self, tokens: Tensor, cu_seqlens: Tensor | None = None, attention_mask: Tensor | None = None
     ) -> Tensor:
         """Hidden states that the head reads, [B, T, dim]; arguments as in `forward`."""
+        check_tokens(tokens)
         if attention_mask is not None:
             if cu_seqlens is not None:
                 raise ValueError("attention_mask and cu_seqlens both say where sequences end: give one")
@@ -147,6 +149,7 @@ class NSAModel(nn.Module):
         The prompt fills a cache per block, then each token takes one step. `compile` compiles the step, once for each
         shape. Raises ValueError for arguments that do not fit `tokens`, and for empty prompts.
         """
+        check_tokens(tokens)
         if sum(given is not None for given in (lengths, attention_mask, cu_seqlens)) > 1:
             raise ValueError("give one of lengths, attention_mask, cu_seqlens: each says where prompts end")
         if attention_mask is not None:

@@ -157,6 +157,26 @@ def check_sharded(positions: object, cu_seqlens: object, cache: object) -> None:
         raise ValueError("context parallelism takes whole sequences: no positions, cu_seqlens or cache")
 
 
+def check_sizes(**sizes: object) -> None:
+    """Raise ValueError unless all are whole numbers of at least 1."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name} is {size!r}; it must be a whole number, at least 1")
+
+
+def check_states(x: Tensor, dim: int) -> None:
+    """Raise ValueError unless x is [B, T, dim] with none of them 0."""
+    if x.dim() != 3 or x.shape[2] != dim or 0 in x.shape:
+        _refuse("the layer's input", x, f"[B, T, {dim}] with none of them 0")
+
+
+def check_tokens(tokens: Tensor) -> None:
+    """Raise ValueError unless `tokens` are integers [B, T], at least one."""
+    if tokens.dim() != 2 or 0 in tokens.shape or tokens.dtype not in (torch.int32, torch.int64):
+        has = f"{tokens.dtype} {tuple(tokens.shape)}"
+        raise ValueError(f"tokens is {has}; it must be int32 or int64 [B, T] with none of them 0")
+
+
 def keys_read(config: AttentionConfig) -> tuple[str, ...]:
     """The branches whose keys are read: those configured, and the compressed keys that score selection."""
     scored = config.branches if "selected" not in config.branches else (*config.branches, "compressed")
@@ -206,11 +226,16 @@ def _check_alike(name: str, x: Tensor, q: Tensor) -> None:
         raise ValueError(f"{name} is on {x.device}; q is on {q.device}")
 
 
+def traced() -> bool:
+    """Whether operations are traced, transformed or intercepted, so that tensors made now must not outlive the call."""
+    if torch.compiler.is_compiling():
+        return True
+    return is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active()
+
+
 def readable(x: Tensor) -> bool:
     """Whether the values of `x` may be read: not under tracing, functorch transforms, dispatch modes or graph capture."""
-    if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta:
-        return False
-    if is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
+    if traced() or type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta:
         return False
     return x.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
 

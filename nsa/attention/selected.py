@@ -52,7 +52,7 @@ def selected_keys(blocks: Tensor, layout: BlockLayout) -> Tensor:
     """bool [B, Hkv, T, S]: the key lies in a selected block, and not in the query's future."""
     n_blocks = len(layout.select_first)
     chosen = torch.zeros(*blocks.shape[:-1], n_blocks + 1, dtype=torch.bool, device=blocks.device)
-    chosen.scatter_(-1, blocks.masked_fill(blocks < 0, n_blocks), True)
+    chosen = chosen.scatter(-1, blocks.masked_fill(blocks < 0, n_blocks), True)
     keys = torch.arange(layout.n_tokens, device=blocks.device)
     return chosen.index_select(-1, layout.select_block_of) & (keys <= layout.query[:, None])
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nsa.attention.blocks import sequence_borders
 from nsa.attention.dense import causal_attention, grouped_attention
-from nsa.attention.inputs import check_heads, check_packing, check_sharded, readable
+from nsa.attention.inputs import check_heads, check_packing, check_sharded, check_states, readable
 from nsa.cache import DenseDecodeCache, Rows
 from nsa.context import ContextShard
 from nsa.layers.rope import RotationTable, first_rotations, rotate, rotation_of, sequence_start
@@ -60,6 +60,7 @@ class DenseAttention(nn.Module):
         cache: DenseDecodeCache | None = None,
     ) -> Tensor:
         """Attend causally within x [B, T, dim], a prompt that fills `cache` if there is one; arguments as in `NSAAttention.forward`."""
+        check_states(x, self.in_proj.in_features)
         if self.context is not None:
             check_sharded(positions, cu_seqlens, cache)
             return self._forward_sharded(x, self.context)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nsa.attention.inputs import check_sizes, check_states
 from nsa.cache import DecodeCache, Rows, one_by_one
 from nsa.config import AttentionConfig
 from nsa.layers.rope import RotationTable
@@ -36,7 +37,11 @@ class NativeSparseAttention(NSAAttention):
         rope_theta: float = 10_000.0,
         **lengths: Any,
     ) -> None:
-        head_dim = head_dim or hidden_size // num_heads
+        check_sizes(hidden_size=hidden_size, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        head_dim = hidden_size // num_heads if head_dim is None else head_dim
+        check_sizes(head_dim=head_dim, v_head_dim=head_dim if v_head_dim is None else v_head_dim)
+        if rope_theta <= 0:
+            raise ValueError(f"rope_theta is {rope_theta}; it must be positive")
         rotations = RotationTable(head_dim, rope_theta)
         config = AttentionConfig(**lengths)
         super().__init__(
@@ -59,6 +64,7 @@ class NativeSparseAttention(NSAAttention):
         of every row. Caches are for inference: no gradients flow through them. Raises ValueError for a mask of another shape, for
         a mask together with `cu_seqlens`, and for padding among the tokens after a cache.
         """
+        check_states(hidden_states, self.in_proj.in_features)
         if past_key_values is not None:
             check_new_tokens(attention_mask, hidden_states)
             with torch.no_grad():

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from nsa.attention.blocks import sequence_borders
+from nsa.attention.inputs import traced
 
 
 def rotation(positions: Tensor, dim: int, base: float, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -43,8 +44,12 @@ class RotationTable:
 
     def upto(self, n: int, device: torch.device) -> Tensor:
         """[n, dim]."""
-        if self._table is None or self._table.shape[0] < n or self._table.device != device:
-            self._grow(n, device)
+        known = not torch.compiler.is_exporting() and self._table is not None and self._table.device == device
+        if known and self._table.shape[0] >= n:
+            return self._table[:n]
+        if traced():
+            return rotation(torch.arange(n, device=device), self.dim, self.base)
+        self._grow(n, device)
         return self._table[:n]
 
     def at(self, positions: Tensor, n: int, dtype: torch.dtype) -> Tensor:

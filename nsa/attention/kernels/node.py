@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from nsa.attention.inputs import traced
 from nsa.attention.kernels.branches import (
     branches_backward,
     choose,
@@ -21,10 +21,7 @@ from nsa.attention.kernels.gates import gate_backward, gated_sum
 
 def suffices(*tensors: Tensor | None) -> bool:
     """Whether the autograd function can be used: on plain tensors, outside tracing, dispatch modes and functorch."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
-        return False
-    plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
-    return plain and not torch._C._are_functorch_transforms_active()
+    return not traced() and all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 
 
 class Attention(torch.autograd.Function):
