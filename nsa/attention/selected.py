@@ -65,7 +65,8 @@ def selected_key_counts(blocks: Tensor, layout: BlockLayout) -> Tensor:
 def _compressed_probability(q: Tensor, k: Tensor, layout: BlockLayout) -> Tensor:
     """Eq. 8, summed over the heads of a group (Eq. 10): [B, Hkv, T, NC], in fp32 at least."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):  # bf16 probabilities would tie by rounding
+    device = "cpu" if q.is_meta else q.device.type  # there is no autocast of meta tensors
+    with torch.autocast(device, enabled=False):  # bf16 probabilities would tie by rounding
         grouped = q.to(wide).unflatten(2, (k.shape[2], -1))
         scores = torch.einsum("bthgd,bchd->bhgtc", grouped, k.to(wide)) * q.shape[-1] ** -0.5
     visible = layout.sees_compressed()

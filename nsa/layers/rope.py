@@ -44,12 +44,10 @@ class RotationTable:
 
     def upto(self, n: int, device: torch.device) -> Tensor:
         """[n, dim]."""
-        known = not torch.compiler.is_exporting() and self._table is not None and self._table.device == device
-        if known and self._table.shape[0] >= n:
-            return self._table[:n]
-        if traced():
-            return rotation(torch.arange(n, device=device), self.dim, self.base)
-        self._grow(n, device)
+        if self._table is None or self._table.shape[0] < n or self._table.device != device:
+            if traced():  # a table made here would be of traced or fake tensors
+                return rotation(torch.arange(n, device=device), self.dim, self.base)
+            self._grow(n, device)
         return self._table[:n]
 
     def at(self, positions: Tensor, n: int, dtype: torch.dtype) -> Tensor:
