@@ -38,7 +38,7 @@ def test_every_script_but_those_named_has_a_recording() -> None:
 
 # Scripts of which no run has been recorded yet.
 UNRECORDED = {
-    "checkpoint_one_role", "healthy_long_generation", "healthy_slow_environment", "healthy_two_phases", "restarted", "rollout_died",
+    "checkpoint_one_role", "healthy_long_generation", "healthy_slow_environment", "healthy_two_phases", "restarted",
     "train_uneven", "two_drivers", "uneven_rollouts", "weight_group_short",
 }  # fmt: skip
 
@@ -240,11 +240,41 @@ def test_an_actor_waits_for_good_for_what_another_of_its_job_holds(job: Job) -> 
     assert (found["class"], found["guilty"]) == ("actor_unschedulable", ["A"])
 
 
+def test_an_actor_that_came_after_the_captures_is_never_part_of_a_proof(job: Job) -> None:
+    job.actor("a", None, "ALIVE")
+    job.stands(0, "main", GET, awaits=(job.call("a", "score", "SUBMITTED_TO_WORKER"),))
+    assert job.told()["outcome"] == "incomplete"
+
+
 def test_a_call_on_its_way_to_an_idle_actor_is_not_accused(job: Job) -> None:
     job.actor("a", 1)
     job.stands(0, "main", GET, awaits=(job.call("a", "score", "SUBMITTED_TO_WORKER"),))
     job.stands(1, "")
     assert job.told()["outcome"] == "incomplete"
+
+
+def test_a_call_has_moved_only_if_it_did_after_the_captures_began() -> None:
+    from nsadiag.engines.on_ray.survey import moved_between
+
+    def task(name: str, state: str, at_ms: float) -> dict[str, Any]:
+        return {
+            "id": name,
+            "state": state,
+            "attempt": 0,
+            "created_ms": 1.0,
+            "started_ms": at_ms,
+            "ended_ms": None,
+        }
+
+    before = {"tasks": [task("same", "RUNNING", 10.0), task("early", "SUBMITTED_TO_WORKER", 0.0)]}
+    after = {
+        "tasks": [
+            task("same", "RUNNING", 10.0),
+            task("early", "RUNNING", 50.0),
+            task("late", "RUNNING", 150.0),
+        ]
+    }
+    assert moved_between(before, after, 100.0) == ["late"]
 
 
 def test_a_call_behind_several_goes_on_once_any_of_them_returns(job: Job) -> None:

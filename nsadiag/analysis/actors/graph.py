@@ -172,7 +172,7 @@ class _Builder:
             number = self.job.number_of_actor[actor.id]
             if number in self.of_number:
                 continue
-            blind = number in self.stands.blind
+            blind = number in self.stands.blind or (actor.state == ALIVE and number not in self.job.processes)
             state: State = (
                 "dead" if actor.state == DEAD else "unknown" if blind else "idle" if actor.state == ALIVE
                 else self._unplaced(actor.needs)

@@ -141,7 +141,7 @@ def _circle(job: ActorJob, graph: WaitGraph, within: frozenset[str]) -> Root | N
     ]
     guilty = _broke_the_order(graph, edges) or [graph.nodes[key].number for key in way]
     stand = next((s for key in way if (s := graph.nodes[key].stand) and s.number in guilty and s.place), None)
-    waiter = next((s for key in way if (s := graph.nodes[key].stand) and s is not stand), None)
+    waiter = next((s for key in way if (s := graph.nodes[key].stand) and s is not stand and s.place), None)
     numbers = tuple(dict.fromkeys(graph.nodes[key].number for key in way))
     if len(numbers) == 1:
         says = f"{job.name(numbers[0])} waits for itself: {chain(job, graph, edges)}"

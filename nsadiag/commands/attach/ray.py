@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.commands import output
-from nsadiag.commands.attach.ray_node import TRAIN_RANKS
+from nsadiag.commands.attach.ray_node import LOOKED
 from nsadiag.commands.run import RunResult, exit_code, judge_and_report
 from nsadiag.engines.on_ray.cluster import connect
 from nsadiag.engines.on_ray.looker import look_on_nodes, questions_of
@@ -20,6 +20,7 @@ from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.evidence.user_code import roots_of
 
+SKEW_MS = 1000.0  # by which the clocks of nodes may differ
 REPORTED_S = 1.2  # calls report their states to the control store once a second
 
 
@@ -60,7 +61,6 @@ def _looked(ray: Any, run: RunDir, stubs: Any, driver: Any) -> dict[str, Any]:
         raise MachineError(
             f"job {driver.job} has no process that runs", "; ".join(first["gaps"]) or "it may just have ended"
         )
-    began = time.monotonic()
     answered, gaps = look_on_nodes(ray, questions_of(first["processes"], roots), run.path)
     if not answered:
         raise MachineError(
@@ -69,23 +69,25 @@ def _looked(ray: Any, run: RunDir, stubs: Any, driver: Any) -> dict[str, Any]:
         )
     time.sleep(REPORTED_S)
     second = survey(ray, stubs, driver)
+    told = [read_json(path, {}) for path in run.path.glob(f"nodes/*/{LOOKED}")]
+    began_ms = min((float(each.get("began_ms", 0)) for each in told), default=0.0)
     document = {
         **second,
-        "processes": _ranked(run, first),
-        "moved": moved_between(first, second),
+        "processes": _ranked(first, told),
+        "moved": moved_between(first, second, began_ms - SKEW_MS),
         "gaps": [*second["gaps"], *gaps],
         "user_code": list(roots),
-        "watched_s": time.monotonic() - began,
+        "watched_s": max(second["taken_ms"] - began_ms, 0.0) / 1000,
     }
     write_json(run.path / "ray.json", document)
     return document
 
 
-def _ranked(run: RunDir, found: dict[str, Any]) -> list[dict[str, Any]]:
+def _ranked(found: dict[str, Any], told: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The processes, those of Ray Train with their ranks."""
     ranks: dict[str, int] = {}
-    for path in run.path.glob(f"nodes/*/{TRAIN_RANKS}"):
-        ranks |= read_json(path, {})
+    for each in told:
+        ranks |= each.get("train_ranks", {})
     addresses = {node["id"]: node["address"] for node in found["nodes"]}
     return [
         {**process, "rank": ranks.get(f"{addresses.get(process['node'])} {process['pid']}")}

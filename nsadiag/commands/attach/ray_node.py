@@ -22,7 +22,7 @@ from nsadiag.evidence.layout import RunDir, make_private_dir, this_node, write_j
 from nsadiag.evidence.user_code import count_as_well, counted
 
 APART_S = 2.0
-TRAIN_RANKS = "train_ranks.json"
+LOOKED = "ray_node.json"  # in a node's folder
 WORKER = re.compile(r"\(ip=([^,\s]+), pid=(\d+)\) world_rank=(\d+)")
 MOST_LOG = 1 << 20  # bytes of a controller's log
 
@@ -38,13 +38,15 @@ def main(directory: str) -> int:
         write_json(
             folder / "meta.json", {"rank": process["number"], "pid": process["pid"], "host": this_node()}
         )
+    began_ms = time.time() * 1000
     for number in (1, 2):
         if number > 1:
             time.sleep(APART_S)
         capture = functools.partial(_capture, run, number, layout, roots)
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(capture, question["processes"]))
-    write_json(make_private_dir(run.node(this_node())) / TRAIN_RANKS, train_ranks(Path(question["logs"])))
+    told = {"began_ms": began_ms, "train_ranks": train_ranks(Path(question["logs"]))}
+    write_json(make_private_dir(run.node(this_node())) / LOOKED, told)
     return 0
 
 

@@ -123,11 +123,14 @@ def survey(ray: Any, stubs: Stubs, driver: Driver) -> dict[str, Any]:
     }
 
 
-def moved_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """The ids of calls that were made, begun or ended between two moments."""
+def moved_between(before: Mapping[str, Any], after: Mapping[str, Any], since_ms: float) -> list[str]:
+    """The ids of calls that were made, begun or ended between two surveys, and since that moment: nodes may take long to begin."""
     known = {task["id"]: (task["state"], task["attempt"]) for task in before["tasks"]}
     return [
-        task["id"] for task in after["tasks"] if known.get(task["id"]) != (task["state"], task["attempt"])
+        task["id"]
+        for task in after["tasks"]
+        if known.get(task["id"]) != (task["state"], task["attempt"])
+        and max(task[key] or 0.0 for key in ("created_ms", "started_ms", "ended_ms")) >= since_ms
     ]
 
 
