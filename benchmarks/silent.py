@@ -6,6 +6,7 @@
     python benchmarks/silent.py --only ddp/no_set_epoch gan    # programs in whose name this stands
     python benchmarks/silent.py --jobs 2 --repeat 3            # two at a time, each three times
     python benchmarks/silent.py --rows rows.jsonl              # adds to the rows of earlier runs, and counts them too
+    python benchmarks/silent.py --flips 40                     # bits that flip in one rank's gradient, drawn at random
 
 Each file there is one training job on two CPU ranks (gloo) with its faults and its healthy variants, listed in its
 docstring as `name | kind | sentence | step at which it breaks`. Behind `#:` a line says which variants have it: `+a` only
@@ -23,6 +24,7 @@ import argparse
 import contextlib
 import json
 import queue
+import random
 import re
 import shutil
 import sys
@@ -52,6 +54,8 @@ KINDS = {
     "healthy": "healthy",
 }
 IN_TIME = 2  # steps
+REPLICAS = 3  # where a bit flips: with two, nobody can say which one is right
+STEPS, TENSORS, BITS = range(4, 13), 124, range(18, 31)  # of flip.py; bits that an update in float32 can show
 TIMEOUT_S = 90.0
 Row = dict[str, Any]
 
@@ -114,6 +118,52 @@ def one(program: Program, folder: Path, launcher: WarmLauncher, probes: str) -> 
     options = WatchOptions(timeout_s=TIMEOUT_S)
     run_warm(launcher, [str(script)], run, options, world_size=2, probes=probes, cwd=folder)
     return judged(program, judge_directory(run.path).to_json())
+
+
+def flipped(seed: int, folder: Path, launcher: WarmLauncher, probes: str) -> Row:
+    """One run of flip.py, with a tensor, an element, a bit, a step and a rank of their own."""
+    draw = random.Random(seed)
+    step, rank = draw.choice(STEPS), draw.randrange(REPLICAS)
+    drawn = [draw.randrange(TENSORS), draw.randrange(1 << 30), draw.choice(BITS), step, rank]
+    folder.mkdir(parents=True)
+    for name in ("flip.py", "workload.py"):
+        shutil.copy(PROGRAMS / name, folder)
+    run = RunDir(path=folder / "run")
+    command = [str(folder / "flip.py"), *map(str, drawn)]
+    options = WatchOptions(timeout_s=TIMEOUT_S)
+    run_warm(launcher, command, run, options, world_size=REPLICAS, probes=probes, cwd=folder)
+    verdict = judge_directory(run.path).to_json()
+    found = (verdict["where"] or {}).get("step")
+    return {
+        "drawn": drawn,
+        "detected": verdict["outcome"] == "wrong",
+        "rank": list(verdict["guilty_ranks"]) == [rank],
+        "in_time": found is not None and 0 <= found - step <= IN_TIME,
+        "summary": verdict["summary"],
+    }
+
+
+def flips(options: argparse.Namespace) -> Row:
+    """How many of them are detected, at their step and rank."""
+    with tempfile.TemporaryDirectory(prefix="flips-") as text, launchers(options.jobs, Path(text)) as free:
+
+        def run(seed: int) -> Row:
+            launcher = free.get()
+            try:
+                return flipped(seed, (options.keep or Path(text)) / str(seed), launcher, options.probes)
+            finally:
+                free.put(launcher)
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            rows = list(pool.map(run, range(options.flips)))
+    found = [row for row in rows if row["detected"]]
+    return {
+        "flips": len(rows),
+        "detected_pct": percent(row["detected"] for row in rows),
+        "rank_pct": percent(row["rank"] for row in found),
+        "in_time_pct": percent(row["in_time"] for row in found),
+        "missed": [f"{row['drawn']}: {row['summary']}" for row in rows if not row["detected"]],
+    }
 
 
 def judged(program: Program, verdict: dict[str, Any]) -> Row:
@@ -242,7 +292,15 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1, help="how often each is run")
     parser.add_argument("--keep", type=Path, help="where to keep programs and run directories")
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")
+    parser.add_argument("--flips", type=int, default=0, help="that many runs of flip.py instead")
     options = parser.parse_args()
+    if options.flips:
+        print(
+            json.dumps(
+                {"machine": {**machine(), "versions": versions()}, "figures": flips(options)}, indent=1
+            )
+        )
+        return
     rows = [json.loads(line) for line in options.rows.read_text().splitlines()] if _exists(options) else []
     for row in measured(options):
         rows.append(row)

@@ -45,7 +45,10 @@ class Call:
 
     name: str
     place: str = ""
-    held: int = 0  # parameters that this optimizer trains
+    exchanges: bool = False  # it is a collective
+    held: int = (
+        0  # parameters that this optimizer trains: of the module, or behind what a collective is given
+    )
     graded: int = 0  # of these, with a gradient that is not zero
     given: tuple[Passed, ...] = ()
     made: tuple[Passed, ...] = ()
@@ -63,6 +66,7 @@ class Operation:
     value: Measured | None = None  # of a loss, or of a norm
     limit: Measured | None = None  # of the norm
     kept: tuple[int, ...] = ()  # optimizers whose gradients of before were still there
+    added: tuple[int, ...] | None = None  # of these, the ones whose gradients a backward added to
     optimizer: int | None = None
     settings: tuple[str, ...] = ()  # hyperparameters, by group
     held: int = 0  # parameters that ask for a gradient
@@ -84,6 +88,9 @@ class Operation:
     replicas: int = 0
     replica: int = 0
     values: tuple[Checksum, ...] = ()
+    start: int = 0  # of whole tensors: the place of the first one among the optimizer's
+    exacts: tuple[Whole, ...] = ()  # their checksums over every bit
+    named: tuple[str, ...] = ()  # the optimizer's parameters, once
     calls: tuple[Call, ...] = ()
     losses: tuple[Loss, ...] = ()
     frozen: tuple[str, ...] = ()  # parameters that do not ask for a gradient

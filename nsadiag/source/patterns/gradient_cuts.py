@@ -100,16 +100,43 @@ def _is_number(value: ast.expr) -> bool:
 
 
 def reaches_loss(code: SourceModel, file: str, line: int) -> bool:
-    """Whether what the call on that line fills is used, by name after name, in what is called backward on."""
-    names = _given_at(code, file, line)
+    """Whether what the call on that line fills is used, by name after name, in what is called backward on.
+
+    A function that returns it hands it on to whoever assigns the result of a call by its name.
+    """
+    names = {(file, name) for name in _given_at(code, file, line)}
     assigned = [
-        (names_in(*(node.targets if isinstance(node, ast.Assign) else [node.target])), names_in(node.value))
-        for node in _in_file(code, file, ast.stmt)
+        (path, names_in(*(node.targets if isinstance(node, ast.Assign) else [node.target])), node.value)
+        for path, node in code.nodes(ast.stmt)
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value is not None
     ]
-    while more := {n for targets, loads in assigned if loads & names for n in targets} - names:
+    while True:
+        handed_on = _returning(code, names)
+        more = {
+            (path, target)
+            for path, targets, value in assigned
+            if handed_on & _called(value) or any((path, name) in names for name in names_in(value))
+            for target in targets
+        }
+        if more <= names:
+            return bool(names & _losses(code))
         names |= more
-    return bool(names & {name for other, name in _losses(code) if other == file})
+
+
+def _returning(code: SourceModel, names: set[tuple[str, str]]) -> set[str]:
+    """Functions that return one of these names of their file, or something made of it."""
+    return {
+        function.name
+        for path, function in code.nodes(ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and node.value is not None
+        if any((path, name) in names for name in names_in(node.value))
+    }
+
+
+def _called(value: ast.expr) -> set[str]:
+    calls = (node for node in ast.walk(value) if isinstance(node, ast.Call))
+    return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
 
 
 def _losses(code: SourceModel) -> set[tuple[str, str]]:

@@ -80,9 +80,22 @@ def reduced_names(case: Case) -> frozenset[str]:
 
 def couples(operation: Operation) -> bool:
     """Whether ranks exchange activations by it: tensors, in a forward, that are neither parameters nor gradients."""
-    known = any(role.startswith(("gradient", "parameter")) for role in operation.roles)
+    known = any(map(_is_of_model, operation.roles))
     large = math.prod(operation.shape) > SMALL if operation.shape else False
     return operation.kind == "collective" and large and not known and operation.inside != "backward"
+
+
+def activation_places(case: Case) -> frozenset[str]:
+    """Lines whose collectives carry activations, or in backward the gradients of these: never gradients of parameters."""
+    issued = [
+        o for step in steps_of(case) for ops in step.ranks.values() for o in ops if o.kind == "collective"
+    ]
+    others = {o.place for o in issued if o.inside == "" or any(map(_is_of_model, o.roles))}
+    return frozenset(o.place for o in issued if o.place not in others)
+
+
+def _is_of_model(role: str) -> bool:
+    return role.startswith(("gradient", "parameter"))
 
 
 def always(steps: tuple[Step, ...], holds: Callable[[tuple[Operation, ...]], bool]) -> bool:

@@ -56,6 +56,29 @@ def tensors_of(step: Step, kind: str) -> dict[Key, dict[int, Checksum]]:
     return {key: by_rank for key, by_rank in found.items() if len(by_rank) == len(step.ranks)}
 
 
+def wholes_of(case: Case) -> dict[Key, list[tuple[int, dict[int, Checksum]]]]:
+    """Parameters of which every bit was read, at the steps at which they were, on all ranks."""
+    return case.once(_wholes)
+
+
+def _wholes(case: Case) -> dict[Key, list[tuple[int, dict[int, Checksum]]]]:
+    found: dict[Key, list[tuple[int, dict[int, Checksum]]]] = {}
+    names: dict[int, tuple[str, ...]] = {}
+    for step in steps_of(case):
+        each: dict[Key, dict[int, Checksum]] = {}
+        for rank, operations in step.of("whole").items():
+            for row in operations:
+                known = names.setdefault(row.optimizer or 0, row.named)
+                for number, exact in enumerate(row.exacts if known else (), row.start):
+                    place = number % len(known)
+                    key = (row.optimizer or 0, known[place], place)
+                    each.setdefault(key, {})[rank] = Checksum(known[place], (), exact, 0.0, 0.0)
+        for key, values in each.items():
+            if len(values) == len(step.ranks):
+                found.setdefault(key, []).append((step.number, values))
+    return found
+
+
 def equal(values: dict[int, Checksum]) -> bool:
     """Whether the copies are one to the last bit."""
     return len({(v.shape, v.exact, v.total) for v in values.values()}) == 1
@@ -63,9 +86,12 @@ def equal(values: dict[int, Checksum]) -> bool:
 
 def is_constant(value: Checksum) -> bool:
     """Whether it may be all zeros or all ones, as biases and norms begin: equal on ranks that know nothing of each other."""
-    size = math.prod(value.shape)
-    read = _spread(_spread(size, EXACT), SUMMED)
-    return value.magnitude == 0 or value.total == value.magnitude == read
+    return value.magnitude == 0 or value.total == value.magnitude == summed_elements(value)
+
+
+def summed_elements(value: Checksum) -> int:
+    """Number of elements of the tensor whose sums are recorded."""
+    return _spread(_spread(math.prod(value.shape), EXACT), SUMMED)
 
 
 def inputs_of(case: Case) -> dict[int, dict[int, tuple[Checksum, ...]]]:

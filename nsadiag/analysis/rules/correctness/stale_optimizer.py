@@ -1,4 +1,4 @@
-"""Untrained layers: put into the model after the optimizer was created, which still holds the layers they replaced."""
+"""Untrained parameters: in layers that replaced those which the optimizer holds, or left out of its groups."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
     number, names = next(iter(idle.items()))
     rank = case.cell.rank(number)
     row = rank.unheld[-1]
-    strength = _strength(row)
-    if strength is None:
-        return
     parameter = names[0]
     module = parameter.rpartition(".")[0]
     count = max(row.unheld_count, len(names))
     more = f" and {count - 1} more" if count > 1 else ""
+    if not row.stale_count:
+        yield _left_out(case, tuple(idle), parameter, f"{parameter}{more}")
+        return
+    strength = _strength(row)
+    if strength is None:
+        return
     stale = ", ".join(str(list(shape)) for shape in row.stale[:3])
     yield Draft(
         strength=strength,
@@ -47,6 +50,23 @@ def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
             f"{parameter} had a gradient and the same values at steps {', '.join(str(r.step) for r in rank.unheld[:6])}": f"{rank.source}/unheld.jsonl",
             f"of the {row.of} parameters of {row.optimizer}, those of shape {stale} had no gradient, and are in no module that ran": f"{rank.source}/unheld.jsonl",
         },
+    )
+
+
+def _left_out(case: Case, ranks: tuple[int, ...], parameter: str, shown: str) -> Draft:
+    rank = case.cell.rank(ranks[0])
+    row, module = rank.unheld[-1], parameter.rpartition(".")[0]
+    return Draft(
+        strength=Strength.LIKELY,
+        summary=f"{shown} got gradients in every step and never changed: no optimizer holds them, although {row.optimizer} holds the rest of {module or 'their modules'}.",
+        guilty_ranks=ranks,
+        where=Where(parameter=parameter, module=module or None, step=row.step, phase="optimizer").at(
+            only_call(case.cell.code, row.optimizer)
+        ),
+        evidence={
+            f"{parameter} had a gradient and the same values at steps {', '.join(str(r.step) for r in rank.unheld[:6])}, in no group of an optimizer": f"{rank.source}/unheld.jsonl"
+        },
+        fix="Give every parameter that asks for a gradient to an optimizer: check that the groups together hold as many as the model has. Freeze on purpose with requires_grad_(False).",
     )
 
 
@@ -72,7 +92,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="Layers that replaced others after the optimizer was created are in no optimizer, get gradients and never change",
+    detected="Layers that replaced others after the optimizer was created, or parameters of layers whose others it holds, are in no optimizer, get gradients and never change",
     fix="Create the optimizer when the model is final: after layers are replaced, and after fully_shard or FSDP; or add the new parameters with add_param_group. Freeze deliberately untrained layers with requires_grad_(False).",
     check=stale_optimizer,
     needs=("black_boxes",),

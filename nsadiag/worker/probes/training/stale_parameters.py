@@ -1,8 +1,8 @@
 """Parameters that are trained and not held by the optimizer: a layer that replaced another after the optimizer was made gets gradients
-that nobody uses, while the optimizer goes on holding the one that no forward enters.
+that nobody uses, while the optimizer goes on holding the one that no forward enters; or a bias is in no group of parameters.
 
 Looked for before the steps that follow steps 2, 4, 8, ... of the job, and at an optimizer's own second and fourth;
-written are only looks that found both sides of it (unheld.jsonl).
+written are only looks that found both sides of it, or the rest of such a parameter's module held (unheld.jsonl).
 """
 
 from __future__ import annotations
@@ -53,17 +53,19 @@ def _held() -> set[int]:
 def _look(rank: Recorder, stepping: Any) -> None:
     global _rows
     mine = [p for group in stepping.param_groups for p in group["params"]]
-    idle = [p for p in mine if p.grad is None and p.requires_grad]
-    if not idle:
-        return
+    own = {id(p) for p in mine}
     models = _in_models(roots.living())
-    stale = [p for p in idle if id(p) not in models]
+    stale = [p for p in mine if p.grad is None and p.requires_grad and id(p) not in models]
     graded = {
         i: (n, p)
         for i, (n, p) in _in_models(roots.ours(roots.living())).items()
         if p.grad is not None and p.requires_grad
     }
-    unheld = {i: each for i, each in graded.items() if i not in {id(p) for p in mine}} if stale else {}
+    unheld = {i: each for i, each in graded.items() if i not in own}
+    if not stale:
+        # A layer may be left out on purpose, a layer's bias or its weight hardly ever.
+        with_held = {_module_of(n) for i, (n, _) in models.items() if i in own}
+        unheld = {i: each for i, each in unheld.items() if _module_of(each[0]) in with_held}
     held = _held() if unheld else set()
     loose = [each for i, each in unheld.items() if i not in held]
     if not loose:
@@ -84,6 +86,10 @@ def _look(rank: Recorder, stepping: Any) -> None:
             "unheld": [[name, list(p.shape), *_sums(p)] for name, p in loose[:SHOWN]],
         },
     )
+
+
+def _module_of(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _sums(parameter: torch.Tensor) -> list[float]:

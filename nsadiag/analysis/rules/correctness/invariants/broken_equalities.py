@@ -21,6 +21,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
     keys_of,
     looks_of,
     timeline,
+    wholes_of,
 )
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
@@ -45,7 +46,11 @@ class Change:
 
     @property
     def says(self) -> str:
-        shown = ", ".join(f"rank {rank}: {v.total:.8g}" for rank, v in sorted(self.values.items())[:8])
+        first = sorted(self.values.items())[:8]
+        if not first[0][1].shape:
+            shown = ", ".join(f"rank {rank}: {v.exact % (1 << 64):016x}" for rank, v in first)
+            return f"checksum over every bit of {self.parameter} before step {self.since}: {shown}"
+        shown = ", ".join(f"rank {rank}: {v.total:.8g}" for rank, v in first)
         return f"sum over {self.parameter} before step {self.since}: {shown}"
 
 
@@ -62,7 +67,11 @@ def broken_equalities(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _diverged(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
-    found = [change for key in keys_of(looks) if (change := _broken(looks, key))]
+    found = [change for key in keys_of(looks) if (change := _broken(key, timeline(looks, key)))]
+    # A single bit of a large tensor is among the elements that are read in every step by chance alone.
+    known = {change.key[:2] for change in found}
+    wholes = ((key, at) for key, at in wholes_of(case).items() if key[:2] not in known)
+    found += [change for key, at in wholes if (change := _broken(key, at))]
     if not found or _stopped_reducing(case, min(change.since for change in found)):
         return
     first = min(found, key=lambda change: change.since)
@@ -100,8 +109,7 @@ def _stopped_reducing(case: Case, since: int) -> bool:
     return before and not after
 
 
-def _broken(looks: tuple[Look, ...], key: Key) -> Change | None:
-    at = timeline(looks, key)
+def _broken(key: Key, at: list[tuple[int, dict[int, Checksum]]]) -> Change | None:
     held = kept_equal(at)
     if held < LEAST or held == len(at) or has_moved(at[:held]) < LEAST - 1:
         return None
@@ -130,7 +138,13 @@ def _operation(
         return f"{apart.setting} is {apart.says}", apart.place, apart.ranks
     written = write_on_one_rank(case.cell.code)
     used = next((look.used.get(found.key) for look in looks if look.step == found.until), None)
-    if used and not equal(used):
+    if used is None:
+        return (
+            "no operation of the recorded ones explains it, as of a bit that flipped in memory",
+            written or locations.of_text(stepped.place),
+            (),
+        )
+    if not equal(used):
         operation = _last_reduction(before.ranks) or stepped
         odd = outlier_ranks({rank: v.exact for rank, v in used.items()}, case.cell.weight)
         alone = 0 < len(odd) < len(used) / 2

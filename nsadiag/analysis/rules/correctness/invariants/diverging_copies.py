@@ -39,6 +39,7 @@ def diverging_copies(case: Case) -> Iterator[Draft | Declined]:
     for key, at in beside.items():
         yield from _kept_up_by_some(case, key, at)
     yield from _own_follower(case, beside)
+    yield from _stale_statistics(case)
     buffers = _timelines(case, "buffers") if _replicated(case) else {}
     apart = {key: at for key, at in buffers.items() if _part(at)}
     yield from _own_state(case, apart)
@@ -111,6 +112,33 @@ def _own_follower(case: Case, beside: dict[Key, At]) -> Iterator[Draft]:
             Strength.LIKELY,
         )
         return
+
+
+def _stale_statistics(case: Case) -> Iterator[Draft]:
+    """A copy that is evaluated and follows what is trained, parameter by parameter, with running statistics that stay as they began."""
+    trained = _timelines(case, "buffers")
+    moving = {_unwrapped(key[1]) for key, at in trained.items() if has_moved(at) >= LEAST - 1}
+    noted = _timelines(case, "statistics")
+    following = {key[1].partition(".")[0] for key, at in noted.items() if _follows(at)}
+    for key, at in noted.items():
+        model, _, name = key[1].partition(".")
+        still = all(len({values[rank].exact for _, values in at}) == 1 for rank in at[0][1])
+        if not still or model not in following or _unwrapped(name) not in moving:
+            continue
+        yield _draft(
+            case,
+            key,
+            at[0][0],
+            f"{model} is evaluated, and its parameters follow those that are trained, but its running statistics ({name}) stay what they were at the start: only parameters are averaged, no buffers.",
+            None,
+            at[-1][1],
+            Strength.LIKELY,
+        )
+        return
+
+
+def _unwrapped(name: str) -> str:
+    return name.removeprefix("module.")
 
 
 def _follows(at: At) -> bool:

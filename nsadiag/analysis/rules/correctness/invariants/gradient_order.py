@@ -167,7 +167,9 @@ def _never_cleared(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
 def _keeps(number: int | None, operations: Operations) -> bool:
     backwards = [o for o in operations if o.kind == "backward"]
     steps = [o for o in operations if o.kind == "step" and o.optimizer == number]
-    return bool(backwards and steps) and all(number in o.kept for o in backwards)
+    # Older recordings do not say what a backward added to.
+    grown = (o.kept if o.added is None else o.added for o in backwards)
+    return bool(backwards and steps) and all(number in numbers for numbers in grown)
 
 
 def _cleared_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:

@@ -152,7 +152,10 @@ def _drifts(looks: tuple[Look, ...], key: Key) -> bool:
 def _cause(case: Case, steps: tuple[Step, ...], key: Key) -> tuple[str, Place | None, str]:
     first = steps[0]
     forward = next(iter(first.of("forward").values()), [])
-    summed = any(couples(o) and o.reduces == "SUM" for found in first.ranks.values() for o in found)
+    exchanged = [o for found in first.ranks.values() for o in found if couples(o)]
+    # Where parts are gathered first, each rank has a part of the sequence, or of the features.
+    gathered = any("gather" in o.name or "scatter" in o.name for o in exchanged)
+    summed = not gathered and any(o.reduces == "SUM" for o in exchanged)
     if summed and forward and _inputs_differ(first):
         return (
             "the ranks got different batches and sum their activations",

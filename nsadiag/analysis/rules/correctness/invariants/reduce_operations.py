@@ -15,11 +15,14 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.records import Strength, Where
 
+CLOSE = 1e-4  # of the magnitudes: rounding
+
 
 def reduce_operations(case: Case) -> Iterator[Draft | Declined]:
     steps = steps_of(case)
     yield from _other_operations(case, steps)
     yield from _summed_twice(case, steps)
+    yield from _summed_again(case, steps)
     yield Declined(f"all ranks request the same reductions, in {len(steps)} steps")
 
 
@@ -83,6 +86,56 @@ def _summed_twice(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
     )
 
 
+def _summed_again(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
+    """Accumulated gradients that are summed over the ranks behind each micro-batch: the sums of before go in again."""
+    found = [call for step in steps if (call := _accumulated_sum(step))]
+    if len(found) < max(LEAST, len(steps) - 1):
+        return
+    call, name = found[0], _parameter(found[0])
+    yield Draft(
+        strength=Strength.LIKELY,
+        summary=f"Accumulated gradients are summed over the ranks after each micro-batch: what was summed before is summed again, and earlier micro-batches count {case.cell.world_size} times more with each.",
+        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
+        where=Where(step=steps[0].number, parameter=name, phase="backward").at(locations.of_text(call.place)),
+        evidence={
+            f"in each of {len(found)} steps a backward added to the sum over the ranks of the gradient of {name}, and it was summed once more": source(
+                case
+            )
+        },
+        fix="Reduce once a step, after the last micro-batch (averages of averages would do as well: divide by the number of ranks each time).",
+    )
+
+
+def _accumulated_sum(step: Step) -> Operation | None:
+    """A sum of a gradient that had been summed before a backward added to it, where the optimizer uses what comes of it."""
+    by_rank = [_sums_of_sums(operations) for operations in step.ranks.values()]
+    used = {v.name: v for o in next(iter(step.of("used").values()), []) for v in o.values}
+    for name in set.intersection(*map(set, by_rank)) & set(used) if by_rank else ():
+        given = [found[name].values[0] for found in by_rank]
+        total, size = (sum(getattr(value, of) or 0.0 for value in given) for of in ("total", "magnitude"))
+        # An average is closer to zero by the number of ranks, and may be averaged again.
+        if abs(total) > 10 * CLOSE * size:
+            is_sum = abs((used[name].total or 0.0) - total) < CLOSE * size
+            return by_rank[0][name] if is_sum else None
+    return None
+
+
+def _sums_of_sums(operations: tuple[Operation, ...]) -> dict[str, Operation]:
+    """The last sum of each gradient that is summed, grows in a backward, and is summed again."""
+    summed: set[str] = set()
+    grown: set[str] = set()
+    found: dict[str, Operation] = {}
+    for operation in operations:
+        name = _parameter(operation) if reduces_gradients(operation) and operation.values else None
+        if operation.kind == "backward" and operation.kept:
+            grown |= summed
+        elif name is not None and operation.reduces == "SUM":
+            summed.add(name)
+            if name in grown:
+                found[name] = operation
+    return found
+
+
 def _again(step: Step) -> Iterator[tuple[str, Operation]]:
     """Gradients that are already equal on all ranks when they are summed, while others differ at their first sum."""
     by_rank = {
@@ -120,7 +173,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="Ranks ask for different reduce operations (SUM, MAX, AVG, ...) in one call; or (`--probes light,invariants`) some gradients are summed again when they are already equal on all ranks",
+    detected="Ranks ask for different reduce operations (SUM, MAX, AVG, ...) in one call; or (`--probes light,invariants`) some gradients are summed again when they are already equal on all ranks, or accumulated ones after each micro-batch",
     fix="Give every rank the same `op`.",
     check=reduce_operations,
     needs=("black_boxes",),

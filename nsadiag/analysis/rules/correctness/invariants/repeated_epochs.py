@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
+from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.invariants.operations import couples, reduced_names, source, steps_of
 from nsadiag.analysis.relations.invariants.tensors import equal, inputs_of, looks_of
@@ -16,6 +17,7 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.source.patterns.single_call import only_call
 
 MOST_SURE = 8  # steps with equal inputs on all ranks
 AGAIN = 3  # least number of batches that are repeated in order
@@ -28,6 +30,7 @@ def repeated_epochs(case: Case) -> Iterator[Draft | Declined]:
     each = {rank.rank: _epochs(case, rank) for rank in case.cell.ranks}
     yield from _same_order(case, each)
     yield from _same_share(case, each)
+    yield from _overlapping_shares(case, each)
     yield from _same_batches(case)
     yield from _same_inputs(case)
     count = sum(map(len, each.values()))
@@ -105,6 +108,41 @@ def _same_share(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
     )
 
 
+def _overlapping_shares(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
+    """Shares of differently shuffled orders: what one rank takes of its order, another may take of its own."""
+    everyone = case.cell.world_size
+    if len(each) < everyone or len({len(found) for found in each.values()}) > 1:
+        return
+    rounds = [dict(zip(each, found, strict=True)) for found in zip(*each.values(), strict=True)]
+    apart = [
+        found
+        for found in rounds
+        if all(o.shuffles and o.replicas == everyone for _, o in found.values())
+        and len({o.length for _, o in found.values()}) == 1
+        and len({o.replica for _, o in found.values()}) == everyone
+        and len({o.seed + o.epoch for _, o in found.values()}) > 1
+    ]
+    if not apart or len(apart) < len(rounds):
+        return
+    orders = {rank: (o.seed, o.epoch) for rank, (_, o) in apart[0].items()}
+    step, first = apart[0][min(apart[0])]
+    shown = ", ".join(f"rank {rank}: seed {s}, epoch {e}" for rank, (s, e) in list(orders.items())[:8])
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"Each rank's {first.name} takes its share of an order of its own ({shown}): the shares overlap, so some samples are read by several ranks and others by none.",
+        guilty_ranks=outlier_ranks(orders, case.cell.weight),
+        where=Where(step=step, phase="data").at(
+            only_call(case.cell.code, first.name) or locations.of_text(first.place)
+        ),
+        evidence={
+            f"orders of {len(apart)} epochs are shuffled differently on the ranks; the first: {shown}": source(
+                case
+            )
+        },
+        fix="Give the samplers of all ranks one seed, and call set_epoch with the same number on all of them.",
+    )
+
+
 def _same_batches(case: Case) -> Iterator[Draft]:
     """A shuffling loader whose second epoch repeats the first, by the model's inputs."""
     for rank in case.cell.ranks:
@@ -179,7 +217,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="data",
     outcome="wrong",
-    detected="A shuffling DistributedSampler has the same epoch number in all epochs of training, or the same share on all ranks of a model in DDP; or (`--probes light,invariants`) a shuffling loader repeats the batches of the first epoch, or replicas get the same batches as their peers in every step",
+    detected="A shuffling DistributedSampler has the same epoch number in all epochs of training, or the same share on all ranks of a model in DDP, or shares of orders that each rank shuffles for itself; or (`--probes light,invariants`) a shuffling loader repeats the batches of the first epoch, or replicas get the same batches as their peers in every step",
     fix="Call sampler.set_epoch(epoch) before each epoch.",
     check=repeated_epochs,
     needs=("black_boxes",),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import SMALL, steps_of
+from nsadiag.analysis.relations.invariants.operations import SMALL, activation_places, steps_of
 from nsadiag.analysis.relations.invariants.tensors import is_constant, kept_equal, keys_of, looks_of, timeline
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, drift
@@ -21,14 +21,15 @@ def unexchanged_gradients(case: Case) -> Iterator[Draft | Declined]:
     """Only where replicas are intended: the same initial model on all ranks, and a wrapper or a sampler that splits the data."""
     if not ran_together(case.cell):
         return
-    exchanged = _exchanged(case)
+    wrapper = _wrapped_alone(case)
+    exchanged = _exchanged(case, activation_places(case) if wrapper else frozenset())
     if exchanged:
         yield Declined(f"ranks exchange tensors while they train: {exchanged}")
         return
     drifted = drift(case.cell) or _tensors_apart(case)
     if drifted is None:
         yield Declined("the ranks' models are equal wherever they were compared, or differ from the start")
-    elif wrapper := _wrapped_alone(case):
+    elif wrapper and not (drifted.from_start and _exchanged(case, frozenset())):
         name, place = wrapper
         yield _draft(
             case,
@@ -53,14 +54,18 @@ def unexchanged_gradients(case: Case) -> Iterator[Draft | Declined]:
         )
 
 
-def _exchanged(case: Case) -> str | None:
-    """A collective of user code or a wrapper that exchanges more than a few numbers once training has begun."""
+def _exchanged(case: Case, activations: frozenset[str]) -> str | None:
+    """A collective of user code or a wrapper that exchanges more than a few numbers once training has begun.
+
+    Those at lines that exchange `activations` keep no replicas equal.
+    """
     calls = case.events[(case.events.kind == Kind.COLLECTIVE) & (case.events.phase == Phase.BEGIN)]
     large = calls[
         (calls.step >= 1)
         & ((calls.b > SMALL) | calls.name.str.contains("object"))
         & ~calls.name.str.contains("barrier|store|wait")
     ]
+    large = large[~large.site.isin(activations)]
     alone = {o.name for r in case.cell.ranks for o in r.settings.groups if len(o.ranks) == 1}
     large = large[~large.group.isin(alone)]
     # FSDP groups of one rank exchange nothing.

@@ -14,11 +14,13 @@ from nsadiag.analysis.relations.invariants.tensors import looks_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.records import Strength, Where
-from nsadiag.source.patterns.single_call import scheduler_step
+from nsadiag.source.patterns.single_call import only_call, scheduler_step
 
 LEAST = 4  # recorded optimizer steps
 SUDDEN = 0.1  # of the largest loss so far: the least loss before it vanishes
 RATE = "lr="
+TAIL = 0.25  # of a job's steps, and LEAST: with a rate of zero until the end
+MANY = 10  # recorded steps after which an update that was only delayed would have shown
 MOST_PUT_BACK = 5  # recorded steps in which chance, or a schedule, may leave a parameter as it was
 ROUNDING = 2.0**-7
 
@@ -41,8 +43,36 @@ def unmoved_parameters(case: Case) -> Iterator[Draft | Declined]:
             if len(later[number]) >= LEAST:
                 yield from _without_gradients(case, rank, number, found)
                 yield from _put_back(case, rank, number)
+    yield from _ended_early(case)
     yield from _vanished(case)
     yield Declined("every optimizer has a learning rate and parameters with gradients")
+
+
+def _ended_early(case: Case) -> Iterator[Draft]:
+    """A schedule that reaches zero long before the job ends: what is computed from there on trains nothing."""
+    rank = case.cell.ranks[0]
+    rows = [row for row in rank.replicas if row.rates]
+    optimizers = {o.optimizer for row in rank.observed for o in row.operations if o.kind == "step"}
+    zero = next((n for n, row in enumerate(rows) if not any(any(later.rates) for later in rows[n:])), 0)
+    if not zero or len(optimizers) > 1 or {row.subject for row in rows} != {rows[0].subject}:
+        return
+    before, first, last = rows[zero - 1], rows[zero], rows[-1]
+    without = last.step - first.step
+    if without < max(LEAST, TAIL * last.step):
+        return
+    stepped = next((o for row in rank.observed for o in row.operations if o.kind == "step"), None)
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"The learning rate is 0 from step {first.step} at the latest until the end at step {last.step}: the schedule is over long before the job, and these steps train nothing.",
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+        where=Where(step=first.step, phase="optimizer").at(
+            scheduler_step(case.cell.code) or (locations.of_text(stepped.place) if stepped else None)
+        ),
+        evidence={
+            f"learning rates: {max(before.rates):g} after step {before.step}, 0 after steps {', '.join(str(row.step) for row in rows[zero:][:8])}": f"{rank.source}/replicas.jsonl"
+        },
+        fix="Count what the schedule is stepped by: a wrapper may step it once a process, or once a micro-batch.",
+    )
 
 
 def _rates(operation: Operation) -> list[float]:
@@ -113,7 +143,13 @@ def _put_back(case: Case, rank: RankEvidence, number: int) -> Iterator[Draft]:
                     seen.setdefault(key, []).append((value, gradients[key]))
     rates = [rate for step in steps for rate in _rates(step)]
     whole = {key: pairs for key, pairs in seen.items() if len(pairs) == len(steps) > MOST_PUT_BACK}
-    if not rates or min(rates) <= 0 or all(_stays(pairs) for pairs in whole.values()):
+    if not rates or min(rates) <= 0 or not whole:
+        return
+    still = [name for (name, _), pairs in whole.items() if _stays(pairs)]
+    # While the rate still rises, updates may yet come to be large enough.
+    if 2 * len(still) > len(whole) and len(steps) >= MANY and _rates(steps[-1]) <= _rates(steps[0]):
+        yield _rounded_off(case, rank, still, steps)
+    if len(still) == len(whole):
         return
     for (name, _), pairs in whole.items():
         if not _stays(pairs) or not _should_move(pairs, min(rates), steps[0].name):
@@ -139,6 +175,25 @@ def _put_back(case: Case, rank: RankEvidence, number: int) -> Iterator[Draft]:
             fix="Look at what is written into the parameter after optimizer.step(): a broadcast from another rank than the one that updates it, a copy from before, a clamp.",
         )
         return
+
+
+def _rounded_off(case: Case, rank: RankEvidence, still: list[str], steps: list[Operation]) -> Draft:
+    more = f" and {len(still) - 1} more" if len(still) > 1 else ""
+    rate = max(_rates(steps[0]))
+    return Draft(
+        strength=Strength.LIKELY,
+        summary=f"{still[0]}{more} have gradients and a learning rate of {rate:g} in each of {len(steps)} recorded steps, and never change in a single bit: each update of {steps[0].name} is smaller than the rounding of the values.",
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+        where=Where(parameter=still[0], step=0, phase="optimizer").at(
+            only_call(case.cell.code, steps[0].name) or locations.of_text(steps[0].place)
+        ),
+        evidence={
+            f"checksums of {len(still)} parameters before each of {len(steps)} recorded steps: the same, beside gradients that are not zero": source(
+                case, rank.rank
+            )
+        },
+        fix="Keep the parameters that the optimizer updates in float32 (and a copy in bfloat16 for the forward), or round stochastically.",
+    )
 
 
 def numbered(operation: Operation) -> dict[tuple[str, int], Checksum]:
@@ -206,7 +261,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="An optimizer has a learning rate of zero in all steps but the first, or none of its parameters has a gradient in any step; or (`--probes light,invariants`) a parameter has a gradient in every step and never changes, or the loss drops to exactly zero, with all gradients",
+    detected="An optimizer has a learning rate of zero in all steps but the first, or in the last quarter of them, or none of its parameters has a gradient in any step; or (`--probes light,invariants`) a parameter has a gradient in every step and never changes, or most never do since their updates are rounded off, or the loss drops to exactly zero, with all gradients",
     fix="Give the optimizer a learning rate, and the parameters that the loss depends on.",
     check=unmoved_parameters,
     explained_by=("nonfinite", "stale_optimizer"),

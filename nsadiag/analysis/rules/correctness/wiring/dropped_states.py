@@ -58,6 +58,7 @@ def dropped_states(case: Case) -> Iterator[Draft | Declined]:
         for restart in _restarts(events):
             yield from _optimizer_anew(case, rank, restart)
             yield from _schedule_anew(case, rank, restart)
+            yield from _epochs_anew(case, rank, restart, events)
         yield from _lost(case, rank, events)
     loads = sum(o.kind == "load" for events in each.values() for _, o in events)
     yield Declined(f"what was saved with a model was loaded with it, in {loads} loads of a state")
@@ -128,6 +129,36 @@ def _schedule_anew(case: Case, rank: int, restart: Restart) -> Iterator[Draft]:
     )
 
 
+def _epochs_anew(case: Case, rank: int, restart: Restart, events: list[Event]) -> Iterator[Draft]:
+    """A sampler that begins with the epochs of the first one, although the state that is restored had been saved behind them."""
+    saved = max((n for n, o in restart.before if _is(o, "save", "optimizer")), default=0)
+    orders = {(o.seed, o.length, o.replicas, o.epoch): n for n, o in reversed(restart.before) if _shuffles(o)}
+    later = [
+        (n, o) for n, o in events if _shuffles(o) and n >= restart.load[0] and (n, o) not in restart.before
+    ]
+    if not restart.restores("optimizer") or len(orders) < 2 or len(later) < 2 or saved < max(orders.values()):
+        return
+    again = [(n, o) for n, o in later if (o.seed, o.length, o.replicas, o.epoch) in orders]
+    # Each epoch that follows is one that was trained on, and the first of them is the first.
+    if len(again) < len(later) or again[0][1].epoch != min(key[3] for key in orders):
+        return
+    step, epoch = again[0]
+    yield _draft(
+        case,
+        f"Model and optimizer are restored at step {restart.load[0]} from a state of step {saved}, and {epoch.name} begins with epoch {epoch.epoch} again: each of its {len(later)} epochs repeats the order of one that was trained on before.",
+        step,
+        locations.of_text(epoch.place),
+        restart.load[1],
+        f"epochs before: {', '.join(str(key[3]) for key in sorted(orders, key=lambda k: k[3]))}; after the restart, with the same seed: {', '.join(str(o.epoch) for _, o in later)}",
+        rank,
+        fix="Go on with the epoch that was saved: set_epoch(epoch) with the number of epochs before, and skip the batches that were used.",
+    )
+
+
+def _shuffles(operation: Operation) -> bool:
+    return operation.kind == "epoch" and operation.shuffles
+
+
 def _lost(case: Case, rank: int, events: list[Event]) -> Iterator[Draft]:
     """A load into a module that was gone at the end of the step, without having run, and from which nothing was copied."""
     for number, (step, load) in enumerate(events):
@@ -150,7 +181,14 @@ def _lost(case: Case, rank: int, events: list[Event]) -> Iterator[Draft]:
 
 
 def _draft(
-    case: Case, summary: str, step: int, place: Place | None, load: Operation, claim: str, rank: int
+    case: Case,
+    summary: str,
+    step: int,
+    place: Place | None,
+    load: Operation,
+    claim: str,
+    rank: int,
+    fix: str | None = None,
 ) -> Draft:
     return Draft(
         strength=Strength.LIKELY,
@@ -158,6 +196,7 @@ def _draft(
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(step=step).at(place or locations.of_text(load.place)),
         evidence={claim: source(case, rank)},
+        fix=fix,
     )
 
 
@@ -166,7 +205,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="(`--probes light,invariants`) A model's state is loaded while the job trains, and the optimizer or the schedule begins anew although its state was saved at the same moment; or the state goes into a copy that never runs",
+    detected="A restart within the job restores model and optimizer, and the sampler repeats the epochs from before; or (`--probes light,invariants`) a model's state is loaded while the job trains, and the optimizer or the schedule begins anew although its state was saved at the same moment; or the state goes into a copy that never runs",
     fix="Load model, optimizer and scheduler from the same checkpoint, into the objects that train.",
     check=dropped_states,
     explained_by=("nonfinite", "empty_loads", "broken_equalities"),

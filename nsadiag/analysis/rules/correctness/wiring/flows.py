@@ -32,13 +32,22 @@ class Idle:
     def first(self) -> int:
         return min(self.steps)
 
+    @property
+    def exchanges(self) -> bool:
+        return by_key(self.steps[self.first])[self.key].exchanges
+
 
 def idle_modules(case: Case) -> list[Idle]:
     """Those with the most parameters first; only where the same optimizer trains others in each of these steps."""
-    return case.once(_idle_modules)
+    return [idle for idle in case.once(_idle) if not idle.exchanges]
 
 
-def _idle_modules(case: Case) -> list[Idle]:
+def idle_exchanges(case: Case) -> list[Idle]:
+    """Collectives that are given what such parameters alone have made."""
+    return [idle for idle in case.once(_idle) if idle.exchanges]
+
+
+def _idle(case: Case) -> list[Idle]:
     found = [
         Idle(rank=rank, optimizer=optimizer, key=key, held=held, steps=steps)
         for (rank, optimizer), steps in flows_of(case).items()
@@ -94,11 +103,17 @@ def cut_behind(idle: Idle, calls: tuple[Call, ...]) -> tuple[Call, Call] | None:
     return None
 
 
+def runs_without_graph(idle: Idle) -> bool:
+    """Whether what it returns never carries a gradient, although its parameters ask for one."""
+    calls = [by_key(calls).get(idle.key) for calls in idle.steps.values()]
+    return all(c is not None and c.made and not any(v.carries for v in c.made) for c in calls)
+
+
 def is_cut_inside(call: Call) -> bool:
     """Whether what it is given carries a gradient, and what it returns does not."""
     return any(v.carries for v in call.given) and bool(call.made) and not any(v.carries for v in call.made)
 
 
 def is_collective(call: Call) -> bool:
-    """Whether it is no module: nothing that returns, and no parameters."""
-    return not call.made and not call.held
+    """Whether it is no module; in older recordings, what returns nothing and has no parameters."""
+    return call.exchanges or (not call.made and not call.held)

@@ -14,10 +14,12 @@ from nsadiag.analysis.relations.invariants.operations import reduces_gradients, 
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.gradient_cuts import gradient_scaling
 from nsadiag.source.patterns.single_call import call_near, scaled_loss
 
 LEAST = 6  # recorded steps
+FEW = 3  # steps of scalers
 UNEVEN = (
     1.5  # the least ratio between the weights of a token that is no coincidence where it holds in every step
 )
@@ -25,9 +27,53 @@ EXACT = 1e-4
 
 
 def loss_weights(case: Case) -> Iterator[Draft | Declined]:
+    yield from _other_scale(case)
     yield from _unequal(case)
     yield from _divided_twice(case)
     yield Declined(f"the ranks' losses have the same weight, in {len(backwards_of(case))} steps")
+
+
+def _other_scale(case: Case) -> Iterator[Draft]:
+    """Gradient scalers that go on with different scales, where gradients are reduced before they are unscaled."""
+    begun = case.events[(case.events.kind == Kind.SCALER) & (case.events.phase == Phase.BEGIN)]
+    each = {rank.rank: begun[begun["rank"] == rank.rank] for rank in case.cell.ranks}
+    # Of a scale that only a GPU knows, 0 is recorded.
+    if any(len(found) == 0 or not found.b.all() for found in each.values()) or not averages_gradients(case):
+        return
+    if any(_unscales_first(ops) for step in steps_of(case) for ops in step.ranks.values()):
+        return
+    scales = [
+        dict(zip(each, found, strict=True))
+        for found in zip(*(rows.b for rows in each.values()), strict=False)
+    ]
+    apart = next(
+        (n for n in range(len(scales)) if all(len(set(found.values())) > 1 for found in scales[n:])), None
+    )
+    if apart is None or len(scales) - apart < FEW:
+        return
+    row = next(iter(each.values())).iloc[max(apart - 1, 0)]
+    odd = outlier_ranks(scales[apart], case.cell.weight)
+    shown = ", ".join(f"rank {rank}: {scale}" for rank, scale in list(scales[apart].items())[:8])
+    yield _draft(
+        case,
+        f"From step {int(row.step) + (apart > 0)} on the ranks multiply their losses by different scales ({shown}), and average the gradients before they divide by them: each rank has another weight.",
+        int(row.step),
+        locations.of_text(str(row.site)),
+        f"scale at each of the last {len(scales) - apart} steps of the scalers, first: {shown}",
+        odd,
+        "Let all ranks skip a step together: reduce what each scaler found (MAX), or use one that knows of shards.",
+        shows=f"{case.cell.rank(odd[0]).source}/blackbox.bin",
+    )
+
+
+def _unscales_first(operations: tuple[Operation, ...]) -> bool:
+    """Whether gradients are unscaled before the user's code reduces them."""
+    unscaled = False
+    for operation in operations:
+        unscaled = operation.kind == "unscale" or (unscaled and operation.kind != "backward")
+        if unscaled and reduces_gradients(operation):
+            return True
+    return False
 
 
 def _unequal(case: Case) -> Iterator[Draft]:
@@ -134,14 +180,22 @@ def _is_divided(operations: tuple[Operation, ...], count: int) -> bool:
 
 
 def _draft(
-    case: Case, summary: str, step: int, place: Place | None, claim: str, ranks: tuple[int, ...], fix: str
+    case: Case,
+    summary: str,
+    step: int,
+    place: Place | None,
+    claim: str,
+    ranks: tuple[int, ...],
+    fix: str,
+    *,
+    shows: str = "",
 ) -> Draft:
     return Draft(
         strength=Strength.LIKELY,
         summary=summary,
         guilty_ranks=ranks,
         where=Where(step=step, phase="backward").at(place),
-        evidence={claim: source(case)},
+        evidence={claim: shows or source(case)},
         fix=fix,
     )
 
@@ -151,7 +205,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="(`--probes light,invariants`) The loss has another factor on some ranks; or is a mean over each rank's own tokens, of which one rank always has more; or micro-batches are divided by their number twice",
+    detected="Gradient scalers of ranks that average scaled gradients go on with different scales; or (`--probes light,invariants`) the loss has another factor on some ranks; or is a mean over each rank's own tokens, of which one rank always has more; or micro-batches are divided by their number twice",
     fix="Give every token the same weight: sum, and divide once, by what all ranks have together.",
     check=loss_weights,
     explained_by=("nonfinite", "control_mismatch"),

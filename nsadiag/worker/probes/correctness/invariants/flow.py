@@ -23,6 +23,8 @@ from nsadiag.worker.probes.values import tensors_among
 STEPS = 6
 MOST_CALLS = 96  # of one step
 MOST_TENSORS = 3  # on each side of one call
+MOST_NODES = 256  # of the graph behind what a collective is given
+SINK = "_DDPSinkBackward"
 FEW = 16  # elements: counts, losses and flags have no more
 
 
@@ -34,6 +36,9 @@ class _Call:
     module: weakref.ref[torch.nn.Module] | None  # none of a collective
     given: list[tuple[int, bool]]  # index among the sums, and whether it carries a gradient
     made: list[tuple[int, bool]]
+    leaves: frozenset[int] = (
+        frozenset()
+    )  # by id: what a collective is given was computed from these parameters
 
 
 class Flow:
@@ -102,7 +107,9 @@ class Flow:
         mine = self.following and get_ident() == self._thread
         if mine and not backward.now.depth and len(self._calls) < MOST_CALLS:
             given = [t for t in tensors_among((*args, *kwargs.values())) if _is_passed(t)][-MOST_TENSORS:]
-            self._calls.append(_Call(0, op, user_place(), None, self._noted(given), []))
+            # Whoever turns gradients off means to hand on values alone.
+            leaves = _leaves(given) if torch.is_grad_enabled() else frozenset()
+            self._calls.append(_Call(0, op, user_place(), None, self._noted(given), [], leaves))
 
     def _noted(self, tensors: list[torch.Tensor]) -> list[tuple[int, bool]]:
         found = []
@@ -123,12 +130,17 @@ class Flow:
         rows = []
         for call in self._calls:
             module = call.module() if call.module is not None else None
-            own = [id(p) for _, p in module_tree.named_parameters(module)] if module is not None else []
+            own = (
+                [id(p) for _, p in module_tree.named_parameters(module)]
+                if module is not None
+                else call.leaves
+            )
             mine = [key for key in own if key in held]
             rows.append(
                 {
                     "name": names.get(call.number, call.name),
                     "place": call.place,
+                    "exchanges": call.module is None,
                     "held": len(mine),
                     "graded": sum(key in graded for key in mine),
                     "given": [[exact[n], carries] for n, carries in call.given],
@@ -143,6 +155,24 @@ def _is_passed(tensor: torch.Tensor) -> bool:
     return (
         plain and tensor.is_floating_point() and tensor.numel() > FEW and not hasattr(tensor, "_local_tensor")
     )
+
+
+def _leaves(tensors: list[torch.Tensor]) -> frozenset[int]:
+    """The parameters that these were computed from, by id; of a large graph the nearest."""
+    pending = [(t.grad_fn, t.output_nr) for t in tensors if t.grad_fn is not None]
+    met, found = set(pending), set()
+    while pending and len(met) <= MOST_NODES:
+        node, output = pending.pop(0)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.add(id(variable))
+        # All outputs of a model in DDP pass through one node, each for itself.
+        edges = node.next_functions
+        for edge in edges[output : output + 1] if type(node).__name__ == SINK else edges:
+            if edge[0] is not None and edge not in met:
+                met.add(edge)
+                pending.append(edge)
+    return frozenset(found)
 
 
 def _with_gradient(held: dict[int, torch.Tensor]) -> set[int]:

@@ -26,6 +26,7 @@ class Journal:
     def __init__(self) -> None:
         self.valued = False  # whether tensors are read, as the probe `invariants` asks for
         self.looking = True
+        self.looks = 0  # steps that were looked at before this one
         self.wakes_at = 0  # the next step that is looked at
         self._operations: list[Operation] = []
         self._rows = 0
@@ -54,6 +55,7 @@ class Journal:
         if self._operations:
             self._write(rank, step, self._operations)
         self._operations = []
+        self.looks += self.looking
         self.looking = self._rows < MOST_ROWS and self._is_look(begins)
         self.wakes_at = begins + 1
         while not self._is_look(self.wakes_at):
@@ -68,7 +70,7 @@ class Journal:
             append_json_line(rank.directory.invariants, {"step": step, "operations": operations})
 
     def clear(self) -> None:
-        self.valued, self.looking, self._operations, self._rows = False, True, [], 0
+        self.valued, self.looking, self._operations, self._rows, self.looks = False, True, [], 0, 0
 
 
 journal = Journal()

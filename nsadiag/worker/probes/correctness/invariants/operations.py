@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,9 +18,9 @@ from nsadiag.worker.probes.correctness.fingerprints import tensors_in
 from nsadiag.worker.probes.correctness.invariants import exchanges, roles
 from nsadiag.worker.probes.correctness.invariants.beside import note_beside
 from nsadiag.worker.probes.correctness.invariants.births import births, unheld
-from nsadiag.worker.probes.correctness.invariants.checksums import checksums, is_captured
+from nsadiag.worker.probes.correctness.invariants.checksums import checksums, is_captured, whole_sums
 from nsadiag.worker.probes.correctness.invariants.flow import flow
-from nsadiag.worker.probes.correctness.invariants.journal import current, journal
+from nsadiag.worker.probes.correctness.invariants.journal import Operation, current, journal
 from nsadiag.worker.probes.correctness.invariants.losses import divided, inputs, losses
 from nsadiag.worker.probes.correctness.invariants.states import settle, states
 from nsadiag.worker.probes.correctness.replicas import evenly
@@ -31,10 +32,16 @@ MOST_INPUTS = 4
 
 MOST_MADE = 8  # gradients that are read after a backward, and backwards of a step after which they are
 MOST_UNHELD = 16
+STRIDE = 61  # parameters from one step that is looked at to the next
 # Optimizers have all stepped by then, and what was put in after them has a gradient.
 UNHELD_AT = range(2, 8)
 
 _backwards = 0  # of this step
+# Gradients of before that the backward which runs now may add to: the optimizer's number, and the parameter with the
+# gradient's identity and version.
+_named: set[int] = set()  # optimizers whose parameters' names are written down
+_lying: list[tuple[int, weakref.ref[torch.Tensor], int, int]] = []
+_running: Operation | None = None  # that backward
 _now = 0  # the step that runs
 
 
@@ -114,6 +121,7 @@ def _depends_on_mode(module: torch.nn.Module) -> bool:
 
 @harmless
 def _backward(tensors: Any, gradients: Any) -> None:
+    global _running
     if current() is None:
         return
     loss = (
@@ -121,23 +129,28 @@ def _backward(tensors: Any, gradients: Any) -> None:
     )
     reads = journal.valued and not is_captured()
     known = loss is not None and not loss.is_complex() and (reads or loss.device.type == "cpu")
-    kept = [number for number, held in roles.ours() if _is_kept(held)]
+    lying = [(number, p) for number, held in roles.ours() if (p := _kept_by(held)) is not None]
     root = loss.grad_fn if loss is not None and reads else None
     number, behind = divided(root)
-    journal.note(
+    _running = journal.note(
         "backward",
         value=float(loss.detach()) if known and loss is not None else None,
-        kept=kept,
+        kept=[number for number, _ in lying],
         divisor=number if number != 1 else None,
         losses=losses(root, behind) if root is not None else [],
     )
+    _lying[:] = [(n, weakref.ref(p), id(p.grad), p.grad._version) for n, p in lying if p.grad is not None]
 
 
 @harmless
 def _backward_ended() -> None:
     """Gradients as backward leaves them: what is done to them until the optimizer uses them shows by comparison."""
-    global _backwards
+    global _backwards, _running
     _backwards += 1
+    if _running is not None and _lying:
+        _running["added"] = [n for n, p, gradient, version in _lying if _was_added_to(p, gradient, version)]
+    _lying.clear()
+    _running = None
     if current() is None or not journal.valued or _backwards > MOST_MADE:
         return
     for number, optimizer in roles.ours():
@@ -145,19 +158,23 @@ def _backward_ended() -> None:
         journal.note("made", place="", optimizer=number, values=checksums(made[:MOST_MADE]))
 
 
-def _is_kept(optimizer: Any) -> bool:
-    """Whether gradients of before are still there: by the first one, which on a GPU nobody waits for."""
+def _was_added_to(held: weakref.ref[torch.Tensor], gradient: int, version: int) -> bool:
+    """Whether a backward has added to it; what the user's code puts there, it leaves alone."""
+    parameter = held()
+    now = parameter.grad if parameter is not None else None
+    return now is not None and (id(now) != gradient or now._version > version)
+
+
+def _kept_by(optimizer: Any) -> torch.Tensor | None:
+    """The first parameter with a gradient, if that is of before and not zero; on a GPU nobody waits for it."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is not None:
                 plain = type(gradient) is torch.Tensor and gradient.layout == torch.strided
-                return (
-                    plain
-                    and (gradient.device.type == "cpu" or (journal.valued and not is_captured()))
-                    and bool(gradient.any())
-                )
-    return False
+                read = plain and (gradient.device.type == "cpu" or (journal.valued and not is_captured()))
+                return parameter if read and bool(gradient.any()) else None
+    return None
 
 
 @harmless
@@ -191,6 +208,7 @@ def _before_step(optimizer: Any) -> None:
         "of": len(held),
     }
     if journal.valued:
+        _note_whole(number, held)
         chosen = evenly(held)
         details["values"] = checksums(chosen)
         made = [(name, p.grad) for name, p in chosen if p.grad is not None]
@@ -204,6 +222,21 @@ def _before_step(optimizer: Any) -> None:
                 "unheld", place="", optimizer=number, values=checksums(unheld(optimizer)[:MOST_UNHELD])
             )
     journal.note("step", optimizer=number, name=type(optimizer).__name__, **details)
+
+
+def _note_whole(number: int, held: list[tuple[str, torch.Tensor]]) -> None:
+    """Of parameters that fit into what is read at a step, all; of more, others at each step that is looked at."""
+    start = 0 if len(held) < 2 else journal.looks * STRIDE % len(held)
+    exacts = whole_sums([p for _, p in held], start)
+    journal.note(
+        "whole",
+        place="",
+        optimizer=number,
+        start=start or None,
+        exacts=exacts,
+        named=[name for name, _ in held] if number not in _named else [],
+    )
+    _named.add(number)
 
 
 def _settings(optimizer: Any) -> list[str]:
@@ -248,6 +281,7 @@ def operations() -> Iterator[None]:
         subscribe(stack, budget.on_step, _step_ended)
         stack.callback(journal.clear)
         stack.callback(roles.forget)
+        stack.callback(_named.clear)
         stack.callback(_listen, False)
         _listen(True)
         stack.enter_context(replaced(clip, "clip_grad_norm_", _around_clip(clip.clip_grad_norm_)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ MOST_NOTES = 60  # of one run: a job that saves or makes something in every step
 _samplers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 # Loads of this step into modules that share nothing with what has run, by id of the module: it may run yet.
 _apart: dict[int, tuple[weakref.ref[torch.nn.Module], Operation]] = {}
+_numbers = itertools.count()  # of samplers: one that is gone keeps its own
 _noted = 0
 
 
@@ -119,12 +121,18 @@ def _epoch(sampler: Any) -> None:
             name=type(sampler).__name__,
             epoch=int(sampler.epoch),
             shuffles=bool(sampler.shuffle) or None,
-            sampler=_samplers.setdefault(sampler, len(_samplers)),
+            sampler=_number(sampler),
             seed=int(sampler.seed),
             length=int(sampler.num_samples),
             replicas=int(sampler.num_replicas),
             replica=int(sampler.rank),
         )
+
+
+def _number(sampler: Any) -> int:
+    if sampler not in _samplers:
+        _samplers[sampler] = next(_numbers)
+    return _samplers[sampler]
 
 
 # -- where they are ---------------------------------------------------------------------------------
