@@ -50,7 +50,9 @@ def unmoved_parameters(case: Case) -> Iterator[Draft | Declined]:
 
 def _ended_early(case: Case) -> Iterator[Draft]:
     """A schedule that reaches zero long before the job ends: what is computed from there on trains nothing."""
-    rank = case.cell.ranks[0]
+    rank = next(iter(case.cell.ranks), None)
+    if rank is None:
+        return
     rows = [row for row in rank.replicas if row.rates]
     optimizers = {o.optimizer for row in rank.observed for o in row.operations if o.kind == "step"}
     zero = next((n for n, row in enumerate(rows) if not any(any(later.rates) for later in rows[n:])), 0)
