@@ -140,8 +140,9 @@ def _hung(job: ActorJob, graph: WaitGraph, root: Root, certainty: Certainty) -> 
         root.waiter if root.waiter and root.waiter.place else graph.nearest_waiter(root.keys, root.guilty)
     )
     stand = root.stand
+    shown = [stand, waiter] if waiter is not stand else [stand]
     where = Where().at(stand.place) if stand and stand.place else None
-    evidence = [Evidence(claim=standing(job, each), source=each.source) for each in (stand, waiter) if each]
+    evidence = [Evidence(claim=standing(job, each), source=each.source) for each in shown if each]
     evidence += [Evidence(claim=claim, source=DOCUMENT) for claim in root.facts]
     if certainty == "proven":
         evidence.append(Evidence(claim=f"nobody but {several([job.name(n) for n in sorted({*root.guilty, *waiting})])} could end these waits, and each of them waits or is gone", source=DOCUMENT))  # fmt: skip

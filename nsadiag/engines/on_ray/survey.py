@@ -80,7 +80,7 @@ def drivers(stubs: Stubs, mine: str) -> list[Driver]:
 
 def driver_of(found: Iterable[Driver], asked: str) -> Driver:
     """The one that is asked for by its number or submission; with nothing asked, the only one that runs."""
-    rows = list(found)
+    rows = sorted(found, key=lambda d: d.job)
     chosen = (
         [d for d in rows if asked in (d.job, d.submission)] if asked else [d for d in rows if not d.ended]
     )
