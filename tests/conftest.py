@@ -6,12 +6,18 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support.costs import Costs
 from support.jobs import Jobs
+from support.verdicts import Verdicts, shared_folder
 
 # Most tests wait for a verdict on a job that does hang: a suspicion counts at once. Those about patience name their own.
 os.environ.setdefault("NSADIAG_PATIENCE", "0")
+
+# Where pyarrow is installed (here some tracker brings it) pandas keeps texts in Arrow: recordings' small tables are judged
+# in two thirds of the time without, as by most users, who have none. Commands that tests start are as they are.
+pd.set_option("mode.string_storage", "python")
 
 # A shell starts what stands before `&` with Ctrl-C ignored, nohup with SIGHUP, and every process from there on inherits
 # it: tests that interrupt a command would find it deaf. A handler of Python's is not inherited: children have the default.
@@ -36,6 +42,12 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
     started = Jobs(tmp_path)
     yield started
     started.close()
+
+
+@pytest.fixture(scope="session")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
+    """The verdicts of whole recordings, each judged once a test run."""
+    return Verdicts(shared_folder(tmp_path_factory, "verdicts"))
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from support.golden import archive_of, recorded, unpack
 from support.promises import promises
+from support.verdicts import Verdicts
 
 from nsadiag.analysis.judgement.action import action_of
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Evidence, Finding, Strength
 
@@ -22,9 +22,9 @@ def judged(name: str, folder: Path) -> RunDir:
 
 
 @pytest.mark.parametrize("name", recorded())
-def test_the_action_is_the_one_that_the_script_promises(name: str, tmp_path: Path) -> None:
-    action = judge_directory(judged(name, tmp_path).path).action
-    assert (action.do if action else None) == TRUE[name], action
+def test_the_action_is_the_one_that_the_script_promises(name: str, verdicts: Verdicts) -> None:
+    action = verdicts.of(archive_of(name))["action"]
+    assert (action["do"] if action else None) == TRUE[name], action
 
 
 def finding(*actions: str) -> Finding:

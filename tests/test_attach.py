@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from support.jobs import Jobs, wait_until
+from support.jobs import GIVE_UP_S, Jobs, wait_until
 
 from nsadiag.agent import processes
 from nsadiag.agent.attaching.attach import find_ranks
@@ -114,7 +114,7 @@ def attached(jobs: Jobs, *arguments: object) -> tuple[int, dict[str, Any]]:
     """Exit code and verdict."""
     shutil.rmtree(jobs.directory / "looked", ignore_errors=True)
     looking = jobs.start("attach", "--out", "looked", *map(str, arguments))
-    _, stderr = looking.communicate(timeout=60)
+    _, stderr = looking.communicate(timeout=GIVE_UP_S)
     assert (jobs.directory / "looked/verdict.json").exists(), stderr
     return looking.returncode, json.loads((jobs.directory / "looked/verdict.json").read_text())
 
@@ -130,8 +130,8 @@ def test_a_stuck_job_is_judged_from_its_launchers_pid_and_goes_on_bitwise_equal(
     assert verdict["where"]["code"] == 'open(os.environ["GO"]).readline()'
     assert read_json(jobs.directory / "looked/run.json")["kind"] == "attach"
     jobs.go()
-    disturbed, _ = job.communicate(timeout=60)
-    undisturbed, _ = started(jobs, WAITS="0", STEPS="8").communicate(timeout=60)
+    disturbed, _ = job.communicate(timeout=GIVE_UP_S)
+    undisturbed, _ = started(jobs, WAITS="0", STEPS="8").communicate(timeout=GIVE_UP_S)
     assert len(results(disturbed)) == 2
     assert results(disturbed) == results(undisturbed)
 
@@ -144,9 +144,9 @@ def test_a_job_that_trains_is_healthy_and_trains_on_bitwise_equal(jobs: Jobs, tr
     assert (code, verdict["outcome"]) == (0, "healthy"), verdict["summary"]
     assert "used" in verdict["summary"]
     (jobs.directory / "enough").touch()
-    disturbed, _ = job.communicate(timeout=60)
+    disturbed, _ = job.communicate(timeout=GIVE_UP_S)
     (steps,) = {line.split()[3] for line in results(disturbed)}
-    undisturbed, _ = started(jobs, WAITS="0", STEPS=steps).communicate(timeout=60)
+    undisturbed, _ = started(jobs, WAITS="0", STEPS=steps).communicate(timeout=GIVE_UP_S)
     assert len(results(disturbed)) == 2
     assert results(disturbed) == results(undisturbed)
 
@@ -156,7 +156,7 @@ def test_a_job_that_run_left_is_judged_again_by_what_it_records(jobs: Jobs, trai
     options = ("--on-hang", "leave", "--stall-after", "1", "--out", "run")
     first = jobs.start("run", *options, "--", *TORCHRUN, "train.py", env={"WAITS": "1", "STEPS": "8"})
     assert jobs.signals.wait() == "waiting"
-    first.communicate(timeout=60)
+    first.communicate(timeout=GIVE_UP_S)
     before = json.loads((jobs.directory / "run/verdict.json").read_text())
     assert (before["class"], before["guilty_ranks"]) == ("io_stall", [1]), before["summary"]
     _, verdict = attached(jobs, "--run", "run")
@@ -188,10 +188,10 @@ def test_the_first_answer_comes_before_the_second_look(jobs: Jobs, train: Path) 
     assert looking.stderr is not None
     assert line_with(looking.stderr, "nsadiag: ").startswith("nsadiag: suspected: Rank 1 ")
     assert len(read_json(jobs.directory / "looked/watch.json")["looks"]) == 1
-    looking.communicate(timeout=60)
+    looking.communicate(timeout=GIVE_UP_S)
     assert len(read_json(jobs.directory / "looked/watch.json")["looks"]) == 2
     jobs.go()
-    job.communicate(timeout=60)
+    job.communicate(timeout=GIVE_UP_S)
 
 
 def test_a_deadlock_is_proven_by_the_first_look_alone(jobs: Jobs) -> None:
@@ -201,13 +201,13 @@ def test_a_deadlock_is_proven_by_the_first_look_alone(jobs: Jobs) -> None:
     (stopped,) = [r.process.pid for r in find_ranks([job.pid])[0] if r.rank == 1]
     os.kill(stopped, signal.SIGSTOP)
     looking = jobs.start("attach", "--out", "looked", str(job.pid))
-    _, stderr = looking.communicate(timeout=60)
+    _, stderr = looking.communicate(timeout=GIVE_UP_S)
     assert stderr.startswith("nsadiag: proven: Rank 1 is stopped by SIGSTOP"), stderr
     assert len(read_json(jobs.directory / "looked/watch.json")["looks"]) == 1
     assert read_json(jobs.directory / "looked/verdict.json")["certainty"] == "proven"
     os.kill(stopped, signal.SIGCONT)
     jobs.go()
-    stdout, _ = job.communicate(timeout=60)
+    stdout, _ = job.communicate(timeout=GIVE_UP_S)
     assert stdout.count("summed 16.0") == 2
 
 
@@ -220,15 +220,15 @@ def test_who_follows_a_job_hears_what_changes_until_it_ends(jobs: Jobs, train: P
     line_with(following.stderr, "nsadiag: suspected: Rank 1 ")
     line_with(left.stderr, "nsadiag: suspected: Rank 1 ")
     left.send_signal(signal.SIGINT)
-    _, stderr = left.communicate(timeout=10)
+    _, stderr = left.communicate(timeout=GIVE_UP_S)
     assert (left.returncode, stderr) == (0, "")
     jobs.go()
     line_with(following.stderr, "nsadiag: progressing: ")
     (jobs.directory / "enough").touch()
     line_with(following.stderr, "nsadiag: the job has ended")
-    disturbed, _ = job.communicate(timeout=60)
+    disturbed, _ = job.communicate(timeout=GIVE_UP_S)
     assert len(results(disturbed)) == 2
-    assert following.wait(timeout=60) == 0
+    assert following.wait(timeout=GIVE_UP_S) == 0
 
 
 # -- what cannot be attached to ------------------------------------------------------------------
@@ -261,7 +261,7 @@ def sleeper(jobs: Jobs) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_process_without_python_is_named(jobs: Jobs, sleeper: subprocess.Popen[bytes]) -> None:
     done = jobs.start("attach", str(sleeper.pid))
-    _, stderr = done.communicate(timeout=60)
+    _, stderr = done.communicate(timeout=GIVE_UP_S)
     assert (done.returncode, f"process {sleeper.pid} (sleep) runs no Python" in stderr) == (2, True), stderr
 
 
@@ -273,7 +273,7 @@ def test_a_process_of_another_user_is_refused_by_the_machine(
     other = ("setpriv", "--reuid", "65534", "--clear-groups")
     jobs.directory.chmod(0o755)
     done = jobs.start("attach", str(sleeper.pid), behind=other)
-    _, stderr = done.communicate(timeout=60)
+    _, stderr = done.communicate(timeout=GIVE_UP_S)
     if "Permission denied" in stderr and "may not be read" not in stderr:
         pytest.skip("the environment of these tests is not readable for others")
     assert (done.returncode, "may not be read: it belongs to root" in stderr) == (3, True), stderr

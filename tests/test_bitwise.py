@@ -97,7 +97,7 @@ def test_a_watched_job_computes_the_same_bits(jobs: Jobs, how: str) -> None:
     # `none` is the control: the same launcher, watched from outside, with nothing inside the ranks.
     seen = {}
     for probes in ("none", "light", "light,invariants", "full,parity"):
-        done = jobs.run("run", "--passthrough", "--probes", probes, "--out", probes, "--", *job, seconds=150)
+        done = jobs.run("run", "--passthrough", "--probes", probes, "--out", probes, "--", *job)
         assert done.returncode == 0, done.stderr
         seen[probes] = lines(done.stdout)
         gaps = [p.read_text() for p in Path(jobs.directory / probes).glob("ranks/*/gaps.jsonl")]

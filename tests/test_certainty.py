@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.golden import GOLDEN, unpack
 from support.promises import promises
+from support.verdicts import Verdicts
 
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
@@ -35,15 +36,15 @@ PROMISED = {promise.name: promise.certainty for promise in promises()}
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_the_recorded_hang_is_as_certain_as_its_waits(name: str, tmp_path: Path) -> None:
-    verdict = judge(load_cell(unpack(RECORDINGS[name], tmp_path).path))
-    if verdict.outcome != "hung":
-        assert verdict.certainty is None
+def test_the_recorded_hang_is_as_certain_as_its_waits(name: str, verdicts: Verdicts) -> None:
+    verdict = verdicts.of(RECORDINGS[name])
+    if verdict["outcome"] != "hung":
+        assert verdict["certainty"] is None
         return
     on_gpus = "proven" if name in PROVEN_ON_GPUS else "suspected"
-    assert verdict.certainty == (on_gpus if name.startswith("nccl_") else PROMISED[name])
-    proofs = [each.claim for each in verdict.evidence if each.claim.startswith("nothing can wake them: ")]
-    assert len(proofs) == (verdict.certainty == "proven")
+    assert verdict["certainty"] == (on_gpus if name.startswith("nccl_") else PROMISED[name])
+    proofs = [each for each in verdict["evidence"] if each["claim"].startswith("nothing can wake them: ")]
+    assert len(proofs) == (verdict["certainty"] == "proven")
 
 
 def test_every_proven_hang_is_recorded() -> None:

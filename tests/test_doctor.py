@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import BIN, Jobs
+from support.jobs import BIN, GIVE_UP_S, Jobs
 
 NOBODY = 65534
 ESSENTIAL = {"recorder", "kernel state", "Python stacks", "disk"}
@@ -193,7 +193,7 @@ def test_interrupted_it_leaves_no_process(jobs: Jobs) -> None:
     while not (jobs.directory / folder).exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     started.send_signal(signal.SIGTERM)
-    started.communicate(timeout=60)
+    started.communicate(timeout=GIVE_UP_S)
     while jobs.left() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert jobs.left() == {}

@@ -83,9 +83,7 @@ def test_an_engine_of_another_package_runs_a_matrix(jobs: Jobs, package: dict[st
     assert planned.stdout == "what=ok on 1 nodes\nwhat=crash on 1 nodes\nwhat=device on 1 nodes\n"
     as_json = jobs.run("matrix", "m.yaml", "--engine", "mine", "--dry-run", "--json", env=package).stdout
     assert json.loads(as_json) == {"engine": "mine", "plan": planned.stdout.rstrip()}
-    done = jobs.run(
-        "matrix", "m.yaml", "--engine", "mine", "--gpus-per-node", "2", "--out", out, env=package, seconds=300
-    )
+    done = jobs.run("matrix", "m.yaml", "--engine", "mine", "--gpus-per-node", "2", "--out", out, env=package)
     cells = json.loads((out / "matrix.json").read_text())["cells"]
     assert [cell["state"] for cell in cells] == ["done", "done", "skipped"], "there are two GPUs at most"
     assert [cell["verdict"]["class"] for cell in cells[:2]] == ["healthy", "rank_exception"], done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.findings import findings
-from support.jobs import Jobs
+from support.jobs import GIVE_UP_S, Jobs
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
@@ -59,7 +59,7 @@ train(model, torch.optim.SGD([*model.body.parameters(), *later.parameters()], 0.
 def run(jobs: Jobs, body: str) -> tuple[dict[str, Any], RunDir]:
     (jobs.directory / "job.py").write_text(JOB + body)
     process = jobs.start("run", "--json", "--out", "run", "--", *RANK)
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=GIVE_UP_S)
     assert stdout, stderr
     directory = RunDir(path=jobs.directory / "run")
     return json.loads(directory.verdict.read_text()), directory

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.golden import archive_of, unpack
-from support.jobs import Jobs, wait_until
+from support.jobs import GIVE_UP_S, Jobs, wait_until
 from support.looks import process, thread
 
 from nsadiag.agent.captures.kernel.sleeping import waits_until
@@ -201,7 +201,7 @@ def test_a_pool_that_is_given_nothing_for_a_while_is_healthy(jobs: Jobs) -> None
     watched = jobs.directory / "run" / "ranks" / "00000" / "captures" / "02" / "answers.json"
     wait_until(lambda: watched.exists() or process.poll() is not None, "a closer look")
     (jobs.directory / "go").write_text("go\n")
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=GIVE_UP_S)
     assert stdout, stderr
     assert json.loads(stdout)["verdict"]["class"] == "healthy", stdout
     # Whatever came in between was still on its way when it was looked at.

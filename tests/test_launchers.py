@@ -47,7 +47,7 @@ def write(jobs: Jobs, name: str, text: str) -> None:
 
 
 def check_two_ranks(jobs: Jobs, *command: str) -> None:
-    done = jobs.run("run", "--out", "run", "--", *command, seconds=120)
+    done = jobs.run("run", "--out", "run", "--", *command)
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads((jobs.directory / "run/verdict.json").read_text())
     assert (verdict["class"], verdict["world_size"], verdict["progress"]["steps_done"]) == ("healthy", 2, 4)

@@ -177,7 +177,7 @@ def test_a_bisection_that_floats_cannot_end_is_found_while_the_peers_wait(jobs: 
     script = jobs.directory / "halves.py"
     script.write_text(textwrap.dedent(HALVES))
     launcher = ("torchrun", "--standalone", "--nproc-per-node", "2")
-    jobs.run("run", "--out", "run", "--timeout", "240", "--", *launcher, script, seconds=280)
+    jobs.run("run", "--out", "run", "--timeout", "240", "--", *launcher, script)
     verdict = read_json(jobs.directory / "run" / "verdict.json")
     assert (verdict["outcome"], verdict["class"]) == ("hung", "livelock_user_code")
     assert (verdict["guilty_ranks"], verdict["blocked_ranks"]) == ([0], [1])

@@ -38,7 +38,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     jobs = Jobs(tmp_path_factory.mktemp("growing"))
     (jobs.directory / "spec.yaml").write_text(SPEC)
     (jobs.directory / "cell.py").write_text(CELL)
-    done = jobs.run("matrix", "spec.yaml", "--out", jobs.directory / "matrix", seconds=180)
+    done = jobs.run("matrix", "spec.yaml", "--out", jobs.directory / "matrix")
     jobs.close()
     assert done.returncode == 0, done.stderr
     return jobs.directory / "matrix"

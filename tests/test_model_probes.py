@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import Jobs
+from support.jobs import GIVE_UP_S, Jobs
 
 from nsadiag.evidence.layout import RankDir, RunDir
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -85,7 +85,7 @@ def stuck(jobs: Jobs) -> Iterator[Any]:
     yield start
     for process in started:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=GIVE_UP_S)
 
 
 def events(rank: RankDir) -> list[tuple[Kind, Phase, str, int, int, int]]:

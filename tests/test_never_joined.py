@@ -59,7 +59,7 @@ def test_an_exception_before_the_group_is_the_cause_where_others_wait_for_who_ra
         port = listener.getsockname()[1]
     (jobs.directory / "train.py").write_text(BREAKS.replace("PORT", str(port)))
     options = ("--out", "run", "--stall-after", "2")
-    done = jobs.run("run", *options, "--", "python", "train.py", env={"HOW": how}, seconds=90)
+    done = jobs.run("run", *options, "--", "python", "train.py", env={"HOW": how})
     path = jobs.directory / "run/verdict.json"
     assert path.exists(), done.stderr
     verdict = json.loads(path.read_text())

@@ -57,7 +57,7 @@ def free_port() -> int:
 
 def verdict_of(jobs: Jobs, source: str, *options: str) -> dict[str, Any]:
     (jobs.directory / "train.py").write_text(source)
-    done = jobs.run("run", "--out", "run", *options, "--", "python", "train.py", seconds=90)
+    done = jobs.run("run", "--out", "run", *options, "--", "python", "train.py")
     path = jobs.directory / "run/verdict.json"
     assert path.exists(), done.stderr
     return json.loads(path.read_text())

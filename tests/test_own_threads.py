@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.golden import GOLDEN, unpack
-from support.jobs import Jobs
+from support.jobs import GIVE_UP_S, Jobs
 
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
@@ -73,11 +73,11 @@ def test_a_wait_for_a_collective_that_nobody_records_is_no_proven_lock(jobs: Job
     )  # fmt: skip
     assert jobs.signals.wait() == "waiting"
     looked = jobs.start("attach", "--out", "looked", str(job.pid))
-    looked.communicate(timeout=60)
+    looked.communicate(timeout=GIVE_UP_S)
     found = json.loads((jobs.directory / "looked/verdict.json").read_text())
     assert found["certainty"] != "proven", found["summary"]
     jobs.go()
-    stdout, _ = job.communicate(timeout=60)
+    stdout, _ = job.communicate(timeout=GIVE_UP_S)
     assert stdout.count("summed 8.0") == 2
 
 

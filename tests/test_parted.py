@@ -14,7 +14,7 @@ import pytest
 import torch
 from support.events import events
 from support.findings import findings
-from support.jobs import Jobs
+from support.jobs import GIVE_UP_S, Jobs
 from support.looks import sample
 
 from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
@@ -483,7 +483,7 @@ dist.destroy_process_group()
 def test_ranks_that_have_other_numbers_of_batches_under_join_are_no_replicas_that_part(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(JOINED)
     launch = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
-    stdout, stderr = jobs.start("run", "--json", "--out", "run", "--", *launch).communicate(timeout=120)
+    stdout, stderr = jobs.start("run", "--json", "--out", "run", "--", *launch).communicate(timeout=GIVE_UP_S)
     assert stdout, stderr
     assert json.loads(stdout)["verdict"]["class"] == "healthy", stdout
     cell = load_cell(jobs.directory / "run")

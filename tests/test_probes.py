@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import Jobs, wait_until
+from support.jobs import GIVE_UP_S, Jobs, wait_until
 
 import nsadiag
 from nsadiag.analysis.case import Case
@@ -80,7 +80,7 @@ class Ranks:
         """What each printed, once all have ended well."""
         texts = []
         for process in self.started:
-            stdout, stderr = process.communicate(timeout=120)
+            stdout, stderr = process.communicate(timeout=GIVE_UP_S)
             assert process.returncode == 0, stderr
             texts.append(stdout)
         return texts

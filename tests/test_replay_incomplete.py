@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.golden import GOLDEN, archive_of, recorded, strangers, unpack
 from support.promises import Promise, promises
+from support.verdicts import Verdicts
 
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import CaptureDir, RunDir, read_json, write_json
@@ -96,10 +97,10 @@ def test_with_recorders_cut_in_half_or_lost_nothing_is_concluded_surely_and_the_
 @pytest.mark.parametrize("name", [name for name in recorded() if "hung" in PROMISES[name].outcomes])
 @pytest.mark.parametrize("recorders", [True, False])
 def test_of_a_job_that_was_attached_to_nobody_is_accused_wrongly(
-    name: str, run: RunDir, *, recorders: bool
+    name: str, run: RunDir, verdicts: Verdicts, *, recorders: bool
 ) -> None:
     """It has no black box, no probe of ours is in it, and a flight recorder only if its user asked for one."""
-    if judge_directory(run.path).outcome != "hung":
+    if verdicts.of(archive_of(name))["outcome"] != "hung":
         pytest.skip("recorded when it had ended by itself: there is nothing to attach to")
     for rank in run.ranks():
         for path in rank.path.iterdir():

@@ -51,7 +51,7 @@ def document(path: Path) -> dict[str, object]:
 
 def test_a_job_that_a_signal_from_outside_ended_is_started_again(jobs: Jobs) -> None:
     line = ("run", "--out", "run", "--restart-on", "retry=3", "--", *TORCHRUN)
-    done = jobs.run(*line, script(jobs, DRAINED), "1", seconds=300)
+    done = jobs.run(*line, script(jobs, DRAINED), "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "attempt 1 of at most 4, in run: " in done.stderr
     assert "Starting the job again." in done.stderr
@@ -64,7 +64,7 @@ def test_a_job_that_a_signal_from_outside_ended_is_started_again(jobs: Jobs) -> 
 
 def test_there_are_no_more_attempts_than_were_asked_for(jobs: Jobs) -> None:
     line = ("run", "--out", "run", "--restart-on", "retry=1", "--", *TORCHRUN)
-    done = jobs.run(*line, script(jobs, DRAINED), "9", seconds=300)
+    done = jobs.run(*line, script(jobs, DRAINED), "9")
     assert done.returncode == 1, done.stdout + done.stderr
     assert (jobs.directory / "attempts").read_text() == "xx"
     assert document(jobs.directory / "run.attempt2" / "verdict.json")["class"] == "rank_killed"
@@ -72,7 +72,7 @@ def test_there_are_no_more_attempts_than_were_asked_for(jobs: Jobs) -> None:
 
 def test_a_failure_that_comes_from_the_code_is_not_retried(jobs: Jobs) -> None:
     line = ("run", "--out", "run", "--restart-on", "retry=3", "--", *TORCHRUN[:-1], "1")
-    done = jobs.run(*line, script(jobs, RAISES), seconds=300)
+    done = jobs.run(*line, script(jobs, RAISES))
     assert done.returncode == 1
     assert (jobs.directory / "attempts").read_text() == "x"
     assert document(jobs.directory / "run" / "verdict.json")["action"]["do"] == "fix code"  # type: ignore[index]

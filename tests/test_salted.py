@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.findings import findings
 from support.golden import archive_of, unpack
-from support.jobs import Jobs
+from support.jobs import GIVE_UP_S, Jobs
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
@@ -76,7 +76,7 @@ def test_ranks_that_were_started_each_by_itself(
         monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     (jobs.directory / "job.py").write_text(JOB)
     launch = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
-    stdout, stderr = jobs.start("run", "--json", "--out", "run", "--", *launch).communicate(timeout=120)
+    stdout, stderr = jobs.start("run", "--json", "--out", "run", "--", *launch).communicate(timeout=GIVE_UP_S)
     assert stdout, stderr
     verdict = json.loads(stdout)["verdict"]
     assert verdict["class"] == cls, verdict["summary"]

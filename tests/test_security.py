@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.jobs import BIN, Jobs, wait_until
+from support.jobs import BIN, GIVE_UP_S, Jobs, wait_until
 
 from nsadiag.analysis.ingest.dumps import plain
 from nsadiag.evidence.layout import make_private_dir, open_private, write_json
@@ -328,7 +328,7 @@ def test_nothing_listens_but_what_the_job_itself_opens_and_private_sockets(jobs:
     assert sorted(p.name for p in sockets.iterdir() if p.is_socket()) == ["0.sock", "1.sock"]
     assert loose(sockets) == []
     started.terminate()
-    started.communicate(timeout=60)
+    started.communicate(timeout=GIVE_UP_S)
     assert not sockets.exists()
     assert without != [], "gloo and torchrun's store do listen: the comparison can fail"
     assert within == without

@@ -89,7 +89,7 @@ def test_a_users_script_with_a_module_of_its_own_becomes_one_short_file(
     jobs.run("run", "--out", "run", "--", *TORCHRUN, "train.py", "--steps", "3")
     before = verdict_of(jobs.directory / "run")
     assert before["class"] == "rank_exception"
-    done = jobs.run("shrink", "run", "--out", "small", "--json", "--budget", budget, seconds=280)
+    done = jobs.run("shrink", "run", "--out", "small", "--json", "--budget", budget)
     document = json.loads(done.stdout)
     assert (document["conclusion"], done.returncode) == ("kept", 0), done.stderr
     script = jobs.directory / "small" / "train.py"
@@ -129,7 +129,7 @@ def test_what_forked_ranks_have_alike_is_cut_down_on_ranks_of_their_own_python(j
     (jobs.directory / "order.py").write_text(dedent(ORDER).lstrip())
     jobs.run("run", "--out", "run", "--", *TORCHRUN, "order.py")
     assert verdict_of(jobs.directory / "run")["class"] == "rank_exception"
-    done = jobs.run("shrink", "run", "--out", "small", "--json", "--budget", "10", seconds=280)
+    done = jobs.run("shrink", "run", "--out", "small", "--json", "--budget", "10")
     document = json.loads(done.stdout)
     assert (document["conclusion"], done.returncode) == ("kept", 0), done.stderr
     assert any("started a new Python" in note for note in document["notes"])
@@ -163,8 +163,8 @@ def test_where_the_smallest_does_not_hold_ever_larger_steps_are_taken_back() -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rank_conditional_save", "ddp_ready_twice_late_binding"])
 def test_a_specimen_keeps_its_signature_in_under_forty_lines(jobs: Jobs, name: str) -> None:
-    jobs.run("run", "--out", "run", "--", *TORCHRUN, REPRO / f"{name}.py", seconds=150)
-    done = jobs.run("shrink", "run", "--out", "small", "--json", seconds=290)
+    jobs.run("run", "--out", "run", "--", *TORCHRUN, REPRO / f"{name}.py")
+    done = jobs.run("shrink", "run", "--out", "small", "--json")
     document = json.loads(done.stdout)
     assert document["conclusion"] == "kept", done.stderr
     assert document["signature"] == verdict_of(jobs.directory / "run")["signature"]
@@ -255,8 +255,8 @@ BUILD = """
 def test_a_cell_goes_to_its_simplest_values_before_the_script_is_cut(jobs: Jobs) -> None:
     (jobs.directory / "build.py").write_text(dedent(BUILD))
     (jobs.directory / "depth.yaml").write_text(dedent(CELLS))
-    jobs.run("matrix", "depth.yaml", "-k", "layers=8 and colour=blue", "--out", "matrix", seconds=150)
-    done = jobs.run("shrink", "matrix/cells/colour=blue,layers=8", "--out", "small", "--json", seconds=250)
+    jobs.run("matrix", "depth.yaml", "-k", "layers=8 and colour=blue", "--out", "matrix")
+    done = jobs.run("shrink", "matrix/cells/colour=blue,layers=8", "--out", "small", "--json")
     document = json.loads(done.stdout)
     assert document["conclusion"] == "kept", done.stderr
     assert {"colour blue became red", "layers 8 became 6"} <= set(document["notes"])

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.jobs import Jobs, wait_until
+from support.jobs import GIVE_UP_S, Jobs, wait_until
 
 from nsadiag.cluster.place import free_port
 from nsadiag.commands.batch.submission import lost
@@ -91,7 +91,7 @@ def test_an_interrupt_on_one_node_ends_the_matrix_on_both(jobs: Jobs, matrix: Pa
     rank_1 = matrix / "out/cells/what=hung,ranks=two/ranks/00001/meta.json"
     wait_until(rank_1.exists, "rank 1")
     second.terminate()
-    (_, err0), (_, err1) = first.communicate(timeout=60), second.communicate(timeout=60)
+    (_, err0), (_, err1) = first.communicate(timeout=GIVE_UP_S), second.communicate(timeout=GIVE_UP_S)
     assert jobs.left() == {}
     assert [first.returncode, second.returncode] == [130, 130], err0 + err1
 

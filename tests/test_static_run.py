@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import Jobs
+from support.jobs import GIVE_UP_S, Jobs
 
 from nsadiag.agent.stillness.device_queue import held_up, queue_of
 from nsadiag.agent.stillness.motion import Motion, Stance
@@ -250,7 +250,7 @@ def test_nodes_that_run_a_job_each_are_told_so(jobs: Jobs) -> None:
         started(jobs, rank, port, f"run{rank}", "torchrun", "--master-port", str(own[rank]), "--nproc-per-node", "1", "job.py")
         for rank in (0, 1)
     ]  # fmt: skip
-    said = [agent.communicate(timeout=120)[1] for agent in both]
+    said = [agent.communicate(timeout=GIVE_UP_S)[1] for agent in both]
     assert jobs.left() == {}
     for agent, err in zip(both, said, strict=True):
         assert agent.returncode == 2, err
@@ -262,7 +262,7 @@ def test_a_hang_on_the_second_node_is_judged_by_the_evidence_of_both(jobs: Jobs)
     port = free_port(socket.AF_INET, "127.0.0.1")
     line = ("torchrun", "--nproc-per-node", "2", "job.py")
     both = [started(jobs, rank, port, f"run{rank}", *line) for rank in (0, 1)]
-    (_, err0), (out1, err1) = (agent.communicate(timeout=120) for agent in both)
+    (_, err0), (out1, err1) = (agent.communicate(timeout=GIVE_UP_S) for agent in both)
     assert jobs.left() == {}
     assert [agent.returncode for agent in both] == [1, 1], err0 + err1
     verdict = json.loads((jobs.directory / "run0/verdict.json").read_text())
@@ -310,7 +310,7 @@ def test_of_many_ranks_the_evidence_of_those_that_matter_travels(jobs: Jobs) -> 
         )
         for node, ranks in enumerate("23")
     ]
-    (_, err0), (_, err1) = (agent.communicate(timeout=120) for agent in both)
+    (_, err0), (_, err1) = (agent.communicate(timeout=GIVE_UP_S) for agent in both)
     assert jobs.left() == {}
     assert [agent.returncode for agent in both] == [1, 1], err0 + err1
     verdict = json.loads((jobs.directory / "run0/verdict.json").read_text())

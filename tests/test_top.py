@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 import pytest
-from support.jobs import Jobs, wait_until
+from support.jobs import GIVE_UP_S, Jobs, wait_until
 
 JOB = """
 import os, threading, torch, torch.distributed as dist
@@ -28,7 +28,7 @@ dist.barrier()  # rank 0 waits here
 def top(jobs: Jobs, *arguments: str) -> str:
     """What it prints; the job that it looks at may run meanwhile."""
     started = jobs.start("top", *arguments)
-    stdout, stderr = started.communicate(timeout=60)
+    stdout, stderr = started.communicate(timeout=GIVE_UP_S)
     assert started.returncode == 0, stderr
     return stdout
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import Jobs, wait_until
+from support.jobs import GIVE_UP_S, Jobs, wait_until
 
 from nsadiag.evidence.layout import RunDir
 from nsadiag.worker.watched import Watched
@@ -82,7 +82,7 @@ def job(jobs: Jobs) -> Any:
 
 def finished(started: subprocess.Popen[str]) -> str:
     # The looker-on holds the pipe as well, so this is the end of both.
-    return started.communicate(timeout=90)[0]
+    return started.communicate(timeout=GIVE_UP_S)[0]
 
 
 def verdict(directory: Path) -> dict[str, Any]:

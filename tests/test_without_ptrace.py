@@ -163,7 +163,7 @@ def test_attach_names_what_forbids_it(jobs: Jobs) -> None:
 
 def test_the_line_is_right_where_py_spy_is_refused(jobs: Jobs, refusing: Path) -> None:
     """A job of its own."""
-    done = jobs.run("demo", "--json", seconds=200)
+    done = jobs.run("demo", "--json")
     verdict = json.loads(done.stdout)["verdict"]
     assert (verdict["class"], verdict["guilty_ranks"]) == ("local_lock_deadlock", [1])
     assert (verdict["where"]["line"], verdict["peers_at"]["line"]) == (45, 66)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.hosts import DISK, send
-from support.jobs import BIN, wait_until
+from support.jobs import BIN, GIVE_UP_S, wait_until
 from support.ray_cluster import RayCluster
 
 SPEC = """
@@ -91,7 +91,7 @@ def began(directory: Path, what: str) -> int:
 def test_a_cell_has_a_node_for_each_bundle_and_nothing_is_left_behind(
     ray: RayCluster, directory: Path
 ) -> None:
-    done = ray.head.run(*line("ok or crash"), cwd=directory, seconds=240, check=False)
+    done = ray.head.run(*line("ok or crash"), cwd=directory, check=False)
     assert done.returncode == 1, done.stdout + done.stderr + ray.logs()
     cells = cells_of(directory)
     assert {what: cell["verdict"]["class"] for what, cell in cells.items()} == {
@@ -100,14 +100,14 @@ def test_a_cell_has_a_node_for_each_bundle_and_nothing_is_left_behind(
     ranks = directory / "out/cells/what=crash/ranks"
     hosts = {json.loads((ranks / f"0000{n}/meta.json").read_text())["host"] for n in (0, 1)}
     assert hosts == {"node0", "node1"} and cells["crash"]["verdict"]["guilty_ranks"] == [1]
-    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it", 60)
-    again = ray.head.run(*line("ok or crash", "--resume"), cwd=directory, seconds=60, check=False)
+    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it")
+    again = ray.head.run(*line("ok or crash", "--resume"), cwd=directory, check=False)
     assert again.returncode == 1 and (began(directory, "ok"), began(directory, "crash")) == (1, 2)
 
 
 def test_why_a_cell_waits_is_said_and_ctrl_c_takes_it_back(ray: RayCluster, directory: Path) -> None:
     started = ray.head.start(*line("wide or device or wait"), cwd=directory)
-    wait_until(lambda: began(directory, "wait") == 2, "the one that fits runs", 300)
+    wait_until(lambda: began(directory, "wait") == 2, "the one that fits runs")
     assert started.stderr is not None
     said = ""
     wanted = [
@@ -120,25 +120,25 @@ def test_why_a_cell_waits_is_said_and_ctrl_c_takes_it_back(ray: RayCluster, dire
     send(started, signal.SIGINT)
     assert started.wait(120) == 130
     assert json.loads((directory / "out/cells/what=wait/watch.json").read_text())["stopped"] == "interrupt"
-    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it", 60)
+    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it")
 
 
 def test_jobs_end_with_a_driver_that_is_killed_and_resume_runs_nothing_twice(
     ray: RayCluster, directory: Path
 ) -> None:
     started = ray.head.start(*line("ok or wait"), cwd=directory)
-    wait_until(lambda: began(directory, "wait") == 2, "both ranks wait", 120)
-    wait_until((directory / "out/cells/what=ok/verdict.json").exists, "the other cell is done", 120)
+    wait_until(lambda: began(directory, "wait") == 2, "both ranks wait")
+    wait_until((directory / "out/cells/what=ok/verdict.json").exists, "the other cell is done")
     send(started, signal.SIGKILL)
     started.communicate()
     again = ray.head.start(*line("ok or wait", "--resume"), cwd=directory)
-    wait_until(lambda: began(directory, "wait") == 4, "the cell is started over", 120)
+    wait_until(lambda: began(directory, "wait") == 4, "the cell is started over")
     (directory / "go-on").touch()
-    stdout, stderr = again.communicate(timeout=120)
+    stdout, stderr = again.communicate(timeout=GIVE_UP_S)
     assert again.returncode == 0, stdout + stderr
     assert {cell["verdict"]["class"] for cell in cells_of(directory).values()} == {"healthy"}
     assert (began(directory, "ok"), began(directory, "wait")) == (1, 4)
-    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it", 60)
+    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it")
 
 
 def test_a_launcher_line_runs_on_nodes_of_the_cluster_and_its_evidence_is_brought_here(
@@ -161,7 +161,7 @@ def test_a_launcher_line_runs_on_nodes_of_the_cluster_and_its_evidence_is_brough
         "2",
         "train.py",
     )
-    done = ray.head.run(NSADIAG, *words, cwd=DISK, seconds=240, check=False)
+    done = ray.head.run(NSADIAG, *words, cwd=DISK, check=False)
     assert done.returncode == 1, done.stdout + done.stderr + ray.logs()
     out = ray.head.path(DISK / "out")
     verdict = json.loads((out / "verdict.json").read_text())
@@ -169,14 +169,14 @@ def test_a_launcher_line_runs_on_nodes_of_the_cluster_and_its_evidence_is_brough
     metas = [json.loads((out / f"ranks/0000{rank}/meta.json").read_text()) for rank in range(4)]
     assert {meta["host"] for meta in metas} == {"node0", "node1"}
     assert "reduced on rank 0" in done.stdout and f"{metas[3]['host']}| reduced on rank 3" in done.stdout
-    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it", 60)
+    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it")
     assert [path for host in ray.nodes for path in host.path("/tmp").glob("nsadiag-*")] == []
 
 
 def test_a_node_that_fails_is_named_with_its_ranks_within_5_s(ray: RayCluster, directory: Path) -> None:
     """Rank 0 is on one of the nodes; the one that does not have the driver fails."""
     started = ray.head.start(*line("wait"), cwd=directory)
-    wait_until(lambda: began(directory, "wait") == 2, "both ranks wait", 120)
+    wait_until(lambda: began(directory, "wait") == 2, "both ranks wait")
     metas = (directory / "out/cells/what=wait/ranks").glob("*/meta.json")
     there = {meta["host"]: meta["rank"] for meta in (json.loads(path.read_text()) for path in metas)}
     ray.kill(ray.nodes[1])
@@ -187,7 +187,7 @@ def test_a_node_that_fails_is_named_with_its_ranks_within_5_s(ray: RayCluster, d
         assert new, said
     assert time.monotonic() - failed < 5, said
     assert f"node1 ({ray.nodes[1].address}), with rank {there['node1']}, " in said, said
-    stdout, stderr = started.communicate(timeout=120)
+    stdout, stderr = started.communicate(timeout=GIVE_UP_S)
     assert started.returncode == 1 and "node1" in cells_of(directory)["wait"]["verdict"]["summary"], (
         stdout + stderr
     )

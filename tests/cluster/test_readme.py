@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.hosts import Host, Hosts
-from support.jobs import wait_until
+from support.jobs import GIVE_UP_S, wait_until
 from support.slurm import Slurm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def directory(tmp_path: Path) -> Path:
 
 def shell(host: Host, lines: str, directory: Path, **variables: str) -> str:
     """As it would be pasted; what it said."""
-    done = host.run("bash", "-c", f"set -e\n{lines}", cwd=directory, env=variables, seconds=240, check=False)
+    done = host.run("bash", "-c", f"set -e\n{lines}", cwd=directory, env=variables, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     return said
@@ -62,7 +62,7 @@ def outcome(path: Path) -> str:
 def test_the_lines_for_two_nodes_run_as_they_are_written(hosts: Hosts, directory: Path) -> None:
     other = hosts[1].start("bash", "-c", f"set -e\n{ON_1}", cwd=directory)
     shell(hosts[0], ON_0, directory)
-    said = "".join(other.communicate(timeout=60))
+    said = "".join(other.communicate(timeout=GIVE_UP_S))
     assert other.returncode == 0, said
     assert (
         outcome(directory / "DIR") == "healthy" and outcome(directory / "MATRIX/cells/threads=1") == "healthy"
@@ -85,8 +85,8 @@ def test_the_lines_for_slurm_run_as_they_are_written(slurm: Slurm, directory: Pa
     (directory / "job.sh").write_text(BATCH)
     (directory / "hang").touch()
     job = slurm.head.run("sbatch", "--parsable", "job.sh", cwd=directory).stdout.strip()
-    wait_until((directory / "hangs").exists, "rank 3 hangs", 90)
-    said = slurm.head.run("bash", "-c", attach, cwd=directory, env={"JOB": job}, seconds=120, check=False)
+    wait_until((directory / "hangs").exists, "rank 3 hangs")
+    said = slurm.head.run("bash", "-c", attach, cwd=directory, env={"JOB": job}, check=False)
     assert said.returncode == 1 and outcome(directory / "ATTACHED") == "hung", said.stdout + said.stderr
     slurm.head.run("scancel", job)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.hosts import send
-from support.jobs import BIN, wait_until
+from support.jobs import BIN, GIVE_UP_S, wait_until
 from support.slurm import Slurm
 
 SPEC = """
@@ -60,7 +60,7 @@ def test_each_cell_is_a_job_and_a_job_without_a_result_is_unknown_in_slurms_word
     slurm: Slurm, spec: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    done = slurm.head.run(*line("--partition", "debug", "--out", out), cwd=tmp_path, seconds=120, check=False)
+    done = slurm.head.run(*line("--partition", "debug", "--out", out), cwd=tmp_path, check=False)
     assert done.returncode == 1, done.stdout + done.stderr + slurm.logs()
     cells = cells_of(out)
     assert {what: cell["verdict"]["class"] for what, cell in cells.items()} == {
@@ -92,7 +92,7 @@ def test_jobs_are_cancelled_by_ctrl_c_and_left_to_go_on_by_a_kill(
     wait_until(lambda: list(tmp_path.glob("started-*")), "the cell waits")
     wait_until((out / "cells/what=ok/verdict.json").exists, "the other one is done")
     send(started, signal.SIGINT)
-    stdout, stderr = started.communicate(timeout=30)
+    stdout, stderr = started.communicate(timeout=GIVE_UP_S)
     assert started.returncode == 130 and "cancelled 1" in stderr, stdout + stderr
     wait_until(lambda: not slurm.jobs(), "it is cancelled")
     assert len(list(tmp_path.glob("started-*"))) == 1
@@ -100,13 +100,13 @@ def test_jobs_are_cancelled_by_ctrl_c_and_left_to_go_on_by_a_kill(
     started = slurm.head.start(*words, "--resume", cwd=tmp_path)
     wait_until(lambda: len(list(tmp_path.glob("started-*"))) == 2, "the cell waits again")
     send(started, signal.SIGKILL)
-    started.communicate(timeout=30)
+    started.communicate(timeout=GIVE_UP_S)
     (running,) = slurm.jobs()
     assert "RUNNING" in running
     started = slurm.head.start(*words, "--resume", cwd=tmp_path)
     meta = json.loads((out / "cells/what=wait/ranks/00000/meta.json").read_text())
     next(node for node in slurm.nodes if node.name == meta["host"]).run("kill", "-KILL", str(meta["pid"]))
-    _, stderr = started.communicate(timeout=60)
+    _, stderr = started.communicate(timeout=GIVE_UP_S)
     assert "submitted" not in stderr
     assert cells_of(out)["wait"]["verdict"]["class"] == "rank_killed"
     assert len(list(tmp_path.glob("started-*"))) == 2
@@ -122,7 +122,7 @@ def test_why_jobs_wait_is_said(slurm: Slurm, spec: Path, tmp_path: Path) -> None
         said += (new := started.stderr.readline())
         assert new, said
     send(started, signal.SIGINT)
-    started.communicate(timeout=30)
+    started.communicate(timeout=GIVE_UP_S)
     assert started.returncode == 130
     wait_until(lambda: len(slurm.jobs()) == 1, "it waits no more")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.hosts import DISK, Hosts, send
-from support.jobs import BIN, wait_until
+from support.jobs import BIN, GIVE_UP_S, wait_until
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -71,7 +71,7 @@ class Run:
     def wait_for_steps(self) -> None:
         """All ranks have made some."""
         files = [self.hosts[rank // 2].path(self.cwd / f"step-{rank}") for rank in range(4)]
-        wait_until(lambda: all(f.exists() and f.read_text() not in ("", "0") for f in files), "steps", 90)
+        wait_until(lambda: all(f.exists() and f.read_text() not in ("", "0") for f in files), "steps")
 
     def pid_of(self, rank: int) -> int:
         """Of a rank, on its host."""
@@ -172,7 +172,7 @@ def test_the_death_of_node_0s_agent_ends_the_run_everywhere(hosts: Hosts, tmp_pa
 @pytest.mark.slow
 def test_a_full_disk_on_one_host_is_a_gap_and_no_cause(hosts: Hosts, tmp_path: Path) -> None:
     run = Run(hosts, "hang", cwd=DISK, out=DISK / "out")
-    wait_until(hosts[1].path(run.out / "ranks/00003/blackbox.bin").exists, "its black box", 60)
+    wait_until(hosts[1].path(run.out / "ranks/00003/blackbox.bin").exists, "its black box")
     hosts[1].fill_disk()
     codes, verdict = run.finish()
     assert codes == [1, 1]
@@ -201,7 +201,7 @@ def test_nodes_that_do_not_belong_together_are_told_so(hosts: Hosts, tmp_path: P
     (tmp_path / "train.py").touch()
     first = hosts[0].start(*line, "--nnodes", "2", "--node-rank", "0", *run, cwd=tmp_path, env=env)
     other = hosts[1].run(*line, "--nnodes", "3", "--node-rank", "1", *run, cwd=tmp_path, env=env, check=False)
-    said = first.communicate(timeout=40)[1]
+    said = first.communicate(timeout=GIVE_UP_S)[1]
     assert (first.returncode, other.returncode) == (2, 2)
     for text in (said, other.stderr):
         assert "node 1 (node1) was started with --nnodes 3, and node 0 (node0) with --nnodes 2" in text

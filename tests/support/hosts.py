@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from support.jobs import BIN, wait_until
+from support.jobs import BIN, GIVE_UP_S, wait_until
 from support.switch import Switch, UnsupportedByKernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +91,7 @@ class Host:
         *command: str | Path,
         cwd: Path | str = "/",
         env: Mapping[str, str] | None = None,
-        seconds: float = 60,
+        seconds: float = GIVE_UP_S,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         """The command, finished."""

@@ -98,7 +98,7 @@ class Slurm:
         self._daemon(self.head, "slurmctld", "-D", "-c")
         for node in self.nodes:
             self._daemon(node, "slurmd", "-D", "-N", node.name)
-        wait_until(self._is_idle, f"slurm; its logs are in {self.directory}", 30)
+        wait_until(self._is_idle, f"slurm; its logs are in {self.directory}")
 
     def _daemon(self, host: Host, name: str, *arguments: str) -> None:
         program = _where(name)

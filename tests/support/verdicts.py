@@ -1,0 +1,64 @@
+"""What a whole recording comes to: judged once a test run, whichever tests and workers ask for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsadiag.analysis.verdict import judge_directory
+
+from .golden import unpack
+
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+
+
+def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder of this test run that all of its workers see."""
+    base = factory.getbasetemp()
+    folder = (base.parent if WORKER else base) / name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+class Answers:
+    """Documents by name, kept in a folder: computed by whoever asks first. Two at once come to the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def of(self, name: str, compute: Callable[[], Any]) -> Any:
+        kept = self.folder / f"{name}.json"
+        if not kept.exists():
+            unfinished = self.folder / f"{name}.{WORKER or 'alone'}"
+            unfinished.write_text(json.dumps(compute()))
+            unfinished.replace(kept)
+        return json.loads(kept.read_text())
+
+
+class Verdicts:
+    """verdict.json of whole recordings."""
+
+    def __init__(self, folder: Path) -> None:
+        self._answers = Answers(folder)
+
+    def of(self, archive: Path) -> dict[str, Any]:
+        verdict: dict[str, Any] = self._answers.of(archive.name, lambda: _judged(archive))
+        return verdict
+
+
+def _judged(archive: Path) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return judge_directory(unpack(archive, Path(folder)).path).to_json()
+
+
+def rotated(items: list[Path]) -> list[Path]:
+    """The same, begun elsewhere by each worker: what they work through together they share."""
+    number = int(WORKER.removeprefix("gw") or 0)
+    begin = number * len(items) // max(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1)
+    return items[begin:] + items[:begin]
