@@ -87,7 +87,7 @@ class StatusLine:
                 or not self._is_ours()
             ):
                 return
-            width = os.get_terminal_size(self._file).columns
+            width = os.get_terminal_size(self._file).columns or 80  # 0 where nobody has set it
             os.write(self._file, ERASE + f"nsadiag: {text}"[: width - 1].encode())
             self._is_drawn = True
 
