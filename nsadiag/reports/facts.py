@@ -17,6 +17,7 @@ from nsadiag.reports.words import count, duration, one_line, percent, rank_list
 
 ENDS_SHOWN = 4
 RANKS_SHOWN = 64
+FEW = 32  # ranks, of which each leaves its evidence here
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 FELT_S, WAITS_SHOWN = 1.0, 2  # of waits: from how many seconds on, and of how many ranks
 
@@ -174,15 +175,18 @@ def _waits(verdict: Verdict) -> Iterator[Fact]:
     """The times that peers waited for ranks; of those that nobody noticed, nothing."""
     felt = [wait for wait in verdict.peer_waits if wait.now_s or wait.total_s >= FELT_S][:WAITS_SHOWN]
     if felt:
-        yield Fact(label="waits", text="; ".join(map(_wait_text, felt)))
+        yield Fact(
+            label="waits", text="; ".join(_wait_text(wait, len(verdict.blocked_ranks)) for wait in felt)
+        )
 
 
-def _wait_text(wait: PeerWait) -> str:
-    """`rank 0 has waited 110 s for rank 1 (115 s in all)`."""
+def _wait_text(wait: PeerWait, blocked: int) -> str:
+    """`rank 0 has waited 110 s for rank 1 (115 s in all)`; of very many ranks only some have left what tells how long."""
     total = duration(wait.total_s)
     if not wait.now_s:
         return f"peers waited {total} in all for rank {wait.rank}, {duration(wait.longest_s)} at most"
     who = f"ranks {spans(wait.waiters)} have" if len(wait.waiters) > 1 else f"rank {spans(wait.waiters)} has"
+    who = "peers have" if len(wait.waiters) < blocked > FEW else who
     now = duration(wait.now_s)
     return f"{who} waited {now} for rank {wait.rank}" + (f" ({total} in all)" if total != now else "")
 
