@@ -243,7 +243,7 @@ def _drawn(
     beside = right + RAIL * len(rails) + 8
     forward = Counter(a for a, b, _ in arrows if level[a] > level[b])
     found: list[Arrow] = []
-    labelled: set[tuple[float, float]] = set()
+    labelled: set[tuple[float, float] | None] = set()
     for a, b, label in arrows:
         start, end = placed[a], placed[b]
         rail = rails.get((a, label)) if level[a] <= level[b] else None
