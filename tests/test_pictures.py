@@ -332,3 +332,9 @@ def test_two_guilty_ranks_that_wait_for_each_other_stand_one_above_the_other(tmp
     assert found is not None
     assert len({node.y for node in found.nodes}) == 2
     assert len([arrow for arrow in found.arrows if arrow.label_at]) == 2
+
+
+def test_a_frame_of_a_cited_stack_is_one_line(tmp_path: Path) -> None:
+    cited = view_of(judged(LOCKED, tmp_path)).cited["ranks/00001/captures/02/py_spy.json"]
+    (line,) = [line for line in cited.splitlines() if '"SampleLogger._upload"' in line]
+    assert '"line": 37' in line
