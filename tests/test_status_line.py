@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import select
+import struct
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,3 +96,15 @@ def test_the_status_line_tells_steps_their_rate_and_a_silence(tmp_path: Path) ->
     assert pace.words() == "4 s, step 8, 1.25 steps/s"
     now[0] += 30
     assert pace.words() == "34 s, step 8, no step for 30 s"
+
+
+def test_a_notice_wraps_at_blanks_in_the_terminals_width(screen: Screen) -> None:
+    fcntl.ioctl(screen.writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    path = "artifacts/20261126-213728-a_name_that_is_longer_than_the_terminal"
+    lines = (
+        StatusLine(screen.writer)
+        .wrapped(f"nsadiag: watching; evidence goes to {path} from here on")
+        .splitlines()
+    )
+    assert path in [line.strip() for line in lines]
+    assert all(len(line) < 40 for line in lines if path not in line)

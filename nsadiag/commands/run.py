@@ -30,8 +30,8 @@ from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
 
 STOPPING = (
-    b"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). "
-    b"Reports of ranks ended by SIGTERM that follow here are a consequence.\n"
+    "nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). "
+    "Reports of ranks ended by SIGTERM that follow here are a consequence."
 )
 
 
@@ -88,14 +88,14 @@ def run_once(request: RunRequest) -> RunResult:
     lines = Lines(notifier.tell if notifier else None, silent=request.silent, status=status)
     follow = Follow(lines.after, status.output) if status else Follow(lines.after)
     lines.started(run.path)
-    progress = status_line.Pace(run).words
+    pace = status_line.Pace(run)
     try:
         stopping = functools.partial(say_stopping, status)
         with (
             interrupts.notifying(stopping),
             metrics_of(request, run),
             lines.first_step(run),
-            showing(status, progress),
+            showing(status, pace.words),
         ):
             watch = run_command(
                 request.command,
@@ -109,7 +109,7 @@ def run_once(request: RunRequest) -> RunResult:
             )
     except KeyboardInterrupt:
         interrupted = True
-    with showing(status, progress, "reading the evidence"):
+    with showing(status, pace.elapsed, "reading the evidence"):
         verdict, failure = answer(run, about, request, interrupted=interrupted)
     return concluded(run, request, watch, follow, verdict, failure, interrupted=interrupted)
 
@@ -157,7 +157,7 @@ def say_stopping(status: status_line.StatusLine | None = None) -> None:
     """At the first Ctrl-C: what is going on, and how to have it at once; a second one then finds the analysis loaded."""
     # By the descriptor: this may come while something else writes to sys.stderr.
     with contextlib.suppress(OSError), status.output() if status else contextlib.nullcontext():
-        os.write(2, STOPPING)
+        os.write(2, f"{status.wrapped(STOPPING) if status else STOPPING}\n".encode())
     if status:
         status.now("stopping the job")
     load_analysis()

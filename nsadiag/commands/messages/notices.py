@@ -106,5 +106,9 @@ class Lines:
         )
 
     def _print(self, text: str) -> None:
-        with self._status.output() if self._status else contextlib.nullcontext():
-            print(f"nsadiag: {text}", file=sys.stderr, flush=True)
+        line = f"nsadiag: {text}"
+        if self._status is None:
+            print(line, file=sys.stderr, flush=True)
+            return
+        with self._status.output():
+            print(self._status.wrapped(line), file=sys.stderr, flush=True)

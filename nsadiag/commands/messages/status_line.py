@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import textwrap
 import threading
 import time
 from collections import deque
@@ -20,6 +21,7 @@ ERASE = b"\r\x1b[K"
 SETTLED_S = (
     0.8  # since the job's last output: beneath a job that prints all the time a line would only flicker
 )
+NO_WIDTH = 80  # columns, where nobody has said
 QUIET_S = 5.0  # without a step: worth saying
 WINDOW_S = 10.0  # of steps, for their rate
 
@@ -49,6 +51,12 @@ class StatusLine:
                 self._writers -= 1
                 self._at_line_start = data.endswith(b"\n")
                 self._printed_at = time.monotonic()
+
+    def wrapped(self, text: str) -> str:
+        """The text in lines of the terminal's width, wrapped at blanks."""
+        return textwrap.fill(
+            text, self._width() - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
 
     def now(self, phase: str) -> None:
         """From here on the line says this after the job's progress."""
@@ -87,9 +95,13 @@ class StatusLine:
                 or not self._is_ours()
             ):
                 return
-            width = os.get_terminal_size(self._file).columns or 80  # 0 where nobody has set it
-            os.write(self._file, ERASE + f"nsadiag: {text}"[: width - 1].encode())
+            os.write(self._file, ERASE + f"nsadiag: {text}"[: self._width() - 1].encode())
             self._is_drawn = True
+
+    def _width(self) -> int:
+        with contextlib.suppress(OSError):
+            return os.get_terminal_size(self._file).columns or NO_WIDTH
+        return NO_WIDTH
 
     def _is_ours(self) -> bool:
         """Not in the background, and not while the job has the terminal to ask something."""
@@ -116,10 +128,13 @@ class Pace:
         self._started = self._moved = clock()
         self._seen: deque[tuple[float, int]] = deque()  # the time, and the steps of all ranks
 
+    def elapsed(self) -> str:
+        """`1 min 12 s`."""
+        return roughly(self._clock() - self._started)
+
     def words(self) -> str:
         """`1 min 12 s, step 120, 3.2 steps/s`."""
-        now = self._clock()
-        elapsed = roughly(now - self._started)
+        now, elapsed = self._clock(), self.elapsed()
         if interrupts.asked():
             return elapsed
         steps, world = steps_of(self._run)
