@@ -20,7 +20,7 @@ from nsadiag.reports.sources import source_href
 
 MOST_CHARACTERS = 1600  # of one record
 MOST_RECORDS = 24
-RECORD_WIDTH, DEEPEST = 220, 12  # characters of a line, levels that are laid out
+RECORD_WIDTH, DEEPEST = 280, 12  # characters of a line, levels that are laid out
 LOG_BYTES, LOG_LINES, LOGS = 6000, 24, 6
 ROWS = 12  # of a recorder's events, of rows, of a log: the last
 AROUND = 4  # lines of a source, before and after
