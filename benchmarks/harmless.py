@@ -7,6 +7,7 @@ python benchmarks/harmless.py                  # all of them, some twenty minute
 python benchmarks/harmless.py --quick          # those that `make test` runs as well
 python benchmarks/harmless.py --only torch/    # whose name begins so
 python benchmarks/harmless.py --probes full    # watched with every probe
+python benchmarks/harmless.py --jobs 60 --share 6    # on a large machine, in a few minutes
 python benchmarks/harmless.py --json
 """
 
@@ -20,7 +21,7 @@ import resource
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,10 +51,13 @@ def judged(program: suite.Program, root: Path, probes: str) -> dict[str, list[st
 
 
 def results(
-    programs: list[suite.Program], root: Path, probes: str, jobs: int
+    programs: list[suite.Program], root: Path, told: argparse.Namespace
 ) -> Iterator[tuple[suite.Program, dict[str, list[str]]]]:
-    with ThreadPoolExecutor(jobs) as pool:
-        yield from zip(programs, pool.map(lambda p: judged(p, root, probes), programs), strict=True)
+    """As they come. Raises TimeoutError where the minutes are over before the last."""
+    pool = ThreadPoolExecutor(told.jobs)
+    judging = {pool.submit(judged, program, root, told.probes): program for program in programs}
+    for done in as_completed(judging, timeout=told.minutes * 60 or None):
+        yield judging[done], done.result()
 
 
 def chosen(only: list[str], quick: bool) -> list[suite.Program]:
@@ -69,6 +73,8 @@ def main() -> None:
     ask.add_argument("--only", nargs="*", default=[], help="names, or beginnings of them")
     ask.add_argument("--probes", default="", help="light or full, for all of them")
     ask.add_argument("--jobs", type=int, default=1, help="so many at once")
+    ask.add_argument("--share", type=int, default=1000, help="at most so many programs in a job")
+    ask.add_argument("--minutes", type=float, default=0, help="show what there is after so many")
     ask.add_argument("--json", action="store_true")
     told = ask.parse_args()
 
@@ -78,21 +84,33 @@ def main() -> None:
         row = rows.setdefault(program.family, Row())
         if program.lacks():
             row.not_run.append(f"{program.name} (needs {program.lacks()})")
-    jobs = [p for p in suite.batched(programs) if not p.lacks()]
+    jobs = [p for p in suite.batched(programs, told.share) if not p.lacks()]
     by_design = {p.name: p.by_design for p in programs if p.by_design}
+    is_whole = True
     with tempfile.TemporaryDirectory(prefix="harmless-") as root:
-        for program, found in results(jobs, Path(root), told.probes, told.jobs):
-            row = rows[program.family]
-            for part in program.parts:
-                row.equal += part not in found
-            for name, changes in found.items():
-                if name in by_design:
-                    row.by_design.append(f"{name} ({by_design[name]})")
-                    continue
-                row.different.append(name)
-                if not told.json:
+        try:
+            for program, found in results(jobs, Path(root), told):
+                note(rows[program.family], program, found, by_design)
+                new = {} if told.json else {n: c for n, c in found.items() if n not in by_design}
+                for name, changes in new.items():
                     print(f"DIFFERS {name}", *(f"    {change}" for change in changes), sep="\n", flush=True)
-    show(rows, as_json=told.json)
+        except TimeoutError as error:
+            is_whole = False
+            print(f"NOT ALL: {error}", file=sys.stderr)
+        show(rows, as_json=told.json)
+        if not is_whole:
+            sys.stdout.flush()
+            os._exit(1)  # not after the last job
+
+
+def note(row: Row, program: suite.Program, found: dict[str, list[str]], by_design: dict[str, str]) -> None:
+    """Counts the parts of what was run."""
+    row.equal += sum(part not in found for part in program.parts)
+    for name in found:
+        if name in by_design:
+            row.by_design.append(f"{name} ({by_design[name]})")
+        else:
+            row.different.append(name)
 
 
 def show(rows: dict[str, Row], *, as_json: bool) -> None:

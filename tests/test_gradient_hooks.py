@@ -1,6 +1,7 @@
 """Hooks on gradients: those that are taken away leave nothing behind, and a budget that wavers moves few of them."""
 
 import itertools
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +23,7 @@ def test_a_hook_that_is_taken_away_leaves_nothing_behind() -> None:
     def arrived(gradient: torch.Tensor) -> None:
         seen.append(gradient.sum().item())
 
-    undo = follow(parameter, arrived)
+    undo = follow(lambda: parameter, arrived)
     train(parameter)
     undo()
     train(parameter)
@@ -34,7 +35,7 @@ def test_a_hook_that_is_taken_away_leaves_nothing_behind() -> None:
 def test_the_users_own_hook_stays() -> None:
     parameter, seen = torch.nn.Parameter(torch.ones(3)), []
     parameter.register_hook(lambda gradient: gradient * 10)
-    undo = follow(parameter, lambda gradient: seen.append(gradient.sum().item()))
+    undo = follow(lambda: parameter, lambda gradient: seen.append(gradient.sum().item()))
     undo()
     train(parameter)
     assert parameter.grad is not None and parameter.grad.tolist() == [20.0] * 3
@@ -43,7 +44,7 @@ def test_the_users_own_hook_stays() -> None:
 
 def test_a_hook_does_not_make_autograd_copy_the_gradient() -> None:
     parameter, places = torch.nn.Parameter(torch.ones(3, 3)), []
-    undo = follow(parameter, lambda gradient: places.append(gradient.data_ptr()))
+    undo = follow(lambda: parameter, lambda gradient: places.append(gradient.data_ptr()))
     (torch.ones(3, 3) @ parameter).sum().backward()
     assert parameter.grad is not None and places == [parameter.grad.data_ptr()]
     undo()
@@ -66,7 +67,7 @@ def test_a_gradient_that_autograd_does_not_bring_is_not_recorded() -> None:
     emit = make_emit(ring, 4, SimpleNamespace(step=7))
     with_one, without = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     for name, parameter in ((1, with_one), (2, without)):
-        follow(parameter, emit.marker(Kind.GRADIENT, name, 10 + name))
+        follow(partial(lambda p: p, parameter), emit.marker(Kind.GRADIENT, name, 10 + name))
     Passes.apply(with_one, without).sum().backward()
     first, second = (RECORD.unpack_from(ring, HEADER_BYTES + n * RECORD_BYTES) for n in range(2))
     _, _, name, _, kind, phase, _, step, a, *_ = first

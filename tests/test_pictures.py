@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -19,6 +20,7 @@ from nsadiag.reports.formats.html import render_html
 from nsadiag.reports.pictures import timeline, view
 from nsadiag.reports.pictures.axis import WIDTH, axis_of
 from nsadiag.reports.pictures.view import View, view_of
+from nsadiag.reports.pictures.waits import CHARACTER, NODE_HEIGHT, NODE_WIDTH
 
 STYLE = Path(view.__file__).parents[1] / "templates" / "style.css"
 LOCKED = "local_lock_deadlock_dropped_record"
@@ -89,7 +91,7 @@ def test_the_graph_leads_to_the_culprit_and_to_the_thread_that_could_wake_it(tmp
 def test_a_circle_has_arrows_both_ways(tmp_path: Path) -> None:
     found = seen("rank_conditional_validation", tmp_path).waits
     assert found is not None
-    assert sorted(arrow.back for arrow in found.arrows) == [False, True]
+    assert sorted(arrow.rail is not None for arrow in found.arrows) == [False, True]
 
 
 def test_where_stacks_are_all_there_is_the_graph_says_who_is_blocked(tmp_path: Path) -> None:
@@ -305,3 +307,34 @@ def test_text_stands_out_from_its_background(scheme: int) -> None:
         if contrast(colours[name], colours[ground]) < 4.5
     }
     assert low == {}
+
+
+def test_in_a_circle_of_four_no_label_lies_on_another_or_on_a_node(tmp_path: Path) -> None:
+    found = seen("p2p_mismatch_left_the_ring", tmp_path).waits
+    assert found is not None
+    labels = [(arrow, *arrow.label_at) for arrow in found.arrows if arrow.label_at]
+    assert [arrow.label for arrow, *_ in labels if arrow.rail] == [
+        "barrier #1 of default_pg"
+    ]  # once for all three
+    boxes = []
+    for arrow, x, y in labels:
+        width = CHARACTER * len(arrow.label)
+        left = x if arrow.rail else x - width / 2
+        boxes.append((left, y - 10, left + width, y + 2))
+    boxes += [(n.x, n.y, n.x + NODE_WIDTH, n.y + NODE_HEIGHT) for n in found.nodes]
+    for a, b in itertools.combinations(boxes, 2):
+        assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+    assert all(left >= 0 and right <= found.width for left, _, right, _ in boxes)
+
+
+def test_two_guilty_ranks_that_wait_for_each_other_stand_one_above_the_other(tmp_path: Path) -> None:
+    found = seen("p2p_mismatch_both_send_first", tmp_path).waits
+    assert found is not None
+    assert len({node.y for node in found.nodes}) == 2
+    assert len([arrow for arrow in found.arrows if arrow.label_at]) == 2
+
+
+def test_a_frame_of_a_cited_stack_is_one_line(tmp_path: Path) -> None:
+    cited = view_of(judged(LOCKED, tmp_path)).cited["ranks/00001/captures/02/py_spy.json"]
+    (line,) = [line for line in cited.splitlines() if '"SampleLogger._upload"' in line]
+    assert '"line": 37' in line

@@ -74,4 +74,6 @@ def _fail_ourselves(error: Exception) -> None:
 
 
 def _interrupted() -> None:
-    _fail("interrupted", "what was written is kept; --resume continues a matrix", EXIT_INTERRUPTED)
+    is_matrix = sys.argv[1:2] == ["matrix"]
+    hint = "finished cells are kept: --resume with the same --out continues" if is_matrix else ""
+    _fail("interrupted", hint, EXIT_INTERRUPTED)

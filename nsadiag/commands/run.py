@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from nsadiag.agent.job.ring_storage import Choice
 from nsadiag.agent.watching.state import Answer, OnHang, WatchOptions
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
-from nsadiag.commands.messages import metrics, notify
+from nsadiag.commands.messages import metrics, notify, status_line
 from nsadiag.commands.messages.notices import Lines
 from nsadiag.engines.local import Front, run_command
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_TIMEOUT
@@ -28,8 +30,8 @@ from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
 
 STOPPING = (
-    b"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). "
-    b"Reports of ranks ended by SIGTERM that follow here are a consequence.\n"
+    "nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). "
+    "Reports of ranks ended by SIGTERM that follow here are a consequence."
 )
 
 
@@ -82,11 +84,19 @@ def run_once(request: RunRequest) -> RunResult:
     about = begin(run, request)
     interrupted, watch = False, None
     notifier = notifier_of(request, run)
-    lines = Lines(notifier.tell if notifier else None, silent=request.silent)
-    follow = Follow(lines.after)
+    status = None if request.silent else status_line.at_terminal()
+    lines = Lines(notifier.tell if notifier else None, silent=request.silent, status=status)
+    follow = Follow(lines.after, status.output) if status else Follow(lines.after)
     lines.started(run.path)
+    pace = status_line.Pace(run)
     try:
-        with interrupts.notifying(say_stopping), metrics_of(request, run), lines.first_step(run):
+        stopping = functools.partial(say_stopping, status)
+        with (
+            interrupts.notifying(stopping),
+            metrics_of(request, run),
+            lines.first_step(run),
+            showing(status, pace.words),
+        ):
             watch = run_command(
                 request.command,
                 run,
@@ -99,7 +109,19 @@ def run_once(request: RunRequest) -> RunResult:
             )
     except KeyboardInterrupt:
         interrupted = True
-    return judged(run, about, request, watch, follow, interrupted=interrupted)
+    with showing(status, pace.elapsed, "reading the evidence"):
+        verdict, failure = answer(run, about, request, interrupted=interrupted)
+    return concluded(run, request, watch, follow, verdict, failure, interrupted=interrupted)
+
+
+def showing(
+    status: status_line.StatusLine | None, words: Callable[[], str], phase: str = ""
+) -> contextlib.AbstractContextManager[None]:
+    """The status line, where there is one, within the block."""
+    if status is None:
+        return contextlib.nullcontext()
+    status.now(phase)
+    return status.shown(words)
 
 
 def notifier_of(request: RunRequest, run: RunDir) -> notify.Notifier | None:
@@ -131,11 +153,13 @@ def tell(request: RunRequest, run: RunDir, verdict: Verdict) -> None:
         notifier.verdict(verdict)
 
 
-def say_stopping() -> None:
+def say_stopping(status: status_line.StatusLine | None = None) -> None:
     """At the first Ctrl-C: what is going on, and how to have it at once; a second one then finds the analysis loaded."""
     # By the descriptor: this may come while something else writes to sys.stderr.
-    with contextlib.suppress(OSError):
-        os.write(2, STOPPING)
+    with contextlib.suppress(OSError), status.output() if status else contextlib.nullcontext():
+        os.write(2, f"{status.wrapped(STOPPING) if status else STOPPING}\n".encode())
+    if status:
+        status.now("stopping the job")
     load_analysis()
 
 
@@ -149,13 +173,33 @@ def judged(
     interrupted: bool,
 ) -> RunResult:
     """The verdict of what lies in the directory, and the exit code; the job's output has been shown before it returns."""
-    verdict, failure = None, None
+    verdict, failure = answer(run, about, request, interrupted=interrupted)
+    return concluded(run, request, watch, follow, verdict, failure, interrupted=interrupted)
+
+
+def answer(
+    run: RunDir, about: dict[str, Any], request: RunRequest, *, interrupted: bool
+) -> tuple[Verdict | None, Exception | None]:
+    """The verdict, or the reason for a missing one where the exit code is still the job's."""
     try:
-        verdict = judge_and_report(run, about)
+        return judge_and_report(run, about), None
     except Exception as error:
         if interrupted or not request.passthrough:
             raise
-        failure = error
+        return None, error
+
+
+def concluded(
+    run: RunDir,
+    request: RunRequest,
+    watch: Watch | None,
+    follow: Follow,
+    verdict: Verdict | None,
+    failure: Exception | None,
+    *,
+    interrupted: bool,
+) -> RunResult:
+    """Everybody is told, and the job's output has been shown when this returns."""
     say_unwritten(watch)
     follow.finish()
     if verdict:

@@ -17,6 +17,8 @@ from nsadiag.reports.words import count, duration, one_line, percent, rank_list
 
 ENDS_SHOWN = 4
 RANKS_SHOWN = 64
+FEW = 32  # ranks, of which each leaves its evidence here
+MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 FELT_S, WAITS_SHOWN = 1.0, 2  # of waits: from how many seconds on, and of how many ranks
 
 
@@ -127,7 +129,8 @@ def _place(verdict: Verdict) -> Iterator[Fact]:
     if verdict.peers_at:
         yield Fact(label="peers at", text=place_text(verdict.peers_at), code=verdict.peers_at.code)
     if where.collective:
-        yield Fact(label="collective", text=collective_text(where.collective))
+        label = "message" if where.collective.op in MESSAGES else "collective"
+        yield Fact(label=label, text=collective_text(where.collective))
     if where.parameter:
         yield Fact(label="parameter", text=one_line(where.parameter))
     # A parameter's name begins with its module's, which then says nothing new.
@@ -172,16 +175,20 @@ def _waits(verdict: Verdict) -> Iterator[Fact]:
     """The times that peers waited for ranks; of those that nobody noticed, nothing."""
     felt = [wait for wait in verdict.peer_waits if wait.now_s or wait.total_s >= FELT_S][:WAITS_SHOWN]
     if felt:
-        yield Fact(label="waited for", text="; ".join(map(_wait_text, felt)))
+        yield Fact(
+            label="waits", text="; ".join(_wait_text(wait, len(verdict.blocked_ranks)) for wait in felt)
+        )
 
 
-def _wait_text(wait: PeerWait) -> str:
-    """`rank 1 for 110 s now, by rank 0 (115 s in all)`."""
-    total = f"{duration(wait.total_s)} in all"
+def _wait_text(wait: PeerWait, blocked: int) -> str:
+    """`rank 0 has waited 110 s for rank 1 (115 s in all)`; of very many ranks only some have left what tells how long."""
+    total = duration(wait.total_s)
     if not wait.now_s:
-        return f"rank {wait.rank}, {total}, {duration(wait.longest_s)} at most"
-    by = f"rank{'s' if len(wait.waiters) > 1 else ''} {spans(wait.waiters)}"
-    return f"rank {wait.rank} for {duration(wait.now_s)} now, by {by} ({total})"
+        return f"peers waited {total} in all for rank {wait.rank}, {duration(wait.longest_s)} at most"
+    who = f"ranks {spans(wait.waiters)} have" if len(wait.waiters) > 1 else f"rank {spans(wait.waiters)} has"
+    who = "peers have" if len(wait.waiters) < blocked > FEW else who
+    now = duration(wait.now_s)
+    return f"{who} waited {now} for rank {wait.rank}" + (f" ({total} in all)" if total != now else "")
 
 
 def _action(verdict: Verdict) -> Iterator[Fact]:

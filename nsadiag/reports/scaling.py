@@ -161,7 +161,7 @@ def growth_words(measure: MeasureReport) -> list[str]:
     """One sentence a size: how the cost grows with it, and whether there is a threshold."""
     sentences = []
     for growth in measure.growth:
-        interval = f"exponent {growth.exponent:.2f}, {growth.low:.2f} to {growth.high:.2f}"
+        interval = f"exponent {growth.exponent:.2f}, 90 % interval {growth.low:.2f} to {growth.high:.2f}"
         sentences.append(
             f"{measure.name[:1].upper()}{measure.name[1:]} {_grows(growth, measure.linear)} ({interval}){_threshold(measure, growth.size)}"
         )
@@ -228,10 +228,8 @@ def _threshold(measure: MeasureReport, size: str) -> str:
     worst = _worst(measure, size)
     if worst is None:
         return ""
-    step = (
-        f"from {worst.low:g} to {worst.high:g} it is {worst.measured:.2f} times as much, by the curve"
-        f" {worst.curve:.2f} ({count(worst.pairs, 'pair')} of cells)"
+    is_jump = any(jump.is_jump for jump in measure.jumps if jump.size == size)
+    return (
+        f"; {'jump' if is_jump else 'no jump: the steepest is'} from {worst.low:g} to {worst.high:g},"
+        f" {worst.measured:.2f}x (model {worst.curve:.2f}x, {count(worst.pairs, 'pair')} of cells)"
     )
-    if any(jump.is_jump for jump in measure.jumps if jump.size == size):
-        return f"; a threshold: {step}"
-    return f"; no threshold: at most, {step}"

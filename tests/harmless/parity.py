@@ -21,6 +21,7 @@ MARK = "HARMLESS_MARK"
 GIVE_UP_S = 280.0  # of one program; of many in a job, LONG_S
 LONG_S = 1500.0
 LONGEST_DIFFERENCE = 12
+UNCAUGHT = "raised, and nobody caught it:"  # said by many.py
 # The report that nsadiag prints behind the job's own output.
 REPORT = re.compile(rb" (?:HUNG|CRASHED|SLOW|WRONG|HEALTHY|UNKNOWN) +[^\n]* \xc2\xb7 ")
 # What no two runs have in common, watched or not; nothing else may differ.
@@ -136,8 +137,9 @@ def run(command: list[str], program: Program, work: Path) -> Outcome:
             stderr += b"\nNO END"
     left = len(marked(mark))
     end(mark)
-    code = job.returncode if job.returncode >= 0 else 128 - job.returncode
-    return Outcome(code=code, stdout=stdout, stderr=stderr, files=files_in(work), left=left)
+    return Outcome(
+        code=shell_code(job.returncode), stdout=stdout, stderr=stderr, files=files_in(work), left=left
+    )
 
 
 def marked(mark: str) -> list[int]:
@@ -219,6 +221,8 @@ def differences(program: Program, plain: Outcome, seen: Outcome) -> dict[str, li
             changes = _lines_apart(first.get(name, []), second.get(name, []))
             if changes:
                 found.setdefault(name, []).extend(f"{what}: {line}" for line in changes)
+    for name, said in failures(program, comparable(plain.stdout, program)):
+        found.setdefault(name, []).append(f"plain: {said}")
     whole = program.name
     for name, change in _files_apart(plain.files, seen.files):
         part = f"{program.family}/{name.partition('/')[0]}"
@@ -233,6 +237,23 @@ def differences(program: Program, plain: Outcome, seen: Outcome) -> dict[str, li
     if plain.left != seen.left:
         found.setdefault(whole, []).append(f"processes left: {plain.left} -> {seen.left}")
     return found
+
+
+def failures(program: Program, lines: list[str]) -> Iterator[tuple[str, str]]:
+    """Programs that share a job and do not do in it what they are there for, plain: what fails compares nothing."""
+    exits = {member.name: member.exits for member in program.members}
+    for name, said in sections(lines, program).items():
+        for line in said:
+            ended = re.fullmatch(r"ended with (-?\d+)", line)
+            if UNCAUGHT in line:
+                yield name, line
+            elif ended is not None and shell_code(int(ended[1])) != exits.get(name, 0):
+                yield name, f"{line}, and not with the {exits.get(name, 0)} of its head"
+
+
+def shell_code(code: int) -> int:
+    """As a shell says it, where a signal ended it."""
+    return code if code >= 0 else 128 - code
 
 
 def sections(lines: list[str], program: Program) -> dict[str, list[str]]:

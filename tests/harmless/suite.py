@@ -118,21 +118,24 @@ def each() -> list[Program]:
     return [load(path) for path in sorted(PROGRAMS.glob("*/*.py"))]
 
 
-def batched(programs: Sequence[Program]) -> Iterator[Program]:
-    """The same ones in few jobs: by family those that can share a process, and those that can share a job."""
+def batched(programs: Sequence[Program], at_most: int = 1000) -> Iterator[Program]:
+    """The same ones in few jobs, of `at_most` each: by family those that can share a process, and those that can share a job."""
     alone = [p for p in programs if p.alone or p.lacks() or p.how not in (*BATCHED, *EACH)]
     yield from alone
     rest = [p for p in programs if p not in alone]
     for family, how, slow in sorted({(p.family, _shared(p), p.slow) for p in rest}):
-        of_it = tuple(p for p in rest if (p.family, _shared(p), p.slow) == (family, how, slow))
-        yield Program(
-            name=f"{family}/({how}{', slow' if slow else ''})",
-            how=how,
-            files=tuple(p.files[0] for p in of_it),
-            members=of_it,
-            slow=slow,
-            unordered=how == "ranks",
-        )
+        alike = [p for p in rest if (p.family, _shared(p), p.slow) == (family, how, slow)]
+        for first in range(0, len(alike), at_most):
+            of_it = tuple(alike[first : first + at_most])
+            part = f", from {first + 1}" if first else ""
+            yield Program(
+                name=f"{family}/({how}{', slow' if slow else ''}{part})",
+                how=how,
+                files=tuple(p.files[0] for p in of_it),
+                members=of_it,
+                slow=slow,
+                unordered=how == "ranks",
+            )
 
 
 def _shared(program: Program) -> str:

@@ -25,9 +25,15 @@ CATCH_UP_S = 1.0
 class Follow:
     """Copies files' growth to streams, from a thread; only that thread waits for who reads them."""
 
-    def __init__(self, remark: Callable[[bytes], bytes | None] = lambda data: None) -> None:
-        """`remark` is asked of each piece that goes to stderr, and its answer follows that piece."""
-        self._remark = remark
+    def __init__(
+        self,
+        remark: Callable[[bytes], bytes | None] = lambda data: None,
+        around: Callable[[bytes], contextlib.AbstractContextManager[None]] = lambda data: (
+            contextlib.nullcontext()
+        ),
+    ) -> None:
+        """`remark` is asked of each piece that goes to stderr, and its answer follows that piece. `around` is entered for each."""
+        self._remark, self._around = remark, around
         self._files: Files = dict
         self._offsets: dict[tuple[int, int], int] = {}  # by device and inode: a full log is renamed
         self._closed: set[int] = set()  # sinks that take no more
@@ -111,12 +117,13 @@ class Follow:
     def _pass_on(self, data: bytes, sink: int) -> None:
         # Not through sys.stdout: its lock, held by a thread that waits for a reader, would be fatal when we exit.
         rest = memoryview(data)
-        while rest:
-            with contextlib.suppress(BlockingIOError):
-                rest = rest[os.write(sink, rest[:PIECE]) :]
-                self._moved = time.monotonic()
-                continue
-            select.select([], [sink], [])
+        with self._around(data):
+            while rest:
+                with contextlib.suppress(BlockingIOError):
+                    rest = rest[os.write(sink, rest[:PIECE]) :]
+                    self._moved = time.monotonic()
+                    continue
+                select.select([], [sink], [])
 
 
 def _next_data(file: int, offset: int) -> int:

@@ -39,17 +39,27 @@ def _wait(run: RunDir, say: Callable[[str], None], over: threading.Event) -> Non
                 of = "the rank" if ranks == 1 else f"all {ranks} ranks"
                 say(f"first step done on {of} after {began - started:.0f} s")
                 return
-        wait_s = max(EVERY_S, (time.monotonic() - began) / AT_MOST_SHARE)
+        wait_s = wait_after(began)
+
+
+def wait_after(began: float) -> float:
+    """The pause after a round that began then."""
+    return max(EVERY_S, (time.monotonic() - began) / AT_MOST_SHARE)
 
 
 def ready_ranks(run: RunDir) -> tuple[int, int]:
     """The number of ranks, and of those that have made a step; no ranks before all have opened their recorder."""
-    ranks = ready = world = 0
+    steps, world = steps_of(run)
+    return (len(steps), sum(map(bool, steps))) if len(steps) >= world else (0, 0)
+
+
+def steps_of(run: RunDir) -> tuple[list[int], int]:
+    """The steps of each rank that has opened its recorder, and the number of ranks that there are to be."""
+    steps, world = [], 0
     for directory in run.ranks():
         with open_evidence(directory.blackbox) as file:
             header = read_header(file.read(HEADER_BYTES))
         if header is not None:
-            ranks += 1
             world = max(world, header.world_size)
-            ready += bool(header.counters.get(Counter.STEPS, 0))
-    return (ranks, ready) if ranks >= world else (0, 0)
+            steps.append(header.counters.get(Counter.STEPS, 0))
+    return steps, world

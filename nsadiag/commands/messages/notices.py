@@ -13,6 +13,7 @@ from pathlib import Path
 from nsadiag.agent import interrupts
 from nsadiag.agent.watching.state import Suspicion
 from nsadiag.commands.messages import first_step
+from nsadiag.commands.messages.status_line import StatusLine
 from nsadiag.evidence.layout import RunDir
 
 # The words in which a backend gives up a collective, and those in which torchrun reports the rank that ended first.
@@ -33,8 +34,11 @@ class Lines:
     `tell` hears of suspicions and of their end as well: whoever is notified is told.
     """
 
-    def __init__(self, tell: Tell | None = None, *, silent: bool = False) -> None:
-        self._say = (lambda text: None) if silent else _say
+    def __init__(
+        self, tell: Tell | None = None, *, silent: bool = False, status: StatusLine | None = None
+    ) -> None:
+        self._status = status
+        self._say = (lambda text: None) if silent else self._print
         self._told_s = 0.0  # the silence at the last line
         self._looked = 0  # snapshots reported since the last one that led to something
         self._suspected, self._withdrawn_at = "", math.inf
@@ -101,6 +105,10 @@ class Lines:
             else "nothing moves any more: stopping the job."
         )
 
-
-def _say(text: str) -> None:
-    print(f"nsadiag: {text}", file=sys.stderr, flush=True)
+    def _print(self, text: str) -> None:
+        line = f"nsadiag: {text}"
+        if self._status is None:
+            print(line, file=sys.stderr, flush=True)
+            return
+        with self._status.output():
+            print(self._status.wrapped(line), file=sys.stderr, flush=True)

@@ -20,6 +20,7 @@ from nsadiag.reports.sources import source_href
 
 MOST_CHARACTERS = 1600  # of one record
 MOST_RECORDS = 24
+RECORD_WIDTH, DEEPEST = 280, 12  # characters of a line, levels that are laid out
 LOG_BYTES, LOG_LINES, LOGS = 6000, 24, 6
 ROWS = 12  # of a recorder's events, of rows, of a log: the last
 AROUND = 4  # lines of a source, before and after
@@ -117,7 +118,25 @@ def _record(document: Any, place: str) -> str:
             return ""
     if value is None or (place and not keys):
         return ""
-    return json.dumps(value, indent=1, default=str, ensure_ascii=False)
+    return _laid_out(value)
+
+
+def _laid_out(value: Any, indent: str = "") -> str:
+    """JSON with what fits on one line on one line: a frame of a stack, say."""
+    flat = json.dumps(value, default=str, ensure_ascii=False)
+    if not isinstance(value, dict | list) or len(indent) + len(flat) <= RECORD_WIDTH or len(indent) > DEEPEST:
+        return flat
+    inner = f"{indent} "
+    if isinstance(value, dict):
+        start, end = "{", "}"
+        parts = [
+            f"{json.dumps(str(key), ensure_ascii=False)}: {_laid_out(each, inner)}"
+            for key, each in value.items()
+        ]
+    else:
+        start, end = "[", "]"
+        parts = [_laid_out(each, inner) for each in value]
+    return f"{start}\n" + ",\n".join(f"{inner}{part}" for part in parts) + f"\n{indent}{end}"
 
 
 def logs_of(run: RunReport) -> list[Log]:

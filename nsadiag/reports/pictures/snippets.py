@@ -55,6 +55,10 @@ def snippet_of(text: str, file: str, marks: Mapping[int, Iterable[str]], around:
     """The lines from before the first mark until after the last."""
     lines = mask_likely(text).splitlines()
     first, last = max(min(marks) - around, 1), min(max(marks) + around, len(lines))
+    while last > max(marks) and not lines[last - 1].strip():
+        last -= 1
+    while first < min(marks) and not lines[first - 1].strip():
+        first += 1
     shown = tuple(
         Line(number=n, text=lines[n - 1].expandtabs(4)[:LONGEST], marks=tuple(marks.get(n, ())))
         for n in range(first, last + 1)
@@ -66,7 +70,8 @@ def _places(cell: CellEvidence, verdict: Verdict) -> Iterable[tuple[str, int, st
     """File, line, and what is there."""
     where, peers = verdict.where, verdict.peers_at
     if where and where.file and where.line:
-        guilty = f"rank {cell.names(verdict.guilty_ranks)}" if verdict.guilty_ranks else "here"
+        ranks = "ranks" if len(verdict.guilty_ranks) > 1 else "rank"
+        guilty = f"{ranks} {cell.names(verdict.guilty_ranks)}" if verdict.guilty_ranks else "here"
         yield where.file, where.line, guilty
     if peers:
         yield peers.file, peers.line, "peers"

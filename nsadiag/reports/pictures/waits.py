@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -17,7 +17,14 @@ from nsadiag.reports.pictures.standing import role, standing
 MOST_NODES = 12
 MOST_THREADS = 2
 NODE_WIDTH, NODE_HEIGHT, GAP_X, GAP_Y, MARGIN = 300, 72, 30, 56, 14
-BACK = 250  # room beside the nodes for arrows of a circle and their labels
+INSET, TURN, RAIL = (
+    18,
+    12,
+    20,
+)  # of arrows of a circle: from a node's corner, beyond its edge, and beside all nodes
+CHARACTER = 6.6  # the width of one in a label, about
+MOST_LABEL = 34  # characters of a label
+NARROW = 600  # up to here there is room for other things beside the picture
 MOST_CHARACTERS = 42  # of a line in a node
 OWN_THREADS = ("lock", "queue")
 
@@ -42,35 +49,33 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrow:
-    """One node waits for another."""
+    """One node waits for another.
+
+    An arrow of a circle goes against the direction of the others: by a `rail`, the x of a vertical line beside all nodes.
+    Arrows with one start and one label share a rail, and the label.
+    """
 
     start: Node
     end: Node
     label: str
-    back: bool  # against the direction of the others: part of a circle
+    rail: float | None = None
+    label_at: tuple[float, float] | None = None  # None: another arrow bears it
 
     @property
     def path(self) -> str:
         """From the waiter's box to the other's."""
-        x1, x2 = self.start.x + NODE_WIDTH / 2, self.end.x + NODE_WIDTH / 2
-        if not self.back:
+        if self.rail is None:
+            x1, x2 = self.start.x + NODE_WIDTH / 2, self.end.x + NODE_WIDTH / 2
             y1, y2 = self.start.y + NODE_HEIGHT, self.end.y
             middle = (y1 + y2) / 2
             return f"M{x1:.0f} {y1:.0f}C{x1:.0f} {middle:.0f} {x2:.0f} {middle:.0f} {x2:.0f} {y2 - 2:.0f}"
-        side = max(self.start.x, self.end.x) + NODE_WIDTH
-        y1, y2 = self.start.y + NODE_HEIGHT / 2, self.end.y + NODE_HEIGHT / 2
-        start_x, end_x = self.start.x + NODE_WIDTH, self.end.x + NODE_WIDTH
-        return f"M{start_x:.0f} {y1:.0f}C{side + 46:.0f} {y1:.0f} {side + 46:.0f} {y2:.0f} {end_x + 2:.0f} {y2:.0f}"
-
-    @property
-    def at(self) -> tuple[float, float]:
-        """The place of its label."""
-        if not self.back:
-            x = (self.start.x + self.end.x) / 2 + NODE_WIDTH / 2
-            return x, (self.start.y + NODE_HEIGHT + self.end.y) / 2 + 4
-        return max(self.start.x, self.end.x) + NODE_WIDTH + 42, (
-            self.start.y + self.end.y + NODE_HEIGHT
-        ) / 2 + 4
+        # Out beneath the start and into the top of the end: between rows there is no box in the way.
+        leaves, below = self.start.x + NODE_WIDTH - INSET, self.start.y + NODE_HEIGHT
+        enters, above = self.end.x + NODE_WIDTH - INSET, self.end.y
+        return (
+            f"M{leaves:.0f} {below:.0f}V{below + TURN:.0f}H{self.rail:.0f}"
+            f"V{above - TURN:.0f}H{enters:.0f}V{above - 2:.0f}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +87,10 @@ class WaitPicture:
     width: float
     height: float
     left_out: int
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.width <= NARROW
 
     @property
     def sentences(self) -> list[str]:
@@ -199,26 +208,74 @@ def _laid_out(nodes: Sequence[Node], arrows: Sequence[tuple[str, str, str]]) -> 
         left = MARGIN + (inner - len(row) * NODE_WIDTH - (len(row) - 1) * GAP_X) / 2
         for place, node in enumerate(row):
             x, y = left + place * (NODE_WIDTH + GAP_X), MARGIN + number * (NODE_HEIGHT + GAP_Y)
-            placed[node.key] = Node(key=node.key, title=node.title, role=node.role, says=node.says, x=x, y=y)
-    drawn = tuple(
-        Arrow(start=placed[a], end=placed[b], label=label, back=level[a] <= level[b])
-        for a, b, label in arrows
-    )
-    side = BACK if any(arrow.back for arrow in drawn) else 0
+            placed[node.key] = replace(node, x=x, y=y)
+    circle = any(level[a] <= level[b] for a, b, _ in arrows)
+    height = len(rows) * NODE_HEIGHT + (len(rows) - 1) * GAP_Y + 2 * MARGIN
+    if circle:
+        placed = {key: replace(node, y=node.y + TURN) for key, node in placed.items()}
+        height += 2 * TURN
+    drawn = _drawn(placed, arrows, level, MARGIN + inner)
     return WaitPicture(
         nodes=tuple(placed.values()),
         arrows=drawn,
-        width=inner + 2 * MARGIN + side,
-        height=len(rows) * NODE_HEIGHT + (len(rows) - 1) * GAP_Y + 2 * MARGIN,
+        width=max([inner + 2 * MARGIN, *(_right_end(arrow) + MARGIN for arrow in drawn)]),
+        height=height,
         left_out=len(nodes) - len(kept),
     )
+
+
+def _right_end(arrow: Arrow) -> float:
+    """The right end of its rail and the label beside it."""
+    if arrow.rail is None or arrow.label_at is None:
+        return 0.0
+    return arrow.label_at[0] + CHARACTER * min(len(arrow.label), MOST_LABEL)
+
+
+def _drawn(
+    placed: Mapping[str, Node],
+    arrows: Sequence[tuple[str, str, str]],
+    level: Mapping[str, int],
+    right: float,
+) -> tuple[Arrow, ...]:
+    """The arrows, those of circles on rails right of the nodes; no label lies on another."""
+    starts = [(a, label) for a, b, label in arrows if level[a] <= level[b]]
+    rails = {key: right + RAIL * (n + 1) for n, key in enumerate(dict.fromkeys(starts))}
+    beside = right + RAIL * len(rails) + 8
+    forward = Counter(a for a, b, _ in arrows if level[a] > level[b])
+    found: list[Arrow] = []
+    labelled: set[tuple[float, float] | None] = set()
+    for a, b, label in arrows:
+        start, end = placed[a], placed[b]
+        rail = rails.get((a, label)) if level[a] <= level[b] else None
+        if rail is not None:
+            # Each at the height at which its arrow leaves; of rails that leave at one height, one below the other.
+            y = (
+                start.y
+                + NODE_HEIGHT
+                + TURN
+                - 14 * sum(x < rail and placed[k[0]].y == start.y for k, x in rails.items())
+            )
+            at: tuple[float, float] | None = (beside, y)
+        else:
+            # Beside the end that this arrow has alone: arrows meet at the other.
+            middle = start if forward[a] == 1 else end
+            at = (middle.x + NODE_WIDTH / 2, (start.y + NODE_HEIGHT + end.y) / 2 + 4)
+        if at in labelled:
+            at = None
+        else:
+            labelled.add(at)
+        found.append(Arrow(start=start, end=end, label=label, rail=rail, label_at=at))
+    return tuple(found)
 
 
 def _levels(nodes: Sequence[Node], arrows: Sequence[tuple[str, str, str]]) -> dict[str, int]:
     """The number of arrows to the culprit; its threads are below it."""
     level = {node.key: -1 for node in nodes if node.role == "thread"}
     ends = {end for _, end, _ in arrows} - {start for start, end, _ in arrows if end not in level}
-    roots = [n.key for n in nodes if n.role == "guilty"] or [n.key for n in nodes if n.key in ends]
+    guilty = [n.key for n in nodes if n.role == "guilty"]
+    # Guilty ones that wait for each other stand one above the other.
+    roots = [key for key in guilty if not any(a == key and b in guilty for a, b, _ in arrows)]
+    roots = roots or guilty[:1] or [n.key for n in nodes if n.key in ends]
     roots = roots or [nodes[0].key]
     level |= dict.fromkeys(roots, 0)
     todo = list(roots)

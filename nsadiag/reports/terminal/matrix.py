@@ -40,9 +40,11 @@ def matrix_lines(matrix: MatrixReport, console: Console) -> Iterator[RenderableT
         yield Text()
         yield _costs(matrix, console)
         yield from _rows_left_out(matrix)
-        yield Text()
-        yield from _grid(grid_of(matrix), console)
-        yield _legend(matrix)
+        # Of one letter alone there is no pattern to see.
+        if len(matrix.counts()) > 1:
+            yield Text()
+            yield from _grid(grid_of(matrix), console)
+            yield _legend(matrix)
     yield from _findings(matrix)
     yield from claim_lines(matrix)
     yield from scaling_lines(matrix.scaling)

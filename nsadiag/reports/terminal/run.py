@@ -33,7 +33,9 @@ def print_report(report: Report, console: Console, *, everything: bool = False) 
 
         lines = list(matrix_lines(report, console))
     else:
-        lines = list(run_lines(report, everything=everything))
+        # Elsewhere a line is one to grep, however long.
+        width = console.width if console.is_terminal else None
+        lines = list(run_lines(report, everything=everything, width=width))
     if not console.options.ascii_only:
         _print(console, lines)
         return
@@ -52,9 +54,11 @@ def _print(console: Console, lines: Iterable[RenderableType]) -> None:
         )
 
 
-def run_lines(run: RunReport, *, everything: bool = False) -> Iterable[RenderableType]:
-    """The verdict from top to bottom, ready to print."""
-    yield _title(run)
+def run_lines(
+    run: RunReport, *, everything: bool = False, width: int | None = None
+) -> Iterable[RenderableType]:
+    """The verdict from top to bottom, ready to print; `width`: of a terminal, which would break longer lines anywhere."""
+    yield from _title(run, width)
     verdict = run.verdict
     if verdict:
         yield paragraph(Text(clean(verdict.summary), style="bold"))
@@ -64,18 +68,23 @@ def run_lines(run: RunReport, *, everything: bool = False) -> Iterable[Renderabl
         yield from _evidence(verdict, None if everything else EVIDENCE_SHOWN)
         yield from _section("Ruled out", _rejected(verdict, None if everything else REJECTED_SHOWN))
     yield from _section("Gaps", [Text(clean(gap)) for gap in (*run.gaps, *(verdict.gaps if verdict else ()))])
-    yield from _advice(run)
+    yield from _advice(run, width)
 
 
-def _title(run: RunReport) -> Text:
+def _title(run: RunReport, width: int | None) -> Iterable[Text]:
     mark = mark_of(run.state)
     title = Text(f" {mark.word.upper()} ", style=f"bold reverse {mark.style}")
     said = headline(run.verdict) if run.verdict else "no verdict could be read"
     title.append(f" {said}", style=f"not reverse bold {mark.style}")
     took = "" if run.duration_s is None else f" · {duration(run.duration_s)}"
-    title.append(f" · {clean(run.name)}{took}", style="not reverse not bold dim default")
-    title.no_wrap = True  # a line to grep
-    return title
+    name = Text(f"{clean(run.name)}{took}", style="not reverse not bold dim default")
+    title.no_wrap = name.no_wrap = True  # a line to grep
+    whole = Text.assemble(title, (" · ", name.style), name, no_wrap=True)
+    if width is None or whole.cell_len <= width:
+        yield whole
+    else:
+        yield title
+        yield Text.assemble("  ", name, no_wrap=True)
 
 
 def _fact_rows(facts: list[Fact]) -> Iterable[tuple[Text, Text]]:
@@ -113,21 +122,26 @@ def _section(title: str, rows: Iterable[Text]) -> Iterable[RenderableType]:
     yield from (Hanging(Text("· ", style="dim"), item) for item in items)
 
 
-def _advice(run: RunReport) -> Iterable[RenderableType]:
+def _advice(run: RunReport, width: int | None) -> Iterable[RenderableType]:
     """The advice, at the bottom, where a reader looks when a command ends."""
     verdict = run.verdict
     yield Text()
     if verdict and verdict.fix:
         yield Hanging(Text(f"{'fix':<8}", style="dim"), Text(clean(verdict.fix), style="green"))
     if verdict and verdict.next:
-        yield _unbroken("next", one_line(verdict.next))
+        yield from _unbroken("next", one_line(verdict.next), width)
     report = run.directory / "report.html"
     if report.exists():
-        yield _unbroken("report", str(report))
+        yield from _unbroken("report", str(report), width)
     else:
-        yield _unbroken("files", str(run.directory))
+        yield from _unbroken("files", str(run.directory), width)
 
 
-def _unbroken(label: str, text: str) -> Text:
-    """A command or path that can be copied: the terminal may wrap it, we put no line end into it."""
-    return Text.assemble("  ", (f"{label:<8}", "dim"), text, no_wrap=True)
+def _unbroken(label: str, text: str, width: int | None) -> Iterable[Text]:
+    """A command or path that can be copied, beside its label or beneath it: we put no line end into it."""
+    line = Text.assemble("  ", (f"{label:<8}", "dim"), text, no_wrap=True)
+    if width is None or line.cell_len <= width or len(text) + 4 > width:
+        yield line
+    else:
+        yield Text.assemble("  ", (label, "dim"), no_wrap=True)
+        yield Text(f"    {text}", no_wrap=True)

@@ -40,7 +40,7 @@ def report() -> dict[str, Any]:
 
 
 def _row(wrapped: Any, qualified: Callable[[str], str], now: Any) -> dict[str, Any] | None:
-    held = zip(wrapped.names, (reference() for reference in wrapped.parameters), strict=True)
+    held = zip(wrapped.names, wrapped.parameters(), strict=True)
     named = [(name, parameter) for name, parameter in held if parameter is not None]
     parameters = [parameter for _, parameter in named]
     if now.depth:

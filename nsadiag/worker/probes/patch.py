@@ -47,8 +47,10 @@ def replaced(owner: Any, name: str, value: Any, *aliases: str) -> Iterator[None]
 
 
 def _holders(value: Any, *names: str) -> list[tuple[ModuleType, str]]:
-    modules = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
-    return [(module, name) for module in modules for name in names if vars(module).get(name) is value]
+    # By the type, and past it: lazy modules and proxies of the user's may mind being asked.
+    modules = [m for m in list(sys.modules.values()) if issubclass(type(m), ModuleType)]
+    held = [(m, object.__getattribute__(m, "__dict__")) for m in modules]
+    return [(module, name) for module, of_it in held for name in names if of_it.get(name) is value]
 
 
 # From a function that `stands_for` decorates to whoever has called it, for sys._getframe.

@@ -49,7 +49,7 @@ def run(path):
         with open(path) as file:
             exec(compile(file.read(), path, "exec"), vars(module))
     except BaseException:
-        seen.say(seen.plain(traceback.format_exc()))
+        seen.say("raised, and nobody caught it:", seen.plain(traceback.format_exc()))
     finally:
         sys.modules["__main__"] = before
         gc.collect()

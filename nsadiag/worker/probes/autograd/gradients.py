@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator
 
 import torch
@@ -23,8 +22,10 @@ COST = 6.0  # of one gradient, in events: the engine takes the GIL for the hook,
 class _Hooked:
     """One parameter, and its hook while it has one."""
 
-    def __init__(self, owner: roots.Owner, parameter: torch.Tensor, text: str, name: int, index: int) -> None:
-        self.parameter = weakref.ref(parameter)
+    def __init__(
+        self, owner: roots.Owner, parameter: module_tree.Reference, text: str, name: int, index: int
+    ) -> None:
+        self.parameter = parameter
         self.text, self.name, self.index = text, name, index
         self.owner = owner  # of the model that it was met in last
         self.undo: Callable[[], None] | None = None
@@ -33,7 +34,9 @@ class _Hooked:
         parameter, rank = self.parameter(), session.current()
         if self.undo is None and parameter is not None and parameter.requires_grad and rank is not None:
             # The black box's own function, without a frame of ours.
-            self.undo = gradient_hooks.follow(parameter, rank.emit.marker(_GRADIENT, self.name, self.index))
+            self.undo = gradient_hooks.follow(
+                self.parameter, rank.emit.marker(_GRADIENT, self.name, self.index)
+            )
 
     def unhook(self) -> None:
         if self.undo is not None:
@@ -41,7 +44,7 @@ class _Hooked:
             self.undo = None
 
 
-# By id, checked through the weak reference: tensors compare element by element.
+# By id, checked through the reference: tensors compare element by element.
 _known: dict[int, _Hooked] = {}
 _thinned = False
 
@@ -58,14 +61,14 @@ def _hook_parameters(root: torch.nn.Module) -> None:
     owner = roots.owner_of(root)
     if rank is None or owner is None:
         return
-    trainable = ((n, p) for n, p in module_tree.named_parameters(root) if p.requires_grad)
-    for index, (name, parameter) in enumerate(trainable):
+    trainable = (each for each in module_tree.referenced_parameters(root) if each[1].requires_grad)
+    for index, (name, parameter, reference) in enumerate(trainable):
         known = _known.get(id(parameter))
         if known is not None and known.parameter() is parameter:
             known.owner = owner
             continue
         text = module_calls.qualified(name)
-        _known[id(parameter)] = hooked = _Hooked(owner, parameter, text, rank.names(text), index)
+        _known[id(parameter)] = hooked = _Hooked(owner, reference, text, rank.names(text), index)
         hooked.hook()
 
 

@@ -194,8 +194,7 @@ class _Calls:
             if not nested:
                 for subscriber in on_call:
                     subscriber(module, args, kwargs)
-                # Where it is not in there the module is no user's (a scripted one): asking it would run its code.
-                if not module.__dict__.get("training", True):
+                if not module_tree.is_training(module):
                     for each in on_evaluating:
                         each(module)
         except Exception as error:

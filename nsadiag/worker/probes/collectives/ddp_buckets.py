@@ -57,7 +57,7 @@ class Wrapped:
         ]
         self.model = weakref.ref(model)
         self.names = [name for name, _ in named]
-        self.parameters = [weakref.ref(p) for _, p in named]
+        self._ids = [id(p) for _, p in named]
         self.initial = initial
         self.rebuilt: Buckets = []
         self.rebuilt_says = ""  # who: "arrival" on this rank, or DDP's own "log"
@@ -66,13 +66,20 @@ class Wrapped:
         self.forwards_since = 0
         self.hook = ""
 
+    def parameters(self) -> list[torch.Tensor | None]:
+        """As its DDP holds them, by index; None once that is gone."""
+        model = self.model()
+        held = {id(p): p for p in model._module_parameters} if model is not None else {}
+        return [held.get(each) for each in self._ids]
+
+    def _parameter(self, index: int) -> torch.Tensor | None:
+        return self.parameters()[index]
+
     def follow_first_backward(self) -> None:
         """The order in which gradients arrive, until DDP has rebuilt its buckets: no cost from then on."""
-        for index, reference in enumerate(self.parameters):
-            parameter = reference()
-            if parameter is not None:
-                note = functools.partial(_note_arrival, self.arrived, index, len(self.parameters))
-                self.followed.append(gradient_hooks.follow(parameter, note))
+        for index in range(len(self.names)):
+            note = functools.partial(_note_arrival, self.arrived, index, len(self.names))
+            self.followed.append(gradient_hooks.follow(functools.partial(self._parameter, index), note))
 
     def stop_following(self) -> None:
         for undo in self.followed:
@@ -96,7 +103,7 @@ _by_reducer: weakref.WeakKeyDictionary[Any, Wrapped] = weakref.WeakKeyDictionary
 
 
 def _shown(wrapped: Wrapped, buckets: Buckets) -> list[dict[str, Any]]:
-    parameters = [reference() for reference in wrapped.parameters]
+    parameters = wrapped.parameters()
     return [
         {
             "index": index,
@@ -114,7 +121,7 @@ def describe(wrapped: Wrapped) -> dict[str, Any] | None:
     if model is None:
         return None
     logged = model._get_ddp_logging_data()
-    named = zip(wrapped.names, (reference() for reference in wrapped.parameters), strict=True)
+    named = zip(wrapped.names, wrapped.parameters(), strict=True)
     return {
         "parameters": [
             {"name": n, "qualified": qualified(n), "shape": list(p.shape), "dtype": str(p.dtype)}
@@ -163,7 +170,7 @@ def left_out() -> dict[int, str]:
         model = wrapped.model()
         if model is None:
             continue
-        reduced = {id(reference()) for reference in wrapped.parameters}
+        reduced = {id(parameter) for parameter in wrapped.parameters()}
         named = (
             (n, p)
             for n, p in module_tree.named_parameters(model.module)
@@ -212,8 +219,9 @@ def _end(model: Any) -> None:
 def _rebuilt_from(wrapped: Wrapped, model: Any) -> Buckets:
     """As DDP does it: in order of arrival, a small first bucket, then the cap. On rank 0 this is what all ranks use."""
     order = list(dict.fromkeys(wrapped.arrived))
-    parameters = [wrapped.parameters[i]() for i in order]
-    if len(order) != len(wrapped.parameters) or any(p is None for p in parameters):
+    known = wrapped.parameters()
+    parameters = [known[i] for i in order]
+    if len(order) != len(known) or any(p is None for p in parameters):
         return []
     config = getattr(model, "_bucket_config", None)  # newer than torch 2.12
     first = getattr(config, "first_bucket_bytes_cap", None) or dist._DEFAULT_FIRST_BUCKET_BYTES

@@ -61,7 +61,7 @@ class _Step:
 
 
 _step = _Step()
-_named: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # parameters by address
+_named: dict[int, tuple[module_tree.Reference, str]] = {}  # parameters by address
 _optimizers: dict[int, int] = {}  # by address: in order of their first steps
 _seen: Counter[int] = Counter()  # steps, by optimizer
 _clips: Counter[int] = Counter()  # by address of the first parameter
@@ -73,8 +73,9 @@ _over = False
 @harmless
 def _learn_root(root: torch.nn.Module) -> None:
     """Before its first forward: later FSDP2 may have put whole parameters where the optimizer's shards were."""
-    for key, (parameter, name) in named([root]).items():
-        _named[key] = (weakref.ref(parameter), name)
+    names = named([root])
+    for _, parameter, reference in module_tree.referenced_parameters(root):
+        _named[id(parameter)] = (reference, names[id(parameter)][1])
 
 
 @harmless

@@ -15,7 +15,7 @@ import torch
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
-from nsadiag.worker.probes.autograd import module_calls
+from nsadiag.worker.probes.autograd import module_calls, module_tree
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.correctness.replicas import sums_of
 from nsadiag.worker.probes.patch import harmless
@@ -38,7 +38,12 @@ def _listen(now: bool) -> None:
 def _called(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     # Of all calls of a step the first is looked at: the frame of a guard is for that one.
     rank = session.current()
-    if rank is not None and rank.box.step >= _next and module.training and torch.is_grad_enabled():
+    if (
+        rank is not None
+        and rank.box.step >= _next
+        and module_tree.is_training(module)
+        and torch.is_grad_enabled()
+    ):
         _note(rank, args, kwargs)
 
 

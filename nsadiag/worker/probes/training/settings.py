@@ -129,7 +129,7 @@ def _model(optimizer: Any) -> dict[str, Any]:
     gradients = [p.grad for p in stepped if p.grad is not None]
     return {
         "roots": [type(root).__name__ for root in models],
-        "training": [root.training for root in models],
+        "training": [module_tree.is_training(root) for root in models],
         "parameters": census(parameters.values()),
         "buffers": census(buffers.values()),
         "gradients": census(gradients),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from nsadiag.worker.probes.patch import harmless
 
 _count = 0
 # By id: tensors and optimizers may define __eq__.
-_parameters: dict[int, tuple[weakref.ref[Any], int]] = {}
+_parameters: dict[int, tuple[module_tree.Reference, int]] = {}
 _optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
 
 
@@ -38,28 +38,39 @@ def unheld(stepping: Any) -> list[tuple[str, torch.Tensor]]:
     return list(found.values())
 
 
-def _number(known: dict[int, tuple[weakref.ref[Any], int]], each: Any) -> int | None:
+def _number(known: Mapping[int, tuple[Callable[[], Any], int]], each: Any) -> int | None:
     reference, number = known.get(id(each), (None, None))
     return number if reference is not None and reference() is each else None
 
 
+@harmless
 def remember(optimizer: Any) -> None:
     """It has just been made."""
-    _remember(_optimizers, optimizer)
+    global _count
+    if _number(_optimizers, optimizer) is None:
+        _count += 1
+        key = id(optimizer)
+        _optimizers[key] = weakref.ref(optimizer, lambda _: _optimizers.pop(key, None)), _count
 
 
 @harmless
-def _remember(known: dict[int, tuple[weakref.ref[Any], int]], each: Any) -> None:
-    global _count
-    if _number(known, each) is None:
-        _count += 1
-        key = id(each)
-        known[key] = weakref.ref(each, lambda _: known.pop(key, None)), _count
-
-
 def _registered(module: torch.nn.Module, name: str, parameter: Any) -> None:
-    if parameter is not None:
-        _remember(_parameters, parameter)
+    global _count
+    if parameter is None:
+        return
+    key = id(parameter)
+    if key not in _parameters:
+        _count += 1
+    # One that moves to another module, as a parametrization moves it, is as old as it was.
+    _, number = _parameters.get(key, (None, _count))
+    # No reference to itself: it would outlive the interpreter's modules, and be called without them.
+    _parameters[key] = module_tree.Reference(module, name, parameter, lambda _: _forget(key)), number
+
+
+def _forget(key: int) -> None:
+    reference, _ = _parameters.get(key, (None, 0))
+    if reference is not None and reference() is None:
+        del _parameters[key]
 
 
 @contextlib.contextmanager

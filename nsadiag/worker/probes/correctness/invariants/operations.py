@@ -100,7 +100,7 @@ def _forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         # A forward may change them before there is an optimizer's step to look at.
         journal.note("drawn", place="", values=checksums(evenly(roles.our_buffers())))
     inputs.given(args, kwargs)
-    evaluating = not module.__dict__.get("training", True)
+    evaluating = not module_tree.is_training(module)
     given = list(tensors_in([*args, *kwargs.values()]))[:MOST_INPUTS] if journal.valued else []
     journal.note(
         "forward",
