@@ -38,7 +38,7 @@ def test_every_script_but_those_named_has_a_recording() -> None:
 
 # Scripts of which no run has been recorded yet.
 UNRECORDED = {
-    "checkpoint_one_role", "healthy_long_generation", "healthy_two_phases", "restarted",
+    "checkpoint_one_role", "healthy_long_generation", "restarted",
     "train_uneven", "uneven_rollouts", "weight_group_short",
 }  # fmt: skip
 
