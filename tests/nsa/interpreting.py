@@ -8,7 +8,7 @@ from attention_cases import Case, output_and_gradients, random_inputs
 from quick_interpreter import quicken
 
 from nsa.attention.kernels import band, choose, gather
-from nsa.attention.kernels.tiles import Launch, Tile
+from nsa.attention.kernels.tiles import Tile
 from nsa.config import AttentionConfig
 
 quicken()
@@ -50,9 +50,8 @@ def take_tiles_by_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Hopper for long rows, with several tiles for few tokens."""
     for module in (band, choose, gather):
         monkeypatch.setattr(module, "describable", lambda *_, **__: True)
-    for name, held in (("band_forward_tile", 1), ("band_dq_tile", 3), ("band_dkv_tile", 0)):
+    for name, held in (("band_forward_tile", False), ("band_dq_tile", True), ("band_dkv_tile", False)):
         monkeypatch.setattr(band, name, lambda *_, held=held: Tile(32, 32, 4, 2, held))
-    monkeypatch.setattr(gather, "selected_launch", lambda *_: Launch(4, 2, True))
 
 
 def assert_equals_the_reference(case: Case, *, scale: float = 1.0, seed: int = 0) -> None:

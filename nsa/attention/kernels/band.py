@@ -205,7 +205,7 @@ def _constants(
         "COMPRESSED": Band(lengths.stride, lengths.length, COMPRESSED, False, 0),
         "SELECTED": Band(1, 1, TOKENS, False, 0 if bits is None else lengths.block),
         "WINDOW": Band(1, 1, TOKENS, True, 0),
-        "SHAPE": shape, "num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers,
+        "SHAPE": shape, "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
 
 

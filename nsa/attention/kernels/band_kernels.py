@@ -39,7 +39,7 @@ class Shape(NamedTuple):
     DESCRIBED: bool
     ROWS: int  # queries of a tile
     COLUMNS: int  # keys of a tile
-    HELD: int  # which operands stay in registers: 1 q, 2 dO, 3 both
+    HELD: bool  # whether the gradient of q keeps dO in registers
 
 
 class Band(NamedTuple):
@@ -206,8 +206,6 @@ def _forward_band(
     K, V = keys.K, keys.V
     if SHAPE.DESCRIBED:
         q = described(Q, b, first, h * D, ROWS, SHAPE.DP)
-        if SHAPE.HELD & 1:  # no longer as it was loaded, it stays in registers
-            q = tl.where(live[:, None], q, 0.0)
     else:  # a packed row is the only one: b is 0
         q_at = Q + (begin_row * H + h) * D + row[:, None] * (H * D) + od[None, :]
         q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)
@@ -385,10 +383,8 @@ def dq_kernel(
     if SHAPE.DESCRIBED:
         q = described(Q, b, first, h * D, ROWS, DP)
         do = described(DOUT, b, first, h * DV, ROWS, SHAPE.DVP)
-        # No longer as they were loaded, they stay in registers, and shared memory has room for a third stage.
-        if SHAPE.HELD & 1:
-            q = tl.where(live[:, None], q, 0.0)
-        if SHAPE.HELD & 2:
+        # No longer as it was loaded, dO stays in registers, and shared memory has room for a third stage.
+        if SHAPE.HELD:
             do = tl.where(live[:, None], do, 0.0)
     else:
         q = tl.load(Q + q_offset, mask=q_mask, other=0.0)

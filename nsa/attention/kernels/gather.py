@@ -90,13 +90,13 @@ def selected_forward(
     lse = q.new_empty(batch, heads, n_queries, dtype=torch.float32)
     total = torch.empty_like(out)
     described = _blocks_describable(q, k, v, block)
-    warps, stages, held, registers = selected_launch(_wider(q, v), described)
-    shape = _shape(q, k, v, (block, blocks.shape[3]), tokens, borders, described)._replace(HELD=held)
+    shape = _shape(q, k, v, (block, blocks.shape[3]), tokens, borders, described)
+    warps, stages = selected_launch(_wider(q, v), described)
     union = unions(blocks, tokens, borders)
     forward_kernel[(union.block.shape[1], batch * kv_heads)](
         q, *_described(k, v, block, described), out, lse, *union, others[0], others[2], gates, total,
         *rows_of(borders, BLOCKS), n_queries, k.shape[1], past, dim**-0.5 * LOG2_E, n_sequences(borders), SHAPE=shape,
-        num_warps=warps, num_stages=stages, maxnreg=registers,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return total, out, lse, union
 
@@ -113,7 +113,7 @@ def selected_dq(
     kv_heads, tiles = k.shape[2], union.block.shape[1]
     described = _blocks_describable(q, k, v, block)
     shape = _shape(q, k, v, (block, count), union.block.shape[2] // count, borders, described)
-    warps, stages, *_ = selected_dq_launch(_wider(q, v), described)
+    warps, stages = selected_dq_launch(_wider(q, v), described)
     dq_kernel[(tiles, batch * kv_heads)](
         q, *_described(k, v, block, described), dout, stats, dq, *union, *rows_of(borders, BLOCKS), n_queries, k.shape[1], past,
         dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries, n_sequences(borders), SHAPE=shape, ADD=add,
@@ -169,7 +169,7 @@ def _shape(
     group = heads // k.shape[2]
     return Shape(
         heads, group, power_of_two(group), dim, padded(dim), v_dim, padded(v_dim), block, padded(block), count, tokens,
-        borders is not None, described, False,
+        borders is not None, described,
     )  # fmt: skip
 
 

@@ -34,7 +34,6 @@ class Shape(NamedTuple):
     TOKENS_P: int  # of a tile of queries
     PACKED: bool
     DESCRIBED: bool  # whether blocks of keys and values come by tensor descriptors
-    HELD: bool  # whether a forward's queries stay in registers
 
 
 class Keys(NamedTuple):
@@ -230,8 +229,6 @@ def forward_kernel(
     row_offset = token * H + head
     q_at = Q + begin_row * D + row_offset[:, None] * D + od[None, :]
     q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)
-    if SHAPE.HELD:  # no longer as they were loaded, they stay in registers
-        q = tl.where(live[:, None], q, 0.0)
     query = past + first + token
 
     m = tl.full([ROWS], -1e30, tl.float32)  # finite, so that a score of -inf is a probability of 0

@@ -34,8 +34,7 @@ class Tile(NamedTuple):
     columns: int
     warps: int
     stages: int
-    held: int = 0  # which operands stay in registers: 1 q, 2 dO, 3 both
-    registers: int | None = None  # of a thread, at most
+    held: bool = False  # whether the gradient of q keeps dO in registers
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -69,7 +68,7 @@ def band_dq_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
     if described:
-        return Tile(64, 64, 4, 3, 2 if dim > 64 else 0)
+        return Tile(64, 64, 4, 3, held=dim > 64)
     return Tile(64, 64, 4, 2) if dim <= 128 else Tile(64, 32, 8, 1)
 
 
@@ -102,25 +101,16 @@ def tokens_per_tile(group: int, dtype: torch.dtype) -> int:
     return max(1, min(32, rows // power_of_two(group)))
 
 
-class Launch(NamedTuple):
-    """How the selected branch is launched."""
-
-    warps: int
-    stages: int
-    held: bool = False  # whether queries stay in registers
-    registers: int | None = None  # of a thread, at most
-
-
-def selected_launch(dim: int, described: bool) -> Launch:
-    """The launch of the selected branch's forward."""
+def selected_launch(dim: int, described: bool) -> tuple[int, int]:
+    """Warps and stages of the selected branch's forward."""
     if described:
-        return Launch(4, 3) if dim > 64 else Launch(4, 2)
-    return Launch(4, 2) if dim <= 128 else Launch(4, 1)
+        return (4, 3) if dim > 64 else (4, 2)
+    return (4, 2) if dim <= 128 else (4, 1)
 
 
-def selected_dq_launch(dim: int, described: bool) -> Launch:
+def selected_dq_launch(dim: int, described: bool) -> tuple[int, int]:
     """The same of its gradient of q: at head dim 128 a third stage would leave room for one program only."""
-    return Launch(4, 3) if described and dim <= 64 else selected_launch(dim, False)
+    return (4, 3) if described and dim <= 64 else selected_launch(dim, False)
 
 
 def selected_dkv_launch(dim: int, dtype: torch.dtype, hopper: bool) -> tuple[int, int, int]:
