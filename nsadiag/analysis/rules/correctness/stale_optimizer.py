@@ -28,7 +28,12 @@ def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
     count = max(row.unheld_count, len(names))
     more = f" and {count - 1} more" if count > 1 else ""
     if not row.stale_count:
-        yield _left_out(case, tuple(idle), parameter, f"{parameter}{more}")
+        if (owner := _owner_of(case, parameter)) is not None:
+            yield Declined(
+                f"the optimizer of rank {owner} holds {parameter}: each rank steps a share of its own"
+            )
+        else:
+            yield _left_out(case, tuple(idle), parameter, f"{parameter}{more}")
         return
     strength = _strength(row)
     if strength is None:
@@ -68,6 +73,14 @@ def _left_out(case: Case, ranks: tuple[int, ...], parameter: str, shown: str) ->
         },
         fix="Give every parameter that asks for a gradient to an optimizer: check that the groups together hold as many as the model has. Freeze on purpose with requires_grad_(False).",
     )
+
+
+def _owner_of(case: Case, parameter: str) -> int | None:
+    """The rank on which an optimizer holds the parameter, where each steps a share of the model (ZeRO)."""
+    for rank in case.cell.ranks:
+        if not any(each.name == parameter for row in rank.unheld for each in row.unheld):
+            return rank.rank
+    return None
 
 
 def _strength(row: Unheld) -> Strength | None:
