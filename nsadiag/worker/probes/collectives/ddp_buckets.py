@@ -134,12 +134,20 @@ def describe(wrapped: Wrapped) -> dict[str, Any] | None:
         "rebuilt_bucket_sizes": str(logged.get("rebuilt_bucket_sizes", "")),
         "comm_hook": wrapped.hook or str(logged.get("comm_hook", "")),
         "group": group_name(model.process_group),
-        "ranks": dist.get_process_group_ranks(model.process_group),
+        "ranks": _ranks_of(model.process_group),
         "buckets": _shown(wrapped, wrapped.initial),
         "rebuilt_buckets": _shown(wrapped, wrapped.rebuilt),
         "rebuilt_says": wrapped.rebuilt_says,
         "logged": {name: logged[name] for name in LOGGED if name in logged},
     }
+
+
+def _ranks_of(group: Any) -> list[int]:
+    """Its global ranks; none where it has been destroyed since the wrap."""
+    try:
+        return dist.get_process_group_ranks(group)
+    except KeyError:
+        return []
 
 
 def own_buffers() -> list[tuple[str, torch.Tensor]]:
