@@ -1,4 +1,5 @@
 # how: rank
+# exits: 1
 try:
     {}["x"]
 except KeyError as error:

@@ -1,2 +1,3 @@
 # how: rank
+# exits: 1
 raise ExceptionGroup("several", [ValueError(1), TypeError("two")])

@@ -1,2 +1,3 @@
 # how: rank
+# exits: 4
 exit(4)

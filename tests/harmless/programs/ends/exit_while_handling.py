@@ -1,4 +1,5 @@
 # how: rank
+# exits: 8
 import sys
 
 try:

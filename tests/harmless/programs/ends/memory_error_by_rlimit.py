@@ -1,4 +1,5 @@
 # how: rank
+# exits: 6
 import resource
 
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))

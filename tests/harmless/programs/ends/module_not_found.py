@@ -1,2 +1,3 @@
 # how: rank
+# exits: 1
 import nowhere_to_be_found

@@ -1,4 +1,5 @@
 # how: rank
+# exits: 134
 import os
 import resource
 

@@ -1,4 +1,5 @@
 # how: rank
+# exits: 1
 def f(n):
     return f(n + 1)
 

@@ -1,4 +1,5 @@
 # how: rank
+# exits: 141
 import os
 import signal
 

@@ -1,4 +1,5 @@
 # how: rank
+# exits: 255
 import sys
 
 sys.exit(-1)

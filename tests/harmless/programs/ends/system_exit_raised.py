@@ -1,2 +1,3 @@
 # how: rank
+# exits: 5
 raise SystemExit(5)

@@ -1,4 +1,5 @@
 # how: rank
+# exits: 9
 class Done(SystemExit):
     pass
 

@@ -1,4 +1,5 @@
 # how: python
+# exits: 9
 # slow
 # unordered
 import multiprocessing as mp

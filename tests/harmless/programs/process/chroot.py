@@ -1,4 +1,5 @@
 # how: rank
+# exits: 4
 # slow
 # needs: root
 import os

@@ -1,4 +1,5 @@
 # how: rank
+# exits: 12
 import os
 import signal
 import sys

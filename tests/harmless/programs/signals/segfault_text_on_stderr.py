@@ -1,4 +1,5 @@
 # how: rank
+# exits: 139
 # env: PYTHONFAULTHANDLER=1
 import ctypes
 import resource

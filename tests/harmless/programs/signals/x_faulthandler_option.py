@@ -1,4 +1,5 @@
 # how: rank -X faulthandler
+# exits: 139
 import ctypes
 import faulthandler
 import resource

@@ -1,4 +1,5 @@
 # how: rank
+# exits: 1
 import warnings
 
 with warnings.catch_warnings(record=True) as seen:
