@@ -14,6 +14,7 @@ from support.verdicts import Answers, rotated, shared_folder
 
 from nsadiag.analysis import resolve, verdict
 from nsadiag.analysis.explain import explanation
+from nsadiag.analysis.explain.candidate import Rejection
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.records import Verdict
@@ -58,7 +59,7 @@ def listened_to(name: str, part: Part, spoke: set[str]) -> Part:
         return answer if answer is None else heard(answer)
 
     def heard(answer: Any) -> Any:
-        if not isinstance(answer, Declined):
+        if not isinstance(answer, Declined | Rejection):
             spoke.add(name)
         return answer
 

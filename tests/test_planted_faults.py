@@ -55,15 +55,20 @@ def lines_around(path: Path, line: int) -> range:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_named_by_file_and_function(fault: str, tmp_path: Path) -> None:
     file, is_, planted, (name, cls) = FAULTS[fault]
-    shutil.copytree(ROOT / "nsadiag", tmp_path / "nsadiag", ignore=shutil.ignore_patterns("__pycache__"))
-    text = (tmp_path / file).read_text()
-    assert text.count(is_) == 1
-    (tmp_path / file).write_text(text.replace(is_, planted))
-    unpack(GOLDEN / f"{name}.tar.xz", tmp_path / "run")
-    asked = [sys.executable, "-m", "nsadiag", "analyze", "run", "--why-not", cls]
-    said = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    near = lines_around(tmp_path / file, text[: text.index(is_)].count("\n") + 1)
+    said = said_with(file, is_, planted, name, cls, tmp_path)
+    near = lines_around(tmp_path / file, (ROOT / file).read_text().split(is_)[0].count("\n") + 1)
     assert any(f"({file}:{line})" in said for line in near), said
+
+
+def said_with(file: str, is_: str, planted: str, name: str, cls: str, folder: Path) -> str:
+    """What --why-not prints of a recording, of a copy of the package with the fault in it."""
+    shutil.copytree(ROOT / "nsadiag", folder / "nsadiag", ignore=shutil.ignore_patterns("__pycache__"))
+    text = (folder / file).read_text()
+    assert text.count(is_) == 1
+    (folder / file).write_text(text.replace(is_, planted))
+    unpack(GOLDEN / f"{name}.tar.xz", folder / "run")
+    asked = [sys.executable, "-m", "nsadiag", "analyze", "run", "--why-not", cls]
+    return subprocess.run(asked, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("name", ["healthy_ddp", "missing_rank_throttled", "silently_wrong_max_on_one_rank"])
@@ -87,3 +92,51 @@ def test_what_a_rule_was_told_is_said_with_the_lines_that_returned_it(tmp_path: 
         assert (ROOT / file).read_text().splitlines()[int(line) - 1].strip()
         assert f"{answer['function']}: " in text_of(document)
     assert {"is_still", "was_alive"} <= {answer["function"] for answer in winner["told"]}
+
+
+# Faults of a table or of what is read out of the source: what is printed near them.
+DEEP_FAULTS = {
+    "a read of a socket is taken for one of a file": (
+        "nsadiag/evidence/blocking.py",
+        'frames="ssl|socket", state="socket"',
+        'frames="ssl|socket", state="io"',
+        ("external_wait_silent_server", "external_wait"),
+        "state='io'",
+    ),
+    "an attribute is taken to be the same on all ranks": (
+        "nsadiag/source/provenance.py",
+        "return keys[0] in assumed if keys else is_uniform(node.attr)",
+        "return True",
+        ("data_divergent_patience", "data_divergent_control_flow"),
+        "`if stopper.stop`",
+    ),
+    "a message of torch is taken for the loss of a peer": (
+        "nsadiag/analysis/facts/exceptions.py",
+        'r"connection (closed|reset|refused)',
+        'r"expects each|connection (closed|reset|refused)',
+        ("rank_exception_bad_batch", "rank_exception"),
+        "(FOLLOWS_A_PEER)",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", DEEP_FAULTS)
+def test_a_fault_below_the_rules_is_named_with_the_row_condition_or_words(fault: str, tmp_path: Path) -> None:
+    file, is_, planted, (name, cls), beside = DEEP_FAULTS[fault]
+    said = said_with(file, is_, planted, name, cls, tmp_path)
+    (line,) = [n for n, text in enumerate((ROOT / file).read_text().splitlines(), 1) if is_ in text]
+    at = f"{file}:{line}" if beside != "(FOLLOWS_A_PEER)" else "'expects each'"
+    assert any(at in each and beside in each for each in said.splitlines()), said
+
+
+def test_only_the_class_asked_about_has_its_facts_in_full(tmp_path: Path) -> None:
+    run = unpack(GOLDEN / "rank_conditional_validation.tar.xz", tmp_path / "run").path
+    said = text_of(why_not(run, "data_divergent_control_flow"))
+    assert said.count("  first_divergence") == 1 and "(as above)" in said
+
+
+def test_where_there_is_no_candidate_that_is_said_with_the_reason(tmp_path: Path) -> None:
+    run = unpack(GOLDEN / "rank_killed_sigkill.tar.xz", tmp_path / "run").path
+    said = text_of(why_not(run, "uneven_inputs")).splitlines()
+    assert "  none: no rank was left waiting for another one" in said
+    assert not any("candidates" in line for line in text_of(why_not(run, "network_stall")).splitlines()[:2])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,14 +18,35 @@ from reprlib import Repr
 from types import CodeType, FrameType, GeneratorType
 from typing import Any
 
+from nsadiag.evidence.records import Place
+from nsadiag.source.control import Condition
+
 PACKAGE = Path(__file__).resolve().parents[1]
-# The rooms whose functions a rule asks for facts; what lies between (the rules' own helpers, the case) is passed through.
+# The rooms whose functions a rule asks for facts, and the tables that these read; what lies between (the rules' own
+# helpers, the case) is passed through.
 ASKED = tuple(
     str(PACKAGE / room)
-    for room in ("analysis/facts", "analysis/relations", "analysis/explain", "analysis/outliers.py", "source")
+    for room in (
+        "analysis/facts",
+        "analysis/relations",
+        "analysis/explain",
+        "analysis/outliers.py",
+        "source",
+        "evidence/blocking.py",
+    )
 )
+# Of these, what only reads: the source and its names, the rows of a table one by one.
+READERS = tuple(str(PACKAGE / file) for file in ("source/model.py", "source/bindings.py"))
+TABLE = str(PACKAGE / "evidence")
 MOST_ANSWERS = 12  # of one function
+MOST_ASKED = 3  # calls that were given the same answer, each by its arguments
+OTHERS = "other answers"
 MOST_FIELDS = 4  # of a row, in a few words
+LONGEST_ARGUMENT = 60
+OF_CONSTANTS = "nsadiag.analysis.facts."
+TABLES = ("nsadiag.evidence.blocking",)  # modules whose rows are named by their lines
+# The same in every call, or too much for a few words.
+NOT_SHOWN = ("self", "context", "case", "cell", "scope", "program", "known", "assumed", "depth", "groups")
 
 Tracer = Callable[[FrameType, str, Any], Any]
 
@@ -34,8 +58,19 @@ class Answer:
     function: str
     line: str
     says: str
+    asked: list[str] = field(default_factory=list)  # arguments, of each call that was given this answer
     times: int = 1
     because: list[Answer] = field(default_factory=list)
+
+    def is_as(self, other: Answer) -> bool:
+        """Whether another call was answered alike, from alike answers, whatever its arguments."""
+        mine, others = (self.function, self.line, self.says), (other.function, other.line, other.says)
+        pairs = zip(self.because, other.because, strict=False)
+        return (
+            mine == others
+            and len(self.because) == len(other.because)
+            and all(a.times == b.times and a.is_as(b) for a, b in pairs)
+        )
 
 
 def suspended_at(generator: Iterator[Any]) -> str:
@@ -80,6 +115,17 @@ def answers(run: Callable[[], object]) -> list[Answer]:
     return found.of_the_rule
 
 
+def true_at(run: Callable[[], object]) -> tuple[str, ...]:
+    """The lines of the innermost functions that answered "yes" while `run` ran."""
+    return tuple(dict.fromkeys(each.line for each in _innermost_true(answers(run))))
+
+
+def _innermost_true(asked: list[Answer]) -> Iterator[Answer]:
+    for each in asked:
+        within = list(_innermost_true(each.because))
+        yield from within or ([each] if each.says == "True" else [])
+
+
 def relative(file: str) -> str:
     """A source file of ours, from the folder that holds the package."""
     return Path(file).relative_to(PACKAGE.parent).as_posix() if PACKAGE in Path(file).parents else file
@@ -105,14 +151,20 @@ class _Answers:
     def __init__(self) -> None:
         self.of_the_rule: list[Answer] = []
         self._told: dict[FrameType, list[Answer]] = {}  # by call under way
+        self._asked: dict[FrameType, str] = {}
         self._yielded: set[FrameType] = set()
 
     def trace(self, frame: FrameType, event: str, value: Any) -> Any:
         code = frame.f_code
         if not code.co_filename.startswith(ASKED) or code.co_name.startswith(("<", "__")):
             return None
+        if code.co_filename.startswith(READERS) or (
+            code.co_filename.startswith(TABLE) and code.co_name.startswith("_")
+        ):
+            return None
         frame.f_trace_lines = False
-        self._told.setdefault(frame, [])
+        if event == "call" and frame not in self._told:
+            self._told[frame], self._asked[frame] = [], _arguments(frame)
         if event == "return":
             self._returned(frame, value)
         return self.trace
@@ -125,8 +177,8 @@ class _Answers:
             says = "some" if frame in self._yielded else "nothing"
         else:
             says = _shown(value)[0]
-        because = self._told.pop(frame)
-        answer = Answer(function=frame.f_code.co_name, line=_line(frame), says=says, because=because)
+        because, asked = self._told.pop(frame), self._asked.pop(frame)
+        answer = Answer(frame.f_code.co_name, _line(frame), says, [asked] if asked else [], because=because)
         _add(self._asking(frame), answer)
 
     def _asking(self, frame: FrameType) -> list[Answer]:
@@ -140,13 +192,51 @@ class _Answers:
 
 
 def _add(others: list[Answer], answer: Answer) -> None:
-    """One row for the same function with the same answer, and not too many of one function."""
-    same = [each for each in others if each.function == answer.function]
-    for each in same:
-        if (each.line, each.says) == (answer.line, answer.says) or len(same) >= MOST_ANSWERS:
-            each.times += 1
-            return
-    others.append(answer)
+    """One row for calls of a function that were answered alike, and not too many rows of one function."""
+    rows = [each for each in others if each.function == answer.function]
+    if same := next((each for each in rows if each.is_as(answer)), None):
+        same.times += 1
+        same.asked += [
+            each for each in answer.asked if each not in same.asked and len(same.asked) < MOST_ASKED
+        ]
+    elif len(rows) < MOST_ANSWERS:
+        others.append(answer)
+    elif rows[-1].says == OTHERS:
+        rows[-1].times += 1
+    else:
+        others.append(Answer(answer.function, answer.line, OTHERS))
+
+
+def _arguments(frame: FrameType) -> str:
+    """What the call under way was asked: its arguments in a few words, without those that tell nothing apart."""
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    given = {name: frame.f_locals[name] for name in names if name in frame.f_locals and name not in NOT_SHOWN}
+    said = {name: SHORT.repr(value) for name, value in given.items() if value is not None}
+    short = [f"{name}={_cut(value)}" if len(said) > 1 else _cut(value) for name, value in said.items()]
+    return ", ".join(short[:MOST_FIELDS])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_ARGUMENT else f"{text[: LONGEST_ARGUMENT - 3]}..."
+
+
+@functools.cache
+def _rows_of_tables(module: str) -> dict[int, int]:
+    """By the identity of each row in a tuple of the module, its line there."""
+    loaded, found = sys.modules[module], {}
+    for statement in ast.parse(inspect.getsource(loaded)).body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple):
+            table = getattr(loaded, ast.unparse(statement.targets[0]), ())
+            if len(table) == len(statement.value.elts):
+                found |= {id(row): node.lineno for row, node in zip(table, statement.value.elts, strict=True)}
+    return found
+
+
+def _constant(value: object) -> str | None:
+    """The name of a constant of the modules that a rule asks."""
+    modules = (module for name, module in sys.modules.items() if name.startswith(OF_CONSTANTS))
+    return next((key for module in modules for key, each in vars(module).items() if each is value), None)
 
 
 class _Short(Repr):
@@ -157,18 +247,38 @@ class _Short(Repr):
         self.maxlevel = self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = 3
         self.maxstring = 60
 
+    def repr_Pattern(self, x: re.Pattern[str], level: int) -> str:
+        return _constant(x) or self.repr_instance(x, level)
+
     def repr_instance(self, x: Any, level: int) -> str:
         if hasattr(x, "columns"):
             return f"{len(x)} rows"
-        if isinstance(number := getattr(x, "rank", None), int):
-            return f"rank {number}"
-        if isinstance(x, float | bool | Enum):
+        if isinstance(x, float | bool | Enum | None):
             return f"{x:.6g}" if isinstance(x, float) else str(x)
+        if isinstance(x, ast.expr):
+            return f"`{ast.unparse(x)}`"
+        if isinstance(x, Place | Condition):
+            return _of_source(x)
+        # Of what holds all that a rank left behind, its number; of one fact of a rank, what comes first.
+        number = getattr(x, "rank", None)
+        if isinstance(number, int) and (hasattr(x, "captures") or not dataclasses.is_dataclass(x)):
+            return f"rank {number}"
         if not dataclasses.is_dataclass(x) or level <= 0:
-            return f"a {type(x).__name__}"
+            return f"rank {number}" if isinstance(number, int) else f"a {type(x).__name__}"
         known = ((field.name, getattr(x, field.name)) for field in dataclasses.fields(x) if field.repr)
-        said = [f"{name}={self.repr1(value, level - 1)}" for name, value in known if value is not None]
-        return f"{type(x).__name__}({', '.join(said[:MOST_FIELDS])})"
+        said = [f"{name}={self.repr1(value, level - 1)}" for name, value in known if not _is_nothing(value)]
+        row = _rows_of_tables(type(x).__module__).get(id(x)) if type(x).__module__ in TABLES else None
+        at = f" {type(x).__module__.replace('.', '/')}.py:{row} " if row else ""
+        return f"{type(x).__name__}{at}({', '.join(said[:MOST_FIELDS])})"
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or (isinstance(value, str | tuple) and not value)
+
+
+def _of_source(x: Place | Condition) -> str:
+    at = f"{Path(x.file).name}:{x.line}"
+    return f"`{x.kind} {x.test}` ({at}, {x.provenance})" if isinstance(x, Condition) else at
 
 
 SHORT = _Short()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from nsadiag.analysis.actors.judge import is_actors, judge_actors
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.candidate import Candidate
-from nsadiag.analysis.explain.explanation import candidates
+from nsadiag.analysis.code_lines import true_at
+from nsadiag.analysis.explain.candidate import Candidate, Rejection
+from nsadiag.analysis.explain.context import Context
+from nsadiag.analysis.explain.explanation import candidates, obstacle, rejections
 from nsadiag.analysis.ingest import masked_exceptions, sources
 from nsadiag.analysis.judgement import (
     certainty,
@@ -21,7 +24,7 @@ from nsadiag.analysis.judgement import (
     progress,
 )
 from nsadiag.analysis.judgement.conclude import verdict_of
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.resolve import Resolution, resolve, with_answers
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.scale.digests.chosen import reduce_many
@@ -70,8 +73,20 @@ def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
     )
 
 
-def resolution_of(path: Path, cls: str | None = None) -> tuple[Resolution, tuple[Candidate, ...]]:
-    """Every rule tried on a run directory, and the candidates for a divergence, the best first; nothing is written.
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """Every rule tried on a run directory, and what was looked at to explain a divergence."""
+
+    resolution: Resolution
+    candidates: tuple[Candidate, ...]  # the best first
+    rejections: dict[
+        Rejection, tuple[str, ...]
+    ]  # with the lines of code that hold the condition to be uniform
+    obstacle: Declined | None
+
+
+def trials_of(path: Path, cls: str | None = None) -> Trials:
+    """The trials of a run directory; nothing is written.
 
     The rules of `cls`, and that of the verdict, say what they were told.
     """
@@ -85,7 +100,17 @@ def resolution_of(path: Path, cls: str | None = None) -> tuple[Resolution, tuple
                 with_answers(each, case) if each is found.winner or cls in each.rule.concludes else each
                 for each in found.attempts
             )
-            return Resolution(attempts=attempts), case.once(candidates)
+            return Trials(
+                resolution=Resolution(attempts=attempts),
+                candidates=case.once(candidates),
+                rejections={each: _held_at(case, each) for each in rejections(case)},
+                obstacle=case.once(obstacle),
+            )
+
+
+def _held_at(case: Case, rejection: Rejection) -> tuple[str, ...]:
+    program, condition = case.once(Context).program, rejection.condition
+    return () if condition.differs else true_at(lambda: program.provenance_of(condition))
 
 
 def judge_directory(path: Path, *, live: bool = False) -> Verdict:

@@ -158,15 +158,26 @@ class Program:
     def _made(
         self, scope: Scope, node: ast.stmt | ast.expr, kind: Kind, branch: str, test: ast.expr, **more: object
     ) -> Condition:
-        provenance = self.dataflow.of(test, scope)
-        if provenance == "data" and kind in ("if", "while") and self._agreed(scope, test, node.lineno):
-            provenance = "uniform"
         return Condition(
             file=scope.file, line=node.lineno, function=scope.function, kind=kind, branch=branch,
-            provenance=provenance, test=ast.unparse(test), ends=node.end_lineno or 0, rank=self.dataflow.named_rank(test, scope),
+            provenance=self._provenance(scope, test, node.lineno, kind), test=ast.unparse(test), ends=node.end_lineno or 0, rank=self.dataflow.named_rank(test, scope),
             branch_ends=_end_of(node, branch),
             **more,  # type: ignore[arg-type]
         )  # fmt: skip
+
+    def provenance_of(self, condition: Condition) -> Provenance:
+        """The provenance of a condition of this program, worked out once more."""
+        scope = self.scope_of(condition.file, condition.line)
+        nodes = (n for s in self.path_to(condition.file, condition.line)[-1:] for n in ast.walk(s))
+        tests = (t for n in nodes if isinstance(t := getattr(n, "test", getattr(n, "iter", None)), ast.expr))
+        test = next((t for t in tests if ast.unparse(t) == condition.test), None)
+        return self._provenance(scope, test, condition.line, condition.kind) if test else condition.provenance
+
+    def _provenance(self, scope: Scope, test: ast.expr, line: int, kind: Kind) -> Provenance:
+        provenance = self.dataflow.of(test, scope)
+        if provenance == "data" and kind in ("if", "while") and self._agreed(scope, test, line):
+            return "uniform"
+        return provenance
 
     def _agreed(self, scope: Scope, test: ast.expr, line: int) -> bool:
         """Whether a name in the test went through a collective just before, so that all ranks hold the same."""

@@ -77,15 +77,15 @@ class Dataflow(Bindings):
                     shrank = True
         return found
 
-    def _is_same_everywhere(self, key: Key, bindings: list[Binding], known: set[Key]) -> bool:
+    def _is_same_everywhere(self, key: Key, bindings: list[Binding], assumed: set[Key]) -> bool:
         values = [b for b in bindings if not b.by_flow]
         # A flag that a handler or a thread sets, whenever it is called.
         flags = [b for b in values if isinstance(b.value, ast.Constant) and not is_number(b.value)]
         handed = any(b.scope.function in self.handed_over for b in flags)
         if handed and len({b.scope for b in values}) > 1 and len({ast.unparse(b.value) for b in values}) > 1:
             return False
-        return all(self._same(b.value, b.scope, known) for b in values) and all(
-            self._same(test, scope, known) for test, scope in self.under[key]
+        return all(self._is_uniform(b.value, b.scope, assumed) for b in values) and all(
+            self._is_uniform(test, scope, assumed) for test, scope in self.under[key]
         )
 
     def of(self, expression: ast.expr, scope: Scope) -> Provenance:
@@ -94,7 +94,7 @@ class Dataflow(Bindings):
             return "rank"
         if self._asks_for_data(expression, scope):
             return "input"
-        return "uniform" if self._same(expression, scope, self.uniform) else "data"
+        return "uniform" if self._is_uniform(expression, scope, self.uniform) else "data"
 
     def _rank_in(self, node: ast.expr, scope: Scope, known: set[Key]) -> bool:
         if isinstance(node, ast.Name | ast.Attribute):
@@ -191,29 +191,32 @@ class Dataflow(Bindings):
                     return True
         return False
 
-    def _same(self, node: ast.expr, scope: Scope, known: set[Key]) -> bool:
+    def _is_uniform(self, node: ast.expr, scope: Scope, assumed: set[Key]) -> bool:
+        """Whether it is the same on all ranks, if the names in `assumed` are."""
         if isinstance(node, ast.Constant):
             return True
         if isinstance(node, ast.Name):
             keys = list(self.keys_of(node, scope))
             if keys:
-                return keys[0] in known
+                return keys[0] in assumed
             return is_uniform(node.id) or is_config(node.id)
         if isinstance(node, ast.Attribute):
             if is_config(last_name(node.value)):
                 return True
             keys = [k for k in self.keys_of(node, scope) if k in self.bindings]
-            return keys[0] in known if keys else is_uniform(node.attr)
+            return keys[0] in assumed if keys else is_uniform(node.attr)
         if isinstance(node, ast.Call):
             if is_uniform_call(last_name(node.func)):
                 return True
             plain = isinstance(node.func, ast.Name) and node.func.id in TRANSPARENT
-            return plain and all(self._same(a, scope, known) for a in node.args)
+            return plain and all(self._is_uniform(a, scope, assumed) for a in node.args)
         if isinstance(
             node, ast.BinOp | ast.BoolOp | ast.Compare | ast.UnaryOp | ast.IfExp | ast.Tuple | ast.List
         ):
             return all(
-                self._same(c, scope, known) for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)
+                self._is_uniform(c, scope, assumed)
+                for c in ast.iter_child_nodes(node)
+                if isinstance(c, ast.expr)
             )
         return bool(isinstance(node, Counter))
 

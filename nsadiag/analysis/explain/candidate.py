@@ -99,6 +99,14 @@ class Candidate:
         return Declined(f"rank {cell.names(self.guilty)} {self.because}", source)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """A condition that a generator looked at and made no candidate of, and why."""
+
+    condition: Condition
+    because: str  # the rest of a sentence that begins with the condition
+
+
 def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """The best first; of equals the one that was found first."""
     return tuple(sorted(candidates, key=lambda each: each.score, reverse=True))
@@ -121,7 +129,12 @@ def named(one: Candidate) -> str:
     """The candidate's condition with its line, or its kind where no line is known."""
     if one.condition is None:
         return f"the {one.kind}"
-    return f"`{shown(one.condition)}` ({locations.short(one.condition.place)})"
+    return stated(one.condition)
+
+
+def stated(condition: Condition) -> str:
+    """The condition with its line."""
+    return f"`{shown(condition)}` ({locations.short(condition.place)})"
 
 
 def shown(condition: Condition) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.candidate import DEPENDS, Candidate, ranked, shown
+from nsadiag.analysis.explain.candidate import DEPENDS, Candidate, Rejection, ranked, shown
 from nsadiag.analysis.explain.candidates import GENERATORS
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts.exits import breaks, first_break, says_mismatch
@@ -51,9 +51,18 @@ def obstacle(case: Case) -> Declined | None:
 
 def candidates(case: Case) -> tuple[Candidate, ...]:
     """All that the generators find, the best first; nothing where something keeps the question from being asked."""
+    return ranked(each for each in case.once(_looked_at) if isinstance(each, Candidate))
+
+
+def rejections(case: Case) -> tuple[Rejection, ...]:
+    """The conditions that were looked at and made no candidate, each reason once."""
+    return tuple(dict.fromkeys(each for each in case.once(_looked_at) if isinstance(each, Rejection)))
+
+
+def _looked_at(case: Case) -> tuple[Candidate | Rejection, ...]:
     if case.once(obstacle) or len((context := case.once(Context)).members()) < 2:
         return ()
-    return ranked(each for generate in GENERATORS for each in generate(context))
+    return tuple(each for generate in GENERATORS for each in generate(context))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,8 +57,14 @@ DEVICE_ASSERT = re.compile(
 def follows_a_peer(exception: Cause) -> bool:
     """Whether the exception only says that a peer is gone."""
     message = exception.message
-    says_so = exception.type in FOLLOWER_TYPES or FOLLOWS_A_PEER.search(message)
-    return bool(says_so) and not PORT_TAKEN.search(message)
+    says_so = exception.type in FOLLOWER_TYPES or words(FOLLOWS_A_PEER, message)
+    return bool(says_so) and not words(PORT_TAKEN, message)
+
+
+def words(pattern: re.Pattern[str], text: str) -> str:
+    """The words of the text that the pattern finds; empty where it finds none."""
+    found = pattern.search(text)
+    return found[0] if found else ""
 
 
 def is_of_the_world(exception: Cause) -> bool:
@@ -85,7 +91,7 @@ def first_of(exception: Cause) -> Cause:
 
 def is_of_a_collective(exception: Cause) -> bool:
     """Whether the backend's own words say that ranks met in different collectives."""
-    return exception.type == "DistBackendError" or bool(OF_A_COLLECTIVE.search(exception.message))
+    return exception.type == "DistBackendError" or bool(words(OF_A_COLLECTIVE, exception.message))
 
 
 def place_of(exception: Cause) -> Place | None:

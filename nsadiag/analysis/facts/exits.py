@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
-from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_of_the_world, is_same
+from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_of_the_world, is_same, words
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.documents.exceptions import NOT_RAISED, Raised
 
@@ -43,19 +43,35 @@ class Break:
 def breaks(cell: CellEvidence) -> list[Break]:
     """All of them, earliest first."""
     found = sorted((b for rank in cell.ranks for b in _of_rank(cell, rank)), key=lambda b: b.t_s)
-    if found and _by_sigterm(found[0]):
-        # A launcher sends it to the others as soon as one has failed by itself.
-        near = [b for b in found if b.t_s - found[0].t_s < TOGETHER_S and _by_itself(b)]
-        found = near + [b for b in found if b not in near]
-    # Launchers end the ranks that are left by SIGTERM: unless it is the first thing that happened at all.
+    # Each step judges what the one before it left.
+    return _with_a_first_cause(cell, _with_first_kill_its_own(_with_own_ends_before_sigterm(found)))
+
+
+def _with_own_ends_before_sigterm(found: list[Break]) -> list[Break]:
+    """A launcher sends SIGTERM to the others as soon as one has failed by itself: who did so at about that time was first."""
+    if not found or not _by_sigterm(found[0]):
+        return found
+    near = [b for b in found if b.t_s - found[0].t_s < TOGETHER_S and _by_itself(b)]
+    return near + [b for b in found if b not in near]
+
+
+def _with_first_kill_its_own(found: list[Break]) -> list[Break]:
+    """Launchers end the ranks that are left by SIGTERM: unless it is the first thing that happened at all."""
     if found and found[0].kind == "killed" and not _gave_up_waiting(found[0].rank):
-        found[0] = dataclasses.replace(found[0], follows_a_peer=False)
+        return _with_first_its_own(found)
+    return found
+
+
+def _with_a_first_cause(cell: CellEvidence, found: list[Break]) -> list[Break]:
+    """Where all follow a peer: the death that the launcher saw; else the first, if the connection it lost may be one to anybody."""
     if all(b.follows_a_peer for b in found) and any(_launcher_saw_first(cell, b) for b in found):
         # A peer hears of a death at once, by its connection; we see it later.
-        found = [dataclasses.replace(b, follows_a_peer=not _launcher_saw_first(cell, b)) for b in found]
-    elif found and _is_the_worlds(found):
-        found[0] = dataclasses.replace(found[0], follows_a_peer=False)
-    return found
+        return [dataclasses.replace(b, follows_a_peer=not _launcher_saw_first(cell, b)) for b in found]
+    return _with_first_its_own(found) if found and _is_the_worlds(found) else found
+
+
+def _with_first_its_own(found: list[Break]) -> list[Break]:
+    return [dataclasses.replace(found[0], follows_a_peer=False), *found[1:]]
 
 
 def _launcher_saw_first(cell: CellEvidence, one: Break) -> bool:
@@ -85,7 +101,8 @@ def _by_itself(one: Break) -> bool:
 
 def says_mismatch(rank: RankEvidence) -> bool:
     """Whether the rank ended because its peer had sent something else than it was waiting for."""
-    return bool(MISMATCH.search((rank.exception or NOT_RAISED).message) or MISMATCH.search(rank.stderr_tail))
+    message = (rank.exception or NOT_RAISED).message
+    return bool(words(MISMATCH, message) or words(MISMATCH, rank.stderr_tail))
 
 
 def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
@@ -135,7 +152,7 @@ def _died_of_it(rank: RankEvidence) -> bool:
 def _gave_up_waiting(rank: RankEvidence) -> bool:
     """Ended by itself because a collective took too long, or its peer was gone: NCCL's watchdog does that, or gloo in a thread."""
     last_words = "\n".join(rank.stderr_tail.splitlines()[-40:])
-    return rank.end.signal == signal.SIGABRT and bool(GAVE_UP.search(last_words))
+    return rank.end.signal == signal.SIGABRT and bool(words(GAVE_UP, last_words))
 
 
 def earliest_failure(cell: CellEvidence) -> Break | None:
@@ -155,4 +172,4 @@ def first_break(cell: CellEvidence) -> Break | None:
     causes = [b for b in found if not b.follows_a_peer and (b.kind != "exited" or (stuck and not ended_well))]
     # A rank that has exited while another raises its own error only came to its end a little earlier.
     real = [b for b in causes if b.kind != "exited"]
-    return (real or causes or [None])[0]  # type: ignore[list-item]
+    return next(iter(real or causes), None)

@@ -1,10 +1,13 @@
-"""Generators of candidates, by what the sides of a divergence did differently; their order breaks ties."""
+"""Generators of candidates, by what the sides of a divergence did differently; their order breaks ties.
+
+Beside candidates they yield, where they can say so, the conditions that they rejected.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from nsadiag.analysis.explain.candidate import Candidate
+from nsadiag.analysis.explain.candidate import Candidate, Rejection
 from nsadiag.analysis.explain.candidates.branch import branches
 from nsadiag.analysis.explain.candidates.exhausted_data import exhausted_data
 from nsadiag.analysis.explain.candidates.first_divergence import first_divergence
@@ -17,7 +20,7 @@ from nsadiag.analysis.explain.candidates.stop_flags import stop_flags
 from nsadiag.analysis.explain.candidates.units import units
 from nsadiag.analysis.explain.context import Context
 
-GENERATORS: tuple[Callable[[Context], Iterator[Candidate]], ...] = (
+GENERATORS: tuple[Callable[[Context], Iterator[Candidate | Rejection]], ...] = (
     loop_exits,
     gradient_sync,
     branches,

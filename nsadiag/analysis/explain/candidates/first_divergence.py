@@ -6,9 +6,9 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
+from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, Rejection, shown
 from nsadiag.analysis.explain.candidates.branch import guilty_side
-from nsadiag.analysis.explain.candidates.loop_exit import left_loop
+from nsadiag.analysis.explain.candidates.loop_exit import left_loop, uniform
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
@@ -21,7 +21,7 @@ from nsadiag.source.model import CallPath
 DRAWS = re.compile(r"\brandom\b|\brng\b|\b(rand|randn|randint|bernoulli|uniform)\(|generator", re.IGNORECASE)
 
 
-def first_divergence(context: Context) -> Iterator[Candidate]:
+def first_divergence(context: Context) -> Iterator[Candidate | Rejection]:
     """A loop that the guilty left, else the condition on which what they did, and the others did not, depends."""
     found = context.divergence
     if found is None or _is_usual(context, found):
@@ -33,12 +33,26 @@ def first_divergence(context: Context) -> Iterator[Candidate]:
     # An optimizer's step has no line, and is behind such a loop all the same.
     behind = own_at is not None or (found.theirs is not None and found.common.at == found.theirs.at)
     both = (paths.theirs, paths.own)
-    if behind and (loop := left_loop(context, found.others, found.guilty, both, found.iteration)):
-        yield loop
+    loops = list(left_loop(context, found.others, found.guilty, both, found.iteration)) if behind else []
+    yield from loops
+    if any(isinstance(each, Candidate) for each in loops):
         return
     condition, entered = _entered(context, paths) if theirs_at is None else _passed(context, found, paths)
     if condition is not None and condition.kind != "except":
         yield from _candidate(context, *_sides(context, found, condition, entered), condition)
+    else:
+        yield from _rejected(context, paths)
+
+
+def _rejected(context: Context, paths: _Paths) -> Iterator[Rejection]:
+    """The conditions that lie between what the ranks did: one that can differ would have been chosen."""
+    one, other = paths.own, paths.theirs
+    for a, b in ((one, other), (other, one)):
+        for each in (*context.differing(a, b), *context.early_exits(a, b)):
+            if not each.differs:
+                yield uniform(each)
+            elif each.kind == "except":
+                yield Rejection(condition=each, because="only handles an exception")
 
 
 def _is_usual(context: Context, found: Divergence) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
+from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, Rejection, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.trips import made_fewer_trips
 from nsadiag.analysis.facts import locations
@@ -18,11 +18,11 @@ from nsadiag.source.model import CallPath
 ASKED_TO_STOP = re.compile(r"signal|sigterm|preempt|spot|interrupt|terminat|shutdown|evict", re.IGNORECASE)
 
 
-def loop_exits(context: Context) -> Iterator[Candidate]:
+def loop_exits(context: Context) -> Iterator[Candidate | Rejection]:
     """Some wait inside a loop that others have left after fewer rounds."""
     for stayed, left in context.pairs():
-        if context.waits_for_peers(left[0]) and (found := left_loop(context, stayed, left)):
-            yield found
+        if context.waits_for_peers(left[0]):
+            yield from left_loop(context, stayed, left)
 
 
 def left_loop(
@@ -31,23 +31,47 @@ def left_loop(
     left: tuple[int, ...],
     paths: tuple[CallPath, CallPath] | None = None,
     iteration: int | None = None,
-) -> Candidate | None:
-    """`paths` and `iteration`: where the two were when they diverged, if that is not where they are now."""
+) -> Iterator[Candidate | Rejection]:
+    """The innermost loop that explains it, at most one, and those rejected on the way to it.
+
+    `paths` and `iteration`: where the two were when they diverged, if that is not where they are now.
+    """
     inside, outside = paths or (context.path_of(stayed[0]), context.path_of(left[0]))
-    if not inside:
-        return None
-    around = context.differing(inside, outside)
+    # Without a path to those who stayed no loop is known.
+    around = context.differing(inside, outside) if inside else []
     for loop in reversed([g for g in around if g.is_loop]):
         # A loop over the parts of a model: fewer times round means fewer modules.
         if context.in_forward(loop):
+            yield Rejection(condition=loop, because="goes over the parts of a model")
             continue
         if context.exited_within(loop, left[0]):
-            return None
+            yield Rejection(condition=loop, because=f"was not left: rank {left[0]} called exit inside it")
+            return
         led = context.anchored_in(loop) if paths else _leads_out_of(context, loop, stayed[0], left[0])
-        if ended_by := _ended_by(context, loop, left[0]) if led else None:
-            at_end = ended_by is loop and loop.kind == "for" and _is_over_inputs(context, loop)
-            return _candidate(context, loop, ended_by, stayed, left, iteration, at_end=at_end)
-    return None
+        if not led:
+            fewer = (
+                "no training step is in it"
+                if paths
+                else f"rank {left[0]} did not leave it after fewer rounds"
+            )
+            yield Rejection(condition=loop, because=f"does not separate the ranks: {fewer}")
+        elif ended_by := _ended_by(context, loop, left[0]):
+            yield _ended(context, loop, ended_by, stayed, left, iteration)
+            return
+        else:
+            yield from _held_uniform(context, loop)
+
+
+def _held_uniform(context: Context, loop: Condition) -> Iterator[Rejection]:
+    """The ways out of a loop none of which can differ between ranks."""
+    yield uniform(loop)
+    for each in context.program.exits_of_loop(loop):
+        yield uniform(each, f"leaves the loop at :{loop.line}, but ")
+
+
+def uniform(condition: Condition, but: str = "") -> Rejection:
+    """A condition that is rejected because nothing in it differs between ranks."""
+    return Rejection(condition=condition, because=f"{but}is held to be the same on all ranks")
 
 
 def _leads_out_of(context: Context, loop: Condition, stayed: int, left: int) -> bool:
@@ -107,21 +131,22 @@ def _is_head(context: Context, loop: Condition, at: Place) -> bool:
     return any((p.file, p.line) == (loop.file, loop.line) for p in (at, *context.call_paths.to(at)))
 
 
-def _candidate(
+def _ended(
     context: Context,
     loop: Condition,
     ended_by: Condition,
     stayed: tuple[int, ...],
     left: tuple[int, ...],
     iteration: int | None,
-    *,
-    at_end: bool,
-) -> Candidate | None:
-    """`at_end`: the loop goes over inputs, and these had run out."""
+) -> Candidate | Rejection:
+    # Whether the loop goes over inputs, and these had run out.
+    at_end = ended_by is loop and loop.kind == "for" and _is_over_inputs(context, loop)
     gone = context.doing(left[0]) == "gone"
     uneven = at_end or ended_by.provenance == "input"
     if gone and (ended_by.leaves == "return" or ASKED_TO_STOP.search(ended_by.test)) and not uneven:
-        return None
+        return Rejection(
+            condition=ended_by, because=f"ended rank {left[0]} by itself, or because somebody asked for it"
+        )
     guilty, others = (left, stayed) if len(left) <= len(stayed) else (stayed, left)
     counts = _iterations_begun(context, loop, (*left, *stayed)) if iteration is None else {}
     where = ended_by.place

@@ -21,7 +21,7 @@ from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.source import loops
 
-OUTSIDE: tuple[Doing, ...] = ("socket", "process", "pipe", "signal", "store", "sleep", "io", "kernel")
+OUTSIDE: tuple[Doing, ...] = ("socket", "process", "pipe", "signal", "store", "sleep")
 LOCKS = ("flock", "fcntl")
 # States in which another thread waits for something external before it can wake the main thread.
 OUTSIDE_FRAMES = ("/ssl.py", "/socket.py", "/http/client.py", "/subprocess.py")
@@ -62,7 +62,7 @@ def external_wait(case: Case) -> Iterator[Draft | Declined]:
     for blocked in blocked_ranks(case):
         if (task := blocking_task(blocked)) and task.kind == "outside":
             yield _of_task(case.cell, blocked, task)
-    yield from blocked_elsewhere(case, OUTSIDE, "for something outside the job")
+    yield from blocked_elsewhere(case, OUTSIDE, "waiting for something outside the job")
 
 
 def _sleeps_on(cell: CellEvidence) -> bool:
