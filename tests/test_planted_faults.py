@@ -38,8 +38,8 @@ FAULTS = {
     ),
     "a rank is taken to be in the loop that it left": (
         "nsadiag/analysis/explain/candidates/loop_exit.py",
-        "if not inside:",
-        "if inside:",
+        "if inside else []",
+        "if not inside else []",
         ("uneven_inputs_last_rank", "uneven_inputs"),
     ),
 }
