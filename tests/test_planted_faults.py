@@ -90,7 +90,7 @@ def test_what_a_rule_was_told_is_said_with_the_lines_that_returned_it(tmp_path: 
     for answer in [answer for row in document["rules"] for answer in row["told"]]:
         file, _, line = answer["line"].partition(":")
         assert (ROOT / file).read_text().splitlines()[int(line) - 1].strip()
-        assert f"{answer['function']}: " in text_of(document)
+        assert f"  {answer['function']}" in text_of(document)
     assert {"is_still", "was_alive"} <= {answer["function"] for answer in winner["told"]}
 
 

@@ -224,7 +224,8 @@ def _cut(text: str) -> str:
 @functools.cache
 def _rows_of_tables(module: str) -> dict[int, int]:
     """By the identity of each row in a tuple of the module, its line there."""
-    loaded, found = sys.modules[module], {}
+    loaded = sys.modules[module]
+    found: dict[int, int] = {}
     for statement in ast.parse(inspect.getsource(loaded)).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple):
             table = getattr(loaded, ast.unparse(statement.targets[0]), ())
