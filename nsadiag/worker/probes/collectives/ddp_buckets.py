@@ -145,7 +145,8 @@ def describe(wrapped: Wrapped) -> dict[str, Any] | None:
 def _ranks_of(group: Any) -> list[int]:
     """Its global ranks; none where it has been destroyed since the wrap."""
     try:
-        return dist.get_process_group_ranks(group)
+        ranks: list[int] = dist.get_process_group_ranks(group)
+        return ranks
     except KeyError:
         return []
 
