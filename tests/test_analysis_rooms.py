@@ -30,7 +30,9 @@ ROOMS: dict[str, frozenset[str]] = {
     "judgement": frozenset({"records", "facts", "case", "relations"}),
     "resolve": frozenset({"records", "code_lines", "case", "rules"}),
     "actors": frozenset({"records"}),
-    "verdict": frozenset({"actors", "records", "ingest", "case", "scale", "explain", "resolve", "judgement"}),
+    "verdict": frozenset(
+        {"actors", "code_lines", "records", "ingest", "case", "scale", "explain", "resolve", "judgement"}
+    ),
     "external": frozenset({"records", "ingest", "facts", "case", "scale", "judgement", "resolve"}),
     "matrix": frozenset({"records", "ingest", "case"}),
     "diff": frozenset({"records", "case", "scale"}),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import functools
 import inspect
 import re
 import sys
@@ -20,6 +18,7 @@ from typing import Any
 
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Condition
+from nsadiag.source.listing import row_lines, text_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # The rooms whose functions a rule asks for facts, and the tables that these read; what lies between (the rules' own
@@ -221,19 +220,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_ARGUMENT else f"{text[: LONGEST_ARGUMENT - 3]}..."
 
 
-@functools.cache
-def _rows_of_tables(module: str) -> dict[int, int]:
-    """By the identity of each row in a tuple of the module, its line there."""
-    loaded = sys.modules[module]
-    found: dict[int, int] = {}
-    for statement in ast.parse(inspect.getsource(loaded)).body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple):
-            table = getattr(loaded, ast.unparse(statement.targets[0]), ())
-            if len(table) == len(statement.value.elts):
-                found |= {id(row): node.lineno for row, node in zip(table, statement.value.elts, strict=True)}
-    return found
-
-
 def _constant(value: object) -> str | None:
     """The name of a constant of the modules that a rule asks."""
     modules = (module for name, module in sys.modules.items() if name.startswith(OF_CONSTANTS))
@@ -256,8 +242,8 @@ class _Short(Repr):
             return f"{len(x)} rows"
         if isinstance(x, float | bool | Enum | None):
             return f"{x:.6g}" if isinstance(x, float) else str(x)
-        if isinstance(x, ast.expr):
-            return f"`{ast.unparse(x)}`"
+        if (expression := text_of(x)) is not None:
+            return f"`{expression}`"
         if isinstance(x, Place | Condition):
             return _of_source(x)
         # Of what holds all that a rank left behind, its number; of one fact of a rank, what comes first.
@@ -268,7 +254,7 @@ class _Short(Repr):
             return f"rank {number}" if isinstance(number, int) else f"a {type(x).__name__}"
         known = ((field.name, getattr(x, field.name)) for field in dataclasses.fields(x) if field.repr)
         said = [f"{name}={self.repr1(value, level - 1)}" for name, value in known if not _is_nothing(value)]
-        row = _rows_of_tables(type(x).__module__).get(id(x)) if type(x).__module__ in TABLES else None
+        row = row_lines(type(x).__module__).get(id(x)) if type(x).__module__ in TABLES else None
         at = f" {type(x).__module__.replace('.', '/')}.py:{row} " if row else ""
         return f"{type(x).__name__}{at}({', '.join(said[:MOST_FIELDS])})"
 
