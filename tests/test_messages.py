@@ -273,7 +273,7 @@ def test_a_timeout_of_the_jobs_own_is_followed_once_by_what_was_suspected() -> N
     lines.withdrawn(Suspicion(t_s=20.0, quiet_s=5.0, says=""), 22.0)
     said = (lines.after(GAVE_UP) or b"").decode()
     assert said.startswith(
-        "nsadiag: what was suspected before it: Rank 1 never reached all_reduce #9. The verdict follows"
+        "nsadiag: suspected before this: Rank 1 never reached all_reduce #9. The verdict follows"
     )
     assert lines.after(GAVE_UP) is None, "the other ranks say the same"
 

@@ -12,6 +12,12 @@ from typing import Any
 import torch
 
 
+def is_quiet(tensor: torch.Tensor) -> bool:
+    """Whether nobody but torch sees what is computed of it: a class of the user's may watch or refuse operations."""
+    watched = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return not watched or hasattr(tensor, "_local_tensor")
+
+
 def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """Each once, a module before those inside it."""
     met: set[int] = set()

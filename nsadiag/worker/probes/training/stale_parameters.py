@@ -59,7 +59,7 @@ def _look(rank: Recorder, stepping: Any) -> None:
     graded = {
         i: (n, p)
         for i, (n, p) in _in_models(roots.ours(roots.living())).items()
-        if p.grad is not None and p.requires_grad
+        if p.grad is not None and p.requires_grad and module_tree.is_quiet(p)
     }
     unheld = {i: each for i, each in graded.items() if i not in own}
     if not stale:

@@ -62,7 +62,7 @@ for make in (Delegates, Unfinished, None):
     seen.say(getattr(make, "__name__", "plain"), loss, sorted((n, asked.count(n)) for n in set(asked)))
     if make is None:
         schedule = LambdaLR(inner, lambda epoch: 0.9**epoch)
-        seen.say(type(inner.step).__name__, inner.step.__name__, inner.step.__func__.__qualname__)
+        seen.say(type(inner.step).__name__, inner.step.__name__)
         for _ in range(20):
             nets.train(model, 1, inner)
             schedule.step()

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from nsadiag.worker.probes.autograd.module_tree import is_quiet
+
 # Elements of one tensor, spread over it: of the exact checksum, and of the sums, which cost ten times as much each.
 ELEMENTS, SUMMED = 1 << 15, 1 << 11
 # Integers of the same width: a sum over them changes with any bit.
@@ -74,6 +76,8 @@ def exact_sums(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def _own(tensor: Any) -> torch.Tensor | None:
     """The part of it that lies on this rank; None where there is nothing to read."""
+    if not is_quiet(tensor):
+        return None
     own: torch.Tensor = getattr(tensor, "_local_tensor", tensor).detach()
     plain = own.layout == torch.strided and own.device.type != "meta"
     return own if plain and own.numel() and not own.is_complex() else None
