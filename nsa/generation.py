@@ -16,7 +16,7 @@ WARM_UP_STEPS = 2
 
 
 class Sampling(NamedTuple):
-    """How tokens are drawn from the logits; temperature 0 takes the most probable one."""
+    """Sampling of tokens from the logits; temperature 0 takes the most probable one."""
 
     temperature: float = 1.0
     generator: torch.Generator | None = None

@@ -86,11 +86,14 @@ def test_the_tasks_of_another_threads_loop_are_told_with_its_name_where_the_main
     ready.wait()
     rows: list[dict[str, Any]] = []
     deadline = time.monotonic() + 10.0
-    while not any(len(row["frames"]) > 1 for row in rows) and time.monotonic() < deadline:
+    while (
+        not any(row["thread"] == "fetcher" and len(row["frames"]) > 1 for row in rows)
+        and time.monotonic() < deadline
+    ):
         rows = report()
     held[0].call_soon_threadsafe(held[1].cancel)
     thread.join()
-    (row,) = rows
+    (row,) = (row for row in rows if row["thread"] == "fetcher")
     assert (row["thread"], row["main"]) == ("fetcher", True)
     assert [frame["name"].rpartition(".")[2] for frame in row["frames"]] == ["get", "fetch"]
 

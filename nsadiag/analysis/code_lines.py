@@ -207,7 +207,7 @@ def _add(others: list[Answer], answer: Answer) -> None:
 
 
 def _arguments(frame: FrameType) -> str:
-    """What the call under way was asked: its arguments in a few words, without those that tell nothing apart."""
+    """Arguments of the call under way, in a few words, without those that tell nothing apart."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     given = {name: frame.f_locals[name] for name in names if name in frame.f_locals and name not in NOT_SHOWN}

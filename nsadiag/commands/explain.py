@@ -214,7 +214,7 @@ def _leads_on(one: dict[str, Any]) -> bool:
 
 
 def _fingerprint(one: dict[str, Any]) -> str:
-    """What tells an answer and all behind it from others."""
+    """An answer's identity, all behind it included."""
     within = (_fingerprint(each) for each in one["because"])
     return f"{one['function']} {one['line']} {one['says']} [{' '.join(within)}]"
 

@@ -29,7 +29,7 @@ MOST_READ = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where a reference of that Ray keeps its id; negative where it could not be measured."""
+    """Offset of the id in a reference of that Ray; negative where it could not be measured."""
 
     offset: int = -1
 

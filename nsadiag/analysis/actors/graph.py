@@ -23,7 +23,7 @@ THREADS = ("lock", "queue")  # what only other threads of the process can end
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """What waits or is waited for; `number` is that of its process or actor."""
+    """A waiter or what it waits for; `number` is that of its process or actor."""
 
     key: str
     number: int
@@ -71,7 +71,7 @@ class WaitGraph:
         return found
 
     def nearest_waiter(self, keys: tuple[str, ...], but: tuple[int, ...]) -> Stand | None:
-        """Of those that wait for these nodes, and whose line is known, the one with the fewest waits between."""
+        """The nearest waiter for these nodes whose line is known: the one with the fewest waits between."""
         seen, near = set(keys), list(keys)
         while near:
             near = sorted({e.waiter for e in self.edges if e.target in near} - seen)
@@ -180,12 +180,12 @@ class _Builder:
             self._note(self._add(Node(key=f"{state}:{actor.id}", number=number, state=state)), actor.needs)
 
     def _unplaced(self, needs: dict[str, float] | None) -> State:
-        """Whether there is no room for it; where there is, it is on its way."""
+        """The lack of room that holds it back; where there is room, it is on its way."""
         rooms = [self._left(node) for node in self.job.ray.nodes if node.alive]
         return "unknown" if any(_fits(needs, room) for room in rooms) else "unplaced"
 
     def _left(self, node: RayNode) -> dict[str, float]:
-        """What calls that run and living actors leave of a machine."""
+        """Resources of a machine that running calls and living actors leave."""
         left = dict(node.resources or {})
         held = [a.needs for a in self.job.actors.values() if a.state == ALIVE and a.node == node.id]
         held += [rival.needs for rival in self.job.ray.rivals if rival.node == node.id]
@@ -198,7 +198,7 @@ class _Builder:
         return left
 
     def _note(self, key: str, needs: dict[str, float] | None) -> None:
-        """Whether no machine could ever hold it, whether another job may give back what it needs, or nothing is known of it."""
+        """Mark what no machine could ever hold, and what another job may give room to."""
         state = self.nodes[key].state
         totals = [node.resources or {} for node in self.job.ray.nodes if node.alive]
         if state == "unplaced" and not any(_fits(needs, room) for room in totals):
@@ -325,7 +325,7 @@ class _Builder:
                 yield Edge(waiter=stand.key, target=key, kind="group", what=stand.inner)
 
     def _invited(self, stand: Stand) -> list[int]:
-        """Of a group that is being made: actors like those that have come, as many as there are ranks that have not."""
+        """Candidates for the ranks that a group under creation lacks: actors like those that have come, as many as ranks have not."""
         mine = self._joining(stand.number)
         if stand.doing != "rendezvous" or mine is None:
             return []

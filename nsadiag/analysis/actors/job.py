@@ -61,7 +61,7 @@ class ActorJob:
 
     @cached_property
     def names(self) -> dict[int, str]:
-        """What each is called: as the user named it, else its class and which of that class it is."""
+        """Names of the actors: as the user named it, else its class and which of that class it is."""
         found, seen = {}, Counter[str]()
         many = Counter(actor.cls for actor in self.actors.values() if not actor.name)
         for actor in self._by_creation():

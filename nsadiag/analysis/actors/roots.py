@@ -14,7 +14,7 @@ from nsadiag.analysis.actors.words import DOING, at, chain, several, standing, w
 
 @dataclass(frozen=True, kw_only=True)
 class Root:
-    """Who holds the job up, and in what way."""
+    """The actors that hold the job up, and in what way."""
 
     cls: str
     guilty: tuple[int, ...]
@@ -90,7 +90,7 @@ def _unplaced(job: ActorJob, graph: WaitGraph, within: frozenset[str]) -> Root |
 
 
 def _room(job: ActorJob, needs: dict[str, float]) -> str:
-    """Why there is no room: no machine is large enough, or who holds it."""
+    """The reason for the lack of room: no machine is large enough, or who holds it."""
     rooms = [node.resources or {} for node in job.ray.nodes if node.alive]
     if not any(all(room.get(name, 0) >= value for name, value in needs.items()) for room in rooms):
         most = ", ".join(f"{max((r.get(n, 0) for r in rooms), default=0):g} {n}" for n in sorted(needs))

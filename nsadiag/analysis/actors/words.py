@@ -37,7 +37,7 @@ def standing(job: ActorJob, stand: Stand) -> str:
 
 
 def waits_for(job: ActorJob, graph: WaitGraph, edge: Edge) -> str:
-    """What one waits for, as a clause behind its name: `waits for rollout-1 to return generate()`."""
+    """A node's wait, as a clause behind its name: `waits for rollout-1 to return generate()`."""
     target = graph.nodes[edge.target]
     name = job.name(target.number) if target.number >= 0 else "a worker"
     if edge.kind == "group":

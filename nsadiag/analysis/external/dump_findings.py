@@ -183,7 +183,7 @@ def _disagreement(view: View) -> Finding:
 
 
 def _that_differ(view: View) -> tuple[Asked, Asked]:
-    """What an outlier asked for, and what another rank did: one that is no outlier, if any was read in full."""
+    """An outlier's call beside that of another rank: one that is no outlier, if any was read in full."""
     outliers = view.pending.outliers
     odd = next(a for r in outliers if (a := view.asked(r)))
     conforming = (r for r in view.external.details.documents if r not in outliers)

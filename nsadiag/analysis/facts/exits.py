@@ -63,7 +63,7 @@ def _with_first_kill_its_own(found: list[Break]) -> list[Break]:
 
 
 def _with_a_first_cause(cell: CellEvidence, found: list[Break]) -> list[Break]:
-    """Where all follow a peer: the death that the launcher saw; else the first, if the connection it lost may be one to anybody."""
+    """The breaks with a first cause among them: the death that the launcher saw, else the first whose lost connection may be one to anybody."""
     if all(b.follows_a_peer for b in found) and any(_launcher_saw_first(cell, b) for b in found):
         # A peer hears of a death at once, by its connection; we see it later.
         return [dataclasses.replace(b, follows_a_peer=not _launcher_saw_first(cell, b)) for b in found]

@@ -81,7 +81,7 @@ def own_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def attributes_of(module: torch.nn.Module) -> dict[str, Any]:
-    """What the module itself holds, past a `__getattribute__` of its class."""
+    """Attributes of the module itself, past a `__getattribute__` of its class."""
     held: dict[str, Any] = object.__getattribute__(module, "__dict__")
     return held
 

@@ -33,7 +33,7 @@ from nsadiag.worker.probes.correctness.fingerprints import (
     tensors_in,
 )
 from nsadiag.worker.probes.correctness.parameter_sketches import rows_of
-from nsadiag.worker.probes.correctness.shards import named, pieces_of
+from nsadiag.worker.probes.correctness.shards import Named, named, pieces_of
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
 
@@ -61,7 +61,7 @@ class _Step:
 
 
 _step = _Step()
-_named: dict[int, tuple[module_tree.Reference, str]] = {}  # parameters by address
+_named: Named = {}  # the parameters themselves, until the last step that is compared
 _optimizers: dict[int, int] = {}  # by address: in order of their first steps
 _seen: Counter[int] = Counter()  # steps, by optimizer
 _clips: Counter[int] = Counter()  # by address of the first parameter
@@ -73,9 +73,8 @@ _over = False
 @harmless
 def _learn_root(root: torch.nn.Module) -> None:
     """Before its first forward: later FSDP2 may have put whole parameters where the optimizer's shards were."""
-    names = named([root])
-    for _, parameter, reference in module_tree.referenced_parameters(root):
-        _named[id(parameter)] = (reference, names[id(parameter)][1])
+    if not _over:
+        _named.update(named([root]))
 
 
 @harmless
@@ -145,11 +144,12 @@ def _before_step(optimizer: Any, *_: Any) -> None:
 @harmless
 def _after_step(optimizer: Any, *_: Any) -> None:
     """The facts are those of the first optimizer's step: a job with two of them still has one loop."""
-    global _step, _over
+    global _step
     if _optimizers.get(id(optimizer)) == 0:
         _step = _Step()
         # One that steps now and then is not waited for.
-        _over = _over or min(_seen.values()) >= STEPS or _seen[0] >= PATIENCE * STEPS
+        if min(_seen.values()) >= STEPS or _seen[0] >= PATIENCE * STEPS:
+            _finish()
 
 
 @harmless
@@ -168,7 +168,6 @@ def _before_clipping(parameters: list[torch.Tensor]) -> None:
 def _take(
     rank: Recorder, parameters: list[torch.Tensor], *, phase: str, optimizer: int | None, scale: Any
 ) -> None:
-    global _over
     started = monotonic()
     wanted, models = {id(p): p for p in parameters if p.requires_grad}, roots.living()
     if optimizer == 0 and not _seen[0]:
@@ -180,8 +179,7 @@ def _take(
             if not p.requires_grad
         }
     with torch.no_grad():
-        known = {key: (p, name) for key, (ref, name) in _named.items() if (p := ref()) is not None}
-        pieces, gaps = pieces_of([p for p in wanted.values() if p.is_floating_point()], models, known)
+        pieces, gaps = pieces_of([p for p in wanted.values() if p.is_floating_point()], models, _named)
         rows, failed = rows_of(pieces, values=phase == "step")
         facts = _facts(scale) if optimizer == 0 else None
     if (gaps or failed) and not _seen[optimizer or 0]:
@@ -203,7 +201,13 @@ def _take(
     took = monotonic() - started
     if took > TOO_LONG_S:
         rank.gap(f"parity: one snapshot took {took:.0f} s, and was the last")
-        _over = True
+        _finish()
+
+
+def _finish() -> None:
+    global _over
+    _over = True
+    _named.clear()
 
 
 def _facts(scale: Any) -> dict[str, Any]:

@@ -110,12 +110,14 @@ def _accumulated_sum(step: Step) -> Operation | None:
     """A sum of a gradient that had been summed before a backward added to it, where the optimizer uses what comes of it."""
     by_rank = [_sums_of_sums(operations) for operations in step.ranks.values()]
     used = {v.name: v for o in next(iter(step.of("used").values()), []) for v in o.values}
-    for name in set.intersection(*map(set, by_rank)) & set(used) if by_rank else ():
+    for name, result in used.items():
+        if not by_rank or not all(name in found for found in by_rank):
+            continue
         given = [found[name].values[0] for found in by_rank]
         total, size = (sum(getattr(value, of) or 0.0 for value in given) for of in ("total", "magnitude"))
         # An average is closer to zero by the number of ranks, and may be averaged again.
         if abs(total) > 10 * CLOSE * size:
-            is_sum = abs((used[name].total or 0.0) - total) < CLOSE * size
+            is_sum = abs((result.total or 0.0) - total) < CLOSE * size
             return by_rank[0][name] if is_sum else None
     return None
 

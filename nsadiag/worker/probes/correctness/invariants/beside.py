@@ -44,7 +44,7 @@ def _remember(root: torch.nn.Module) -> None:
 
 
 def _note_statistics(held: set[int]) -> None:
-    """Of models that are evaluated, and that nothing trains: running means, and a parameter to see whether it moves."""
+    """Values of models that are evaluated and that nothing trains: running means, and a parameter to see whether it moves."""
     for root in [each for reference in list(_evaluated.values()) if (each := reference()) is not None]:
         own = list(module_tree.named_parameters(root))
         means = [(n, b) for n, b in module_tree.named_buffers(root) if n.endswith("running_mean")]

@@ -225,7 +225,7 @@ def _before_step(optimizer: Any) -> None:
 
 
 def _note_whole(number: int, held: list[tuple[str, torch.Tensor]]) -> None:
-    """Of parameters that fit into what is read at a step, all; of more, others at each step that is looked at."""
+    """All parameters where they fit into what is read at a step; of more, others at each step that is looked at."""
     start = 0 if len(held) < 2 else journal.looks * STRIDE % len(held)
     exacts = whole_sums([p for _, p in held], start)
     journal.note(
