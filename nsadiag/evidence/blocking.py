@@ -133,6 +133,8 @@ LIBRARY = (
 )
 # The same of native frames, innermost first.
 NATIVE = (
+    # Before its callers: what takes a process group down joins the threads of its own.
+    Blocking(native="std::thread::join|_*pthread_(timed|clock)?join", state="lock", waker=THREAD),
     # The sockets in `detail` are the store's; backends have their own.
     Blocking(native="c10d::(TCPStore|FileStore|PrefixStore|detail::|tcputil::)", state="store", waker=PEER),
     Blocking(

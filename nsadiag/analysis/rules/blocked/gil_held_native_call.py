@@ -58,7 +58,8 @@ def _owns(blocked: BlockedRank, thread: PythonThread, at: Place) -> Claims:
 
 def _sleeping(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at: Place) -> Draft:
     call = f", in {blocked.state.call}" if blocked.state.call else ""
-    sleeps = f"that thread sleeps in the kernel{call}: a wait that should have released the GIL"
+    way = _way(blocked)
+    sleeps = f"that thread sleeps in the kernel{call}{way}: a wait that should have released the GIL"
     return inside_rank(
         cell,
         blocked,
@@ -68,6 +69,12 @@ def _sleeping(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at
         at=at,
         evidence={**_owns(blocked, thread, at), sleeps: f"{blocked.capture.source}/proc.json"},
     )
+
+
+def _way(blocked: BlockedRank) -> str:
+    """The native functions that led there, innermost first: which object's destructor it is, say."""
+    named = dict.fromkeys(name for name in blocked.state.inner if "::" in name and "<" not in name)
+    return f" ({' < '.join(list(named)[:4])})" if named else ""
 
 
 def _busy(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at: Place, lasted: float) -> Draft:
