@@ -59,13 +59,15 @@ class Job(Protocol):
 
 def job_environment(run: RunDir, run_id: str, socket_dir: Path, probes: str) -> dict[str, str]:
     """Variables to add to the user's environment; PYTHONPATH keeps what it had, behind our bootstrap."""
-    path = os.pathsep.join(p for p in (str(BOOTSTRAP), os.environ.get("PYTHONPATH", "")) if p)
+    users = os.environ.get("PYTHONPATH", "")
     added = {
         "NSADIAG_RUN_DIR": str(run.path.resolve()),
         "NSADIAG_SOCKET_DIR": str(socket_dir),
         "NSADIAG_PROBES": probes,
         RUN_ID: run_id,
-        "PYTHONPATH": path,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(BOOTSTRAP), users))),
+        # The bootstrap puts back what an entry of ours takes the place of.
+        "NSADIAG_NO_PYTHONPATH": "" if users else "1",
     }
     return {**recorder_environment(os.environ), **added}
 

@@ -40,7 +40,10 @@ def _start_worker():
 
 def _run_the_users_own():
     """As if we had never been here: not on the path, nor among the modules. Raises ImportError where there is none."""
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
+    ours = [entry for entry in sys.path if os.path.abspath(entry or ".") == _HERE]  # noqa: PTH100
+    for entry in ours:
+        at = sys.path.index(entry)
+        sys.path[at : at + 1] = _what_it_stands_for(entry)
     if sys.version_info < (3,):  # noqa: UP036
         imp = __import__("imp")  # gone since Python 3.12
 
@@ -55,6 +58,21 @@ def _run_the_users_own():
         raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
     sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+
+
+def _what_it_stands_for(entry):
+    """What would be on the path in its place.
+
+    Where PYTHONPATH was not set, a script that says `$PYTHONPATH:more` meant an empty entry and `more`: Python takes
+    the empty one for the working directory.
+    """
+    if os.environ.get("PYTHONPATH") == entry or not os.environ.get("NSADIAG_NO_PYTHONPATH"):
+        return []
+    try:
+        directory = os.getcwd()  # noqa: PTH109
+    except OSError:
+        return []
+    return [] if directory in sys.path else [directory]
 
 
 if os.environ.get("NSADIAG_RUN_DIR") and sys.version_info >= _OLDEST:
