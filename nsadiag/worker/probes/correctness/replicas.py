@@ -28,6 +28,7 @@ from nsadiag.worker import session
 from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.probes.autograd.backward import now
 from nsadiag.worker.probes.autograd.gradients import name_of
+from nsadiag.worker.probes.autograd.module_tree import is_quiet
 from nsadiag.worker.probes.collectives import async_handles
 from nsadiag.worker.probes.collectives.collectives import on_destroy
 from nsadiag.worker.probes.collectives.ddp_buckets import left_out, own_buffers, wrapped_models
@@ -247,12 +248,16 @@ def _shadowing(go_along: Any) -> Any:
     return main_hook
 
 
+def _can_be_summed(tensor: torch.Tensor) -> bool:
+    return is_quiet(tensor) and bool(tensor.numel()) and not _is_sharded(tensor)
+
+
 def _sum(rank: Recorder, optimizer: Any) -> None:
     if rank.world_size < 2 or not (dist.is_available() and dist.is_initialized()):
         return
-    trained = [(i, p) for i, p in enumerate(_parameters(optimizer)) if p.numel() and not _is_sharded(p)]
+    trained = [(i, p) for i, p in enumerate(_parameters(optimizer)) if _can_be_summed(p)]
     chosen = evenly(trained)
-    buffers = evenly([(n, b) for n, b in own_buffers() if b.numel() and not _is_sharded(b)])[:BUFFERS]
+    buffers = evenly([(n, b) for n, b in own_buffers() if _can_be_summed(b)])[:BUFFERS]
     both = sums_of([p for _, p in chosen] + [b for _, b in buffers])
     if not chosen or both is None:
         return

@@ -152,9 +152,8 @@ class Flow:
 
 def _is_passed(tensor: torch.Tensor) -> bool:
     plain = tensor.layout == torch.strided and tensor.device.type != "meta"
-    return (
-        plain and tensor.is_floating_point() and tensor.numel() > FEW and not hasattr(tensor, "_local_tensor")
-    )
+    watched = hasattr(tensor, "_local_tensor") or not module_tree.is_quiet(tensor)
+    return plain and tensor.is_floating_point() and tensor.numel() > FEW and not watched
 
 
 def _leaves(tensors: list[torch.Tensor]) -> frozenset[int]:
@@ -177,7 +176,11 @@ def _leaves(tensors: list[torch.Tensor]) -> frozenset[int]:
 
 def _with_gradient(held: dict[int, torch.Tensor]) -> set[int]:
     """Those with a gradient that is not zero everywhere."""
-    made = {key: g for key, p in held.items() if (g := p.grad) is not None and g.layout == torch.strided}
+    made = {
+        key: g
+        for key, p in held.items()
+        if (g := p.grad) is not None and g.layout == torch.strided and module_tree.is_quiet(g)
+    }
     if not made:
         return set()
     own = [getattr(g, "_local_tensor", g).detach() for g in made.values()]

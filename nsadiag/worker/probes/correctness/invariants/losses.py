@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nsadiag.worker.interruptions import pass_on
+from nsadiag.worker.probes.autograd.module_tree import is_quiet
 from nsadiag.worker.probes.correctness.invariants.checksums import exact_sums
 from nsadiag.worker.probes.values import tensors_among
 
@@ -113,4 +114,4 @@ def _saved(node: Any, name: str) -> torch.Tensor | None:
     except RuntimeError as error:  # it was changed in place since, as backward is about to say
         pass_on(error)
         return None
-    return kept.detach() if isinstance(kept, torch.Tensor) else None
+    return kept.detach() if isinstance(kept, torch.Tensor) and is_quiet(kept) else None

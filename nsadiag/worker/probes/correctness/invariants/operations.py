@@ -128,7 +128,8 @@ def _backward(tensors: Any, gradients: Any) -> None:
         tensors if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and gradients is None else None
     )
     reads = journal.valued and not is_captured()
-    known = loss is not None and not loss.is_complex() and (reads or loss.device.type == "cpu")
+    readable = loss is not None and not loss.is_complex() and module_tree.is_quiet(loss)
+    known = readable and loss is not None and (reads or loss.device.type == "cpu")
     lying = [(number, p) for number, held in roles.ours() if (p := _kept_by(held)) is not None]
     root = loss.grad_fn if loss is not None and reads else None
     number, behind = divided(root)
@@ -181,7 +182,7 @@ def _kept_by(optimizer: Any) -> torch.Tensor | None:
 def _clipped(norm: Any, limit: Any) -> None:
     if current() is None or not journal.looking:
         return
-    own = isinstance(norm, torch.Tensor) and not hasattr(norm, "_local_tensor")
+    own = isinstance(norm, torch.Tensor) and not hasattr(norm, "_local_tensor") and module_tree.is_quiet(norm)
     known = (
         own and norm.numel() == 1 and (norm.device.type == "cpu" or (journal.valued and not is_captured()))
     )
