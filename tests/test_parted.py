@@ -21,6 +21,7 @@ from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.manual_averaging import averaged as names_averaged
 from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal
+from nsadiag.analysis.relations.replication import wrapped_at_other_steps
 from nsadiag.analysis.rules.correctness.nonfinite import nonfinite
 from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, uneven_load
 from nsadiag.analysis.rules.correctness.replicas.drift_causes import _left, _unknown_to_ddp, _were_reduced
@@ -30,7 +31,6 @@ from nsadiag.analysis.rules.correctness.replicas.replica_drift import (
     _left_out,
     _not_broadcast,
     _not_reduced,
-    wrapped_at_other_steps,
 )
 from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import unsynced_steps
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -208,7 +208,7 @@ def test_sums_of_a_rank_that_left_out_a_step_are_compared(tmp_path: Path) -> Non
     assert found and found.step == 4
 
 
-def with_buffers(path: Path, *codebooks: list[float]) -> CellEvidence:
+def with_buffers(path: Path, *codebooks: list[float]) -> Any:
     """Ranks whose parameters are equal, and whose codebook had these sums after steps 0, 1, 2, 4, ..."""
     rows = [
         [
@@ -217,7 +217,7 @@ def with_buffers(path: Path, *codebooks: list[float]) -> CellEvidence:
         ]
         for values in codebooks
     ]
-    return ranks_with(path, *rows)
+    return case(cell=ranks_with(path, *rows))
 
 
 def test_a_buffer_that_drifts_where_ddp_broadcasts_none_is_told(tmp_path: Path) -> None:

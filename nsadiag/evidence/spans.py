@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 MOST_SPANS = 12
 MOST_RANKS = 1_000_000
@@ -50,3 +50,13 @@ def _runs(ranks: Iterable[int]) -> list[str]:
 def shortened(names: Sequence[str], most: int = 4) -> str:
     """The first few names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def listed(values: Iterable[object], most: int = 8) -> str:
+    """The first few, for a sentence."""
+    return ", ".join(str(value) for value in itertools.islice(values, most))
+
+
+def by_rank(values: Mapping[int, object], shown: str = "", most: int = 8) -> str:
+    """`rank 0: 0.5, rank 1: 0.25`: of the first few ranks, each in the format `shown`."""
+    return listed((f"rank {rank}: {value:{shown}}" for rank, value in sorted(values.items())), most)

@@ -9,10 +9,10 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.invariants.operations import reduced_names
 from nsadiag.analysis.relations.replica_sums import summed
+from nsadiag.analysis.relations.replication import DEFAULT
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
-DEFAULT = "default_pg"
 FEW = 16  # numbers, of which losses and metrics have no more
 MOST_STEPS = 0.8  # in which gradients were averaged, for it to be what the job means to do
 REDUCTIONS = ("all_reduce", "all_reduce_coalesced")

@@ -57,10 +57,14 @@ def was_given_up(cell: CellEvidence) -> bool:
     return looks[-1].t_s > moved_s
 
 
+def ran_well(cell: CellEvidence) -> bool:
+    """Whether neither a hang nor an exception ended it."""
+    return cell.stopped != "hang" and not any(rank.exception for rank in cell.ranks)
+
+
 def ran_together(cell: CellEvidence) -> bool:
     """Whether several ranks ran, none of them unseen, and neither a hang nor an exception ended it."""
-    raised = any(rank.exception for rank in cell.ranks)
-    return cell.world_size > 1 and not cell.absent and cell.stopped != "hang" and not raised
+    return cell.world_size > 1 and not cell.absent and ran_well(cell)
 
 
 def is_suspended(cell: CellEvidence) -> bool:

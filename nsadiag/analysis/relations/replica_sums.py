@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import NamedTuple
 
 from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.documents.training import Sum, Sums
+from nsadiag.evidence.spans import by_rank
 
 # Of the sum of magnitudes. Copies that are kept equal are so to the last bit; the sums are taken in double.
 TOLERANCE = 1e-6
-# Parts of a model that are called by themselves have parameters of one name: the place in the list tells them apart.
 UNTOLD = (0, 1)  # the wrap and the optimizer of which older recordings say nothing
-SAME = ["place", "parameter"]
-# Looks at the ranks are of one moment where each has made as many steps since the same wrap, with the same optimizer.
-MOMENT = ["wraps", "optimizer", "since"]
-# Of a rank until then: collectives of the whole job, its own backwards, and forwards of others that it went along in.
-COUNTED = ["issued", "backwards", "shadowed"]
+# Parts of a model that are called by themselves have parameters of one name: the place in the list tells them apart.
+Tensor = tuple[int, str]
+
+
+class Moment(NamedTuple):
+    """Looks at the ranks are of one moment where each has made as many steps since the same wrap, with the same optimizer."""
+
+    wraps: int
+    optimizer: int
+    since: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The sums that one rank recorded after a step, of the tensors that are compared."""
+
+    rank: int
+    moment: Moment
+    row: Sums
+    tensors: dict[Tensor, Sum]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +56,7 @@ class Drift:
     @property
     def says(self) -> str:
         """For an evidence's claim."""
-        shown = ", ".join(f"rank {r}: {v:.6g}" for r, v in sorted(self.values.items())[:8])
-        return f"{self.of} over {self.parameter} after step {self.step}: {shown}"
+        return f"{self.of} over {self.parameter} after step {self.step}: {by_rank(self.values, '.6g')}"
 
     @property
     def source(self) -> str:
@@ -63,37 +77,13 @@ def drift(
     Those that DDP does not reduce although they are in its model are `left_out`: looked at for themselves. So are
     `buffers`.
     """
-    table = _table(cell, of)
-    table = table[table.left_out == left_out]
-    if among is not None:
-        table = table[table.parameter.isin(among)]
-    table = _comparable(table, max(len(cell.met), 2))
-    if table.empty:
+    looks = _comparable(list(_looks(cell, among, left_out, of)), max(len(cell.met), 2))
+    if not _are_copies(looks):
         return None
-    shapes = table.groupby([*SAME, "rank"])["shape"].first().unstack("rank")
-    # Stages, shards and experts have other parameters on each rank: those are no copies.
-    if shapes.isna().any(axis=None) or (shapes.nunique(axis=1) > 1).any():
-        return None
-    moments = [(m, rows) for m, rows in table.groupby(MOMENT) if rows["rank"].nunique() >= len(cell.met)]
-    together = [*itertools.takewhile(lambda m: _in_step(moments, m), moments)] if in_step else moments
-    for moment, rows in together[-1:] if latest else together:
-        found = _at_step(rows, cell.weight)
-        if found:
-            parameter, values, odd, gap, says = found
-            wraps, optimizer, since = (int(str(part)) for part in moment)
-            begun = table[table.wraps == wraps][MOMENT[1:]].min().tolist()
-            return Drift(
-                step=int(rows.step.iloc[0]),
-                wraps=wraps,
-                since=since,
-                parameter=parameter,
-                values=values,
-                from_start=[optimizer, since] == begun,
-                odd=odd,
-                gap=gap,
-                of=says,
-            )
-    return None
+    moments = [each for each in _by_moment(looks) if len({look.rank for look in each}) >= len(cell.met)]
+    together = [*itertools.takewhile(lambda each: _in_step(moments, each), moments)] if in_step else moments
+    found = (_drift_at(each, looks, cell.weight) for each in (together[-1:] if latest else together))
+    return next(filter(None, found), None)
 
 
 def written_alone(cell: CellEvidence, found: Drift) -> dict[int, int]:
@@ -101,36 +91,35 @@ def written_alone(cell: CellEvidence, found: Drift) -> dict[int, int]:
 
     Empty where none did, most did, or one had done so while the copies were still equal: that did no harm then.
     """
-    table = _table(cell)
-    mine = table[(table.parameter == found.parameter) & (table.wraps == found.wraps) & ~table.left_out]
-    mine = mine[mine.since <= found.since].dropna(subset="written")
-    if mine.empty:
-        return {}
-    counts = mine.pivot_table(index="since", columns="rank", values="written", aggfunc="first").dropna()
-    each = counts.diff().iloc[1:]
+    counts: dict[int, dict[int, int]] = defaultdict(dict)
+    for look in _looks(cell, frozenset({found.parameter})):
+        written = [look.row.written[place] for place, _ in look.tensors if place < len(look.row.written)]
+        if written and look.moment.wraps == found.wraps and look.moment.since <= found.since:
+            counts[look.moment.since].setdefault(look.rank, written[0])
+    ranks = set().union(*counts.values())
+    whole = [(since, each) for since, each in sorted(counts.items()) if len(each) == len(ranks)]
     # An optimizer writes the same number of times in every step.
-    if len(counts) < 2 or counts.shape[1] < len(cell.met) or each.index[-1] != found.since:
+    if len(whole) < 2 or len(ranks) < len(cell.met) or whole[-1][0] != found.since:
         return {}
-    more = each.sub(each.min(axis=1), axis=0)
-    last = more.iloc[-1]
-    if more.iloc[:-1].any(axis=None) or not 0 < (last > 0).sum() <= counts.shape[1] / 2:
-        return {}
-    rows = last[last > 0]
-    return {int(r): int(n) for r, n in zip(rows.index.tolist(), rows.tolist(), strict=True)}
+    each = [
+        {rank: now[rank] - then[rank] for rank in now} for (_, then), (_, now) in itertools.pairwise(whole)
+    ]
+    *before, last = [
+        {rank: n - min(more.values()) for rank, n in more.items() if n > min(more.values())} for more in each
+    ]
+    return last if not any(before) and len(last) <= len(ranks) / 2 else {}
 
 
 def kept_equal(cell: CellEvidence, among: frozenset[str] | None = None) -> frozenset[str]:
     """Parameters that moved, and stayed equal on all ranks: their gradients are reduced, however that is done."""
-    table = _table(cell)
-    table = table[~table.left_out]
-    if among is not None:
-        table = table[table.parameter.isin(among)]
-    if table.empty:
-        return frozenset()
-    values = table.groupby([*SAME, *MOMENT])["sum"].agg(["min", "max"])
-    each = values.groupby(SAME)
-    alike = (values["min"] == values["max"]).groupby(SAME).all() & (each["max"].nunique() > 1)
-    return frozenset(str(name) for _, name in alike[alike].index)
+    totals: dict[Tensor, list[set[float]]] = defaultdict(list)
+    for looks in _by_moment(list(_looks(cell, among))):
+        for tensor, sums in _by_tensor(looks).items():
+            totals[tensor].append({each.total for _, each in sums})
+    alike = [
+        t for t, found in totals.items() if all(len(each) == 1 and not math.isnan(*each) for each in found)
+    ]
+    return frozenset(name for place, name in alike if len(set().union(*totals[place, name])) > 1)
 
 
 def summed(cell: CellEvidence) -> dict[str, int]:
@@ -140,104 +129,111 @@ def summed(cell: CellEvidence) -> dict[str, int]:
     return {**found, "": max((row.elements for row in rows), default=0)}
 
 
-def _in_step(moments: list[tuple[Any, pd.DataFrame]], moment: tuple[Any, pd.DataFrame]) -> bool:
+def _looks(
+    cell: CellEvidence, among: frozenset[str] | None = None, left_out: bool = False, of: str = "parameters"
+) -> Iterator[Look]:
+    for rank in cell.ranks:
+        for row in rank.replicas:
+            tensors = {
+                (place, each.name): each
+                for place, each in enumerate(row.parameters if of == "parameters" else row.buffers)
+                if (among is None or each.name in among)
+                and (of == "parameters" and place in row.left_out) == left_out
+            }
+            if tensors:
+                # Older recordings count steps alone.
+                since = row.step if row.since is None else row.since
+                moment = Moment(*(row.subject or UNTOLD), since)
+                yield Look(rank=rank.rank, moment=moment, row=row, tensors=tensors)
+
+
+def _by_moment(looks: list[Look]) -> list[list[Look]]:
+    found: dict[Moment, list[Look]] = defaultdict(list)
+    for look in looks:
+        found[look.moment].append(look)
+    return [found[moment] for moment in sorted(found)]
+
+
+def _by_tensor(looks: list[Look]) -> dict[Tensor, list[tuple[int, Sum]]]:
+    """The sums of each with their ranks."""
+    found: dict[Tensor, list[tuple[int, Sum]]] = defaultdict(list)
+    for look in looks:
+        for tensor, each in look.tensors.items():
+            found[tensor].append((look.rank, each))
+    return found
+
+
+def _comparable(looks: list[Look], ranks: int) -> list[Look]:
+    """Without what some ranks trained for themselves: before a wrap, or with an optimizer that others had not."""
+    everyone = {look.rank for look in looks}
+    newest: dict[int, dict[int, int]] = defaultdict(dict)
+    for look in looks:
+        mine = newest[look.moment.wraps]
+        mine[look.rank] = max(mine.get(look.rank, 0), look.moment.optimizer)
+    alike = {w for w, each in newest.items() if set(each) == everyone and len(set(each.values())) == 1}
+    return [look for look in looks if look.moment.wraps in alike] if len(everyone) >= ranks else []
+
+
+def _are_copies(looks: list[Look]) -> bool:
+    """Whether all ranks have the same parameters: stages, shards and experts have others on each, and are no copies."""
+    shapes: dict[int, dict[Tensor, tuple[int, ...]]] = defaultdict(dict)
+    for look in looks:
+        for tensor, each in look.tensors.items():
+            shapes[look.rank].setdefault(tensor, each.shape)
+    return bool(shapes) and all(each == next(iter(shapes.values())) for each in shapes.values())
+
+
+def _in_step(moments: list[list[Look]], looks: list[Look]) -> bool:
     """Whether equal numbers of own steps are one moment there: all ranks have issued the same collectives since the first snapshot.
 
     Or more of them by a backward more: that is a step which a rank left out. What older recordings do not say is so.
     """
-    key, rows = moment
-    first = next(each for other, each in moments if other[:2] == key[:2])
-    since = rows.groupby("rank")[COUNTED].first() - first.groupby("rank")[COUNTED].first()
-    if since.issued.isna().any():
+    first = next(each for each in moments if each[0].moment[:2] == looks[0].moment[:2])
+    begun, now = ({look.rank: look.row for look in each[::-1]} for each in (first, looks))
+    made: set[tuple[int, int]] = set()  # collectives and backwards since then
+    for rank, row in now.items():
+        before = begun[rank]
+        if row.issued is None or before.issued is None:
+            return True
+        if row.shadowed != before.shadowed:
+            return False  # the same again for the others may have made the numbers equal
+        made.add((row.issued - before.issued, (row.backwards or 0) - (before.backwards or 0)))
+    if len({issued for issued, _ in made}) == 1:
         return True
-    if since.shadowed.any():
-        return False  # the same again for the others may have made the numbers equal
-    if since.issued.nunique() == 1:
-        return True
-    each = {
-        (i / gcd, b / gcd)
-        for i, b in since[COUNTED[:2]].astype(int).itertuples(index=False)
-        if (gcd := math.gcd(i, b))
+    shares = {
+        (issued / gcd, backwards / gcd) for issued, backwards in made if (gcd := math.gcd(issued, backwards))
     }
-    return len(each) == 1 and since.backwards.nunique() > 1
+    return len(shares) == 1 and len({backwards for _, backwards in made}) > 1
 
 
-def _at_step(
-    rows: pd.DataFrame, weight: Callable[[int], float]
-) -> tuple[str, dict[int, float], tuple[int, ...], float, str] | None:
-    parts = rows.groupby(SAME, sort=False)[["sum", "magnitude"]]
-    most, least = parts.max(), parts.min()
-    # Values that differ may have one sum (a softmax's own layer), and hardly ever one sum of magnitudes as well.
-    for column, says in (("sum", "sum"), ("magnitude", "sum of magnitudes")):
-        spread = most[column] - least[column]
-        apart = spread[spread > TOLERANCE * most.magnitude.clip(lower=1e-30)]
-        if apart.empty:
-            continue
-        place, parameter = apart.index[0]
-        of = rows[(rows.place == place) & (rows.parameter == parameter)]
-        values = {int(r): float(v) for r, v in zip(of["rank"], of[column], strict=True)}
-        gap = float(apart.iloc[0]) / float(most.magnitude.loc[apart.index[0]])
-        return str(parameter), values, outlier_ranks(values, weight), gap, says
+def _drift_at(looks: list[Look], among: list[Look], weight: Callable[[int], float]) -> Drift | None:
+    """The drift at a moment; of values that differ the sum may be one (a softmax's own layer), and hardly ever the sum of magnitudes as well."""
+    first = looks[0]
+    begun = [look.moment for look in among if look.moment.wraps == first.moment.wraps]
+    start = min(moment.optimizer for moment in begun), min(moment.since for moment in begun)
+    for of in ("sum", "sum of magnitudes"):
+        for (_, parameter), sums in _by_tensor(looks).items():
+            values = {rank: each.total if of == "sum" else each.magnitude for rank, each in sums}
+            known = _known(values.values())
+            size = max(_known(each.magnitude for _, each in sums), default=math.inf)
+            gap = (max(known, default=0.0) - min(known, default=0.0)) / max(size, 1e-30)
+            if gap > TOLERANCE:
+                return Drift(
+                    step=first.row.step,
+                    wraps=first.moment.wraps,
+                    since=first.moment.since,
+                    parameter=parameter,
+                    values=values,
+                    from_start=first.moment[1:] == start,
+                    odd=outlier_ranks(values, weight),
+                    gap=gap,
+                    of=of,
+                )
     return None
 
 
-class Measurement(NamedTuple):
-    """The sums of one tensor of a rank, at one moment."""
-
-    rank: int
-    step: int
-    wraps: int
-    optimizer: int
-    since: int
-    issued: float | None
-    backwards: float | None
-    shadowed: int
-    place: int
-    parameter: str
-    left_out: bool
-    shape: str
-    written: float | None
-    sum: float
-    magnitude: float
-
-
-def _table(cell: CellEvidence, of: str = "parameters") -> pd.DataFrame:
-    rows = [
-        Measurement(
-            rank=rank.rank,
-            step=row.step,
-            # Older recordings count steps alone.
-            wraps=(row.subject or UNTOLD)[0],
-            optimizer=(row.subject or UNTOLD)[1],
-            since=row.step if row.since is None else row.since,
-            issued=row.issued,
-            backwards=row.backwards,
-            shadowed=row.shadowed,
-            place=place,
-            parameter=name,
-            left_out=of == "parameters" and place in row.left_out,
-            shape=str([*shape]),
-            written=dict(enumerate(row.written)).get(place) if of == "parameters" else None,
-            sum=float(total),
-            magnitude=float(magnitude),
-        )
-        for rank in cell.ranks
-        for row in rank.replicas
-        for place, (name, shape, total, magnitude) in enumerate(
-            row.parameters if of == "parameters" else row.buffers
-        )
-    ]
-    floats = {"issued": float, "backwards": float, "written": float}
-    return pd.DataFrame(rows, columns=[*Measurement._fields]).astype(floats)
-
-
-def _comparable(table: pd.DataFrame, ranks: int) -> pd.DataFrame:
-    """Without what some ranks trained for themselves: before a wrap, or with an optimizer that others had not."""
-    optimizers = table.groupby(["wraps", "rank"]).optimizer.max().unstack("rank")
-    alike = optimizers.notna().all(axis=1) & (optimizers.nunique(axis=1) == 1)
-    if optimizers.shape[1] < ranks:
-        return table.iloc[:0]
-    return table[table.wraps.isin(optimizers.index[alike])]
+def _known(values: Iterable[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)]
 
 
 def counts_since_wrap(cell: CellEvidence) -> bool:

@@ -37,6 +37,9 @@ CAUSES: dict[str, tuple[Family, ...]] = {
     "terminal": ("data",),
 }
 
+# Jobs that end well with wrong results, easily taken for healthy ones: one class, which names no mechanism.
+SILENT: tuple[Family, ...] = ("correctness", "data")
+
 # The evidence of a draft: each claim, and the file in the run directory that shows it.
 Claims: TypeAlias = dict[str, str]
 
@@ -81,9 +84,9 @@ class Rule:
     detected: str  # Markdown
     fix: str
     check: Check
-    # Classes, the usual one first; where nothing is given, the class of its own name.
+    # Classes, the usual one first; where nothing is given, `silently_wrong` of those families, else that of its own name.
     concludes: tuple[str, ...] = ()
-    outcome: Outcome | None = None  # where nothing is given: hung or crashed, as the job ended
+    outcome: Outcome | None = None  # where nothing is given: wrong of those families, else as the job ended
     # Next actions, in order of preference. Most failures follow from code and input: a retry fails the same way.
     actions: tuple[Act, ...] = ("fix code",)
     needs: tuple[Need, ...] = ()
@@ -92,7 +95,12 @@ class Rule:
     confused_with: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "concludes", self.concludes or (self.name,))
+        silent = self.family in SILENT
+        own = ("silently_wrong",) if silent and self.name not in self.means else (self.name,)
+        object.__setattr__(self, "concludes", self.concludes or own)
+        if silent:
+            object.__setattr__(self, "outcome", self.outcome or "wrong")
+            object.__setattr__(self, "confused_with", self.confused_with or ("healthy",))
 
     @property
     def cls(self) -> str:

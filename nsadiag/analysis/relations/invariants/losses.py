@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.invariants.operations import reduced_names, steps_of
+from nsadiag.analysis.relations.replication import is_replicated
 from nsadiag.evidence.documents.operations import Loss, Operation
 
 
@@ -36,9 +37,7 @@ def terms_of(case: Case) -> dict[int, dict[int, Loss]]:
 
 def averages_gradients(case: Case) -> bool:
     """Whether all ranks weigh equally in the gradients: DDP over all of them, or a reduction of the user's own."""
-    everyone = case.cell.world_size
-    wrapped = all(r.ddp and all(len(m.ranks) == everyone for m in r.ddp) for r in case.cell.ranks)
-    return wrapped or bool(reduced_names(case))
+    return is_replicated(case.cell) or bool(reduced_names(case))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.relations.pending import ran_together
-from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.documents.operations import Checksum, Operation
 
 LEAST = 3  # steps that agree, before anything is said of all of them
 SMALL = 16  # elements: counts, losses and flags have no more
@@ -28,6 +29,17 @@ class Step:
         """By rank, those of a kind."""
         return {rank: [o for o in found if o.kind == kind] for rank, found in self.ranks.items()}
 
+    def on_first(self, *kinds: str) -> list[Operation]:
+        """Those of these kinds on the first rank."""
+        return [o for o in next(iter(self.ranks.values())) if o.kind in kinds]
+
+    def side_by_side(self, is_it: Callable[[Operation], bool]) -> list[dict[int, Operation]]:
+        """By rank, the first operation of those that pass, then the second, and so on; none where numbers differ."""
+        found = {rank: [o for o in ops if is_it(o)] for rank, ops in self.ranks.items()}
+        if len(set(map(len, found.values()))) > 1:
+            return []
+        return [dict(zip(found, calls, strict=True)) for calls in zip(*found.values(), strict=True)]
+
 
 def steps_of(case: Case) -> tuple[Step, ...]:
     """Steps that every rank recorded, of very many each representative; none where one is missing, hung or raised."""
@@ -38,12 +50,15 @@ def _steps(case: Case) -> tuple[Step, ...]:
     if not ran_together(case.cell):
         return ()
     rows = {rank.rank: {row.step: row.operations for row in rank.observed} for rank in case.cell.ranks}
-    numbers = sorted(set.intersection(*(set(found) for found in rows.values()))) if rows else []
+    numbers = sorted(set.intersection(*map(set, rows.values()))) if rows else []
     steps = [Step(number=n, ranks={rank: found[n] for rank, found in rows.items()}) for n in numbers]
     # Other rows hold what is always noted: epochs and loads.
-    return tuple(
-        step for step in steps if all(any(o.kind == "step" for o in ops) for ops in step.ranks.values())
-    )
+    return tuple(step for step in steps if all(step.of("step").values()))
+
+
+def noted(rank: RankEvidence, *kinds: str) -> list[tuple[int, Operation]]:
+    """All operations of these kinds that the rank recorded, each with its step; of every kind where none is given."""
+    return [(row.step, o) for row in rank.observed for o in row.operations if not kinds or o.kind in kinds]
 
 
 def source(case: Case, rank: int | None = None) -> str:
@@ -51,10 +66,10 @@ def source(case: Case, rank: int | None = None) -> str:
     return f"{case.cell.rank(case.cell.ranks[0].rank if rank is None else rank).source}/invariants.jsonl"
 
 
-def phases(operations: tuple[Operation, ...]) -> tuple[list[Operation], list[Operation]]:
+def phases(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
     """A step's operations before its first backward, and from there on."""
     first = next((n for n, o in enumerate(operations) if o.kind == "backward"), len(operations))
-    return list(operations[:first]), list(operations[first:])
+    return operations[:first], operations[first:]
 
 
 def reduces_gradients(operation: Operation) -> bool:
@@ -65,17 +80,17 @@ def reduces_gradients(operation: Operation) -> bool:
 
 def reduced_names(case: Case) -> frozenset[str]:
     """Parameters whose gradients the user's code reduced in nearly every recorded step; none where rows are not whole."""
-    steps = steps_of(case)
-    if not steps or any(len(found) >= MOST_OPERATIONS for step in steps for found in step.ranks.values()):
+    rows = [operations for step in steps_of(case) for operations in step.ranks.values()]
+    if any(len(operations) >= MOST_OPERATIONS for operations in rows):
         return frozenset()
-    times = Counter(
-        name
-        for step in steps
-        for found in step.ranks.values()
-        for name in {r.partition(" ")[2] for o in found if reduces_gradients(o) for r in o.roles}
-    )
-    rows = len(steps) * len(steps[0].ranks)
-    return frozenset(name for name, count in times.items() if name and count >= MOST_STEPS * rows)
+    names = ({r.partition(" ")[2] for o in row if reduces_gradients(o) for r in o.roles} for row in rows)
+    times = Counter(name for found in names for name in found)
+    return frozenset(name for name, count in times.items() if name and count >= MOST_STEPS * len(rows))
+
+
+def values_of(calls: dict[int, Operation]) -> dict[int, Checksum]:
+    """By rank, the first tensor of each; empty where one has none."""
+    return {rank: o.values[0] for rank, o in calls.items()} if all(o.values for o in calls.values()) else {}
 
 
 def couples(operation: Operation) -> bool:
@@ -87,9 +102,7 @@ def couples(operation: Operation) -> bool:
 
 def activation_places(case: Case) -> frozenset[str]:
     """Lines whose collectives carry activations, or in backward the gradients of these: never gradients of parameters."""
-    issued = [
-        o for step in steps_of(case) for ops in step.ranks.values() for o in ops if o.kind == "collective"
-    ]
+    issued = [o for step in steps_of(case) for found in step.of("collective").values() for o in found]
     others = {o.place for o in issued if o.inside == "" or any(map(_is_of_model, o.roles))}
     return frozenset(o.place for o in issued if o.place not in others)
 
@@ -105,4 +118,4 @@ def always(steps: tuple[Step, ...], holds: Callable[[tuple[Operation, ...]], boo
 
 def one_optimizer(steps: tuple[Step, ...]) -> bool:
     """Whether a single optimizer steps, once in each step."""
-    return all(sum(o.kind == "step" for o in found) == 1 for step in steps for found in step.ranks.values())
+    return all(len(found) == 1 for step in steps for found in step.of("step").values())

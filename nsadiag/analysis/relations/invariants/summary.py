@@ -10,14 +10,12 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.invariants.losses import terms_of
 from nsadiag.analysis.relations.invariants.operations import steps_of
 from nsadiag.analysis.relations.invariants.tensors import (
+    copies_of,
     equal,
-    has_moved,
+    inputs_differ,
     inputs_of,
     is_constant,
-    keys_of,
-    looks_of,
-    tensors_of,
-    timeline,
+    parameters_of,
 )
 from nsadiag.evidence.documents.operations import Operation
 
@@ -39,18 +37,14 @@ def facts_of(case: Case) -> Facts:
     steps = steps_of(case)
     if not steps:
         return {}
-    first = next(iter(steps[0].ranks.values()))
-    stepped = [o for o in first if o.kind == "step"]
     found: Facts = {"operations of a step": _order(case)}
-    for operation in stepped:
+    for operation in steps[0].on_first("step"):
         name = f"optimizer {operation.optimizer or 0}"
         found[name] = [operation.name, *_settings(operation)]
         found[f"{name}: parameters"] = operation.of
         found[f"{name}: learning rates"] = _rates(case, operation.optimizer or 0)
-    inputs = inputs_of(case)
-    if inputs:
-        apart = [each for given in inputs.values() for each in zip(*given.values(), strict=False)]
-        found["inputs"] = "equal on all ranks" if all(equal(dict(enumerate(e))) for e in apart) else "differ"
+    if inputs_of(case):
+        found["inputs"] = "differ" if inputs_differ(case) else "equal on all ranks"
     terms = terms_of(case)
     if terms:
         found["loss"] = "mean" if all(t.mean for each in terms.values() for t in each.values()) else "sum"
@@ -69,12 +63,7 @@ def broken(kept: Facts, found: Facts) -> list[Broken]:
 def _order(case: Case) -> list[str]:
     """Operations in their order, each once where it repeats: as in most steps of the first rank."""
     orders = Counter(
-        tuple(
-            name
-            for name, _ in itertools.groupby(
-                _named(o) for o in next(iter(step.ranks.values())) if o.kind in OF_A_STEP
-            )
-        )
+        tuple(name for name, _ in itertools.groupby(map(_named, step.on_first(*OF_A_STEP))))
         for step in steps_of(case)
     )
     return list(orders.most_common(1)[0][0])
@@ -101,8 +90,8 @@ def _rates(case: Case, optimizer: int) -> list[str]:
         word
         for step in steps_of(case)
         if step.number < 4
-        for o in next(iter(step.ranks.values()))
-        if o.kind == "step" and (o.optimizer or 0) == optimizer
+        for o in step.on_first("step")
+        if (o.optimizer or 0) == optimizer
         for text in o.settings
         for word in text.split()
         if word.startswith("lr=")
@@ -110,25 +99,19 @@ def _rates(case: Case, optimizer: int) -> list[str]:
 
 
 def _tensors(case: Case) -> Facts:
-    looks = looks_of(case)
     found: Facts = {}
-    for key in keys_of(looks):
-        at = timeline(looks, key)
-        copies = (
-            "each rank's own"
-            if not equal(at[0][1])
-            else "drift"
-            if not all(equal(v) for _, v in at)
-            else "equal"
+    used = copies_of(case, "used")
+    for copies in parameters_of(case):
+        name, graded = copies.name, used.get(copies.key)
+        found[f"copies of {name}"] = (
+            "equal" if copies.is_kept else "drift" if copies.held else "each rank's own"
         )
-        found[f"copies of {key[1]}"] = copies
-        found[f"{key[1]} is trained"] = has_moved(at) > 0
-        graded = [look.used[key] for look in looks if key in look.used]
-        found[f"gradients of {key[1]}"] = "as used, " + (
-            "none" if not graded else "equal" if all(map(equal, graded)) else "differ between ranks"
+        found[f"{name} is trained"] = copies.moves() > 0
+        found[f"gradients of {name}"] = "as used, " + (
+            "none" if graded is None else "equal" if graded.is_kept else "differ between ranks"
         )
-    for step in steps_of(case)[-1:]:
-        for (_, name, _), values in tensors_of(step, "buffers").items():
-            if not all(is_constant(v) for v in values.values()):
-                found[f"copies of buffer {name}"] = "equal" if equal(values) else "differ between ranks"
+    for copies in copies_of(case, "buffers").values():
+        step, values = copies.at[-1]
+        if step == steps_of(case)[-1].number and not all(map(is_constant, values.values())):
+            found[f"copies of buffer {copies.name}"] = "equal" if equal(values) else "differ between ranks"
     return found

@@ -8,6 +8,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.pending import ran_together
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.worker_seeds import seeded_by_number
@@ -15,34 +16,32 @@ from nsadiag.source.patterns.worker_seeds import seeded_by_number
 
 def alike_workers(case: Case) -> Iterator[Draft | Declined]:
     """Only where every rank has had loaders with workers."""
-    everywhere = all(any(loader.workers for loader in rank.loaders) for rank in case.cell.ranks)
+    ranks = case.cell.ranks
+    everywhere = all(any(loader.workers for loader in rank.loaders) for rank in ranks)
     if not ran_together(case.cell) or not everywhere:
         return
     found = seeded_by_number(case.cell.code)
     if found is None:
         yield Declined("workers of data loaders are seeded with more than their number, or draw nothing")
         return
-    loader = next(loader for loader in case.cell.ranks[0].loaders if loader.workers)
-    yield Draft(
+    loader = next(loader for loader in ranks[0].loaders if loader.workers)
+    claim = f"each of {len(ranks)} ranks has a {loader.dataset} with {len(loader.workers)} workers, whose __getitem__ draws random numbers"
+    yield silent_error(
+        case,
+        f"Workers are seeded by their number alone at {locations.short(found)}: worker n of every rank draws the same random numbers, and again in each epoch.",
+        {claim: f"{ranks[0].source}/loaders.json"},
+        found,
+        Where(step=0, phase="data"),
         strength=Strength.LIKELY,
-        summary=f"Workers are seeded by their number alone at {locations.short(found)}: worker n of every rank draws the same random numbers, and again in each epoch.",
-        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
-        where=Where(step=0, phase="data").at(found),
-        evidence={
-            f"each of {len(case.cell.ranks)} ranks has a {loader.dataset} with {len(loader.workers)} workers, whose __getitem__ draws random numbers": f"{case.cell.ranks[0].source}/loaders.json"
-        },
     )
 
 
 RULE = Rule(
     name="alike_workers",
-    concludes=("silently_wrong",),
     family="correctness",
-    outcome="wrong",
     detected="Each rank's loader has workers whose worker_init_fn seeds by the worker's number alone, and a data set that draws random numbers",
     fix="Seed from torch.initial_seed(), which differs between workers and epochs, and seed the ranks differently; or leave worker_init_fn out.",
     check=alike_workers,
     needs=("sources",),
     explained_by=("unstable_hash",),
-    confused_with=("healthy",),
 )

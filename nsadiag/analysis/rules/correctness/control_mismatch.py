@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.rules.drafts import module_of
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 
@@ -18,13 +19,12 @@ def control_mismatch(case: Case) -> Iterator[Draft | Declined]:
             f"compared with its control: {found}" if found else "it was not compared with a control"
         )
         return
-    parameter = compared.parameter
     yield Draft(
         strength=Strength.within(compared.confidence) if compared.confidence else Strength.GUESS,
         summary=compared.says or "",
         where=Where(
-            parameter=parameter,
-            module=parameter.rpartition(".")[0] or None if parameter else None,
+            parameter=compared.parameter,
+            module=module_of(compared.parameter) or None,
             step=compared.step,
             phase=compared.phase,
         ),
@@ -35,19 +35,14 @@ def control_mismatch(case: Case) -> Iterator[Draft | Declined]:
 
 def claims(cell: CellEvidence) -> Claims:
     """The findings of the comparison with the control, if there was one."""
-    if cell.parity.judgement != "differs":
-        return {}
-    return dict.fromkeys(cell.parity.claims, cell.parity.source)
+    return dict.fromkeys(cell.parity.claims, cell.parity.source) if cell.parity.judgement == "differs" else {}
 
 
 RULE = Rule(
     name="control_mismatch",
-    concludes=("silently_wrong",),
     family="correctness",
-    outcome="wrong",
     detected="in a matrix: a loss, gradients or updates that differ from a control's ([parity.md](parity.md))",
     fix="Look at the first tensor that differs: everything before it is equal.",
     check=control_mismatch,
     explained_by=("recomputation",),
-    confused_with=("healthy",),
 )

@@ -12,10 +12,42 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.control_mismatch import claims
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Recomputed
 from nsadiag.evidence.records import Place, Strength, Where
+
+
+def recomputation(case: Case) -> Iterator[Draft | Declined]:
+    wrong = [rank for rank in case.cell.ranks if rank.recomputed]
+    if not wrong:
+        ran = [rank.rank for rank in case.cell.ranks]
+        yield Declined(
+            f"no checkpointed function of {these(ran)} ran other modules in backward than in forward"
+        )
+        return
+    rows, file = wrong[0].recomputed, f"{wrong[0].source}/recomputed.jsonl"
+    row = rows[0]
+    others = len({_ran(r)[0] for r in rows}) - 1
+    shown = [
+        f"{r.function}: {_ran(r)[0]} in forward, {_ran(r)[1]} in backward, step {r.step}" for r in rows[:3]
+    ]
+    forward, again = _ran(row)
+    yield silent_error(
+        case,
+        f"Gradients are wrong: activation checkpointing ran {forward} in forward and {again} instead in backward{f' (and {others} more like it)' if others else ''}.",
+        {**dict.fromkeys(shown, file), **claims(case.cell)},
+        _place(row),
+        Where(
+            module=row.forward[0] if row.forward else None,
+            parameter=_parameter(row),
+            step=row.step,
+            phase="backward",
+        ),
+        strength=Strength.CONCLUSIVE,
+        ranks=(rank.rank for rank in wrong),
+    )
 
 
 def _names(modules: Iterable[str]) -> str:
@@ -46,47 +78,10 @@ def _place(row: Recomputed) -> Place | None:
     return locations.place(file, int(line), function) if line.isdigit() else None
 
 
-def recomputation(case: Case) -> Iterator[Draft | Declined]:
-    wrong = [rank for rank in case.cell.ranks if rank.recomputed]
-    if not wrong:
-        ran = [rank.rank for rank in case.cell.ranks]
-        yield Declined(
-            f"no checkpointed function of {these(ran)} ran other modules in backward than in forward"
-        )
-        return
-    rank = wrong[0]
-    row = rank.recomputed[0]
-    others = len({_ran(r)[0] for r in rank.recomputed})
-    forward, again = _ran(row)
-    yield Draft(
-        strength=Strength.CONCLUSIVE,
-        summary=(
-            f"Gradients are wrong: activation checkpointing ran {forward} in forward and {again} instead in "
-            f"backward{f' (and {others - 1} more like it)' if others > 1 else ''}."
-        ),
-        guilty_ranks=tuple(r.rank for r in wrong),
-        where=Where(
-            module=row.forward[0] if row.forward else None,
-            parameter=_parameter(row),
-            step=row.step,
-            phase="backward",
-        ).at(_place(row)),
-        evidence={
-            **{
-                f"{r.function}: {_ran(r)[0]} in forward, {_ran(r)[1]} in backward, step {r.step}": f"{rank.source}/recomputed.jsonl"
-                for r in rank.recomputed[:3]
-            },
-            **claims(case.cell),
-        },
-    )
-
-
 RULE = Rule(
     name="recomputation",
-    concludes=("silently_wrong",),
     means={"silently_wrong": "The job completed, but its gradients, loss or replicas are wrong."},
     family="correctness",
-    outcome="wrong",
     detected="Activation checkpointing recomputed other modules or parameters in backward than its forward ran",
     fix=(
         "Bind its variables when the checkpoint is created: pass the block itself, checkpoint(block, x), or write "
@@ -95,5 +90,4 @@ RULE = Rule(
     check=recomputation,
     needs=("black_boxes",),
     explained_by=("async_work_not_waited",),
-    confused_with=("healthy",),
 )

@@ -12,9 +12,9 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.peer_waits import completed_waits, peer_waits
+from nsadiag.analysis.relations.replication import wrapped_at_other_steps
 from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
 from nsadiag.analysis.relations.trend import grows, slowing
-from nsadiag.analysis.rules.correctness.replicas.replica_drift import wrapped_at_other_steps
 from nsadiag.analysis.rules.drafts import all_but, at_line
 from nsadiag.analysis.rules.performance.first_collective import (
     ALWAYS,

@@ -4,208 +4,171 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, SMALL, reduces_gradients, source, steps_of
+from nsadiag.analysis.relations.invariants.operations import (
+    LEAST,
+    SMALL,
+    Step,
+    reduces_gradients,
+    steps_of,
+)
 from nsadiag.analysis.relations.invariants.tensors import (
-    Key,
-    Look,
+    Copies,
+    Values,
+    copies_of,
     equal,
-    has_moved,
     is_constant,
-    kept_equal,
-    keys_of,
     looks_of,
-    timeline,
-    wholes_of,
+    parameters_of,
 )
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.operations import Checksum, Operation
+from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.spans import by_rank, shortened
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """A parameter whose copies are equal until one snapshot and differ at the next, or the other way round."""
-
-    key: Key
-    until: int  # the last step before the change
-    since: int  # the first step after it
-    values: dict[int, Checksum]
-
-    @property
-    def parameter(self) -> str:
-        return self.key[1]
-
-    @property
-    def says(self) -> str:
-        first = sorted(self.values.items())[:8]
-        if not first[0][1].shape:
-            shown = ", ".join(f"rank {rank}: {v.exact % (1 << 64):016x}" for rank, v in first)
-            return f"checksum over every bit of {self.parameter} before step {self.since}: {shown}"
-        shown = ", ".join(f"rank {rank}: {v.total:.8g}" for rank, v in first)
-        return f"sum over {self.parameter} before step {self.since}: {shown}"
-
-
 def broken_equalities(case: Case) -> Iterator[Draft | Declined]:
-    looks = looks_of(case)
-    if len(looks) <= LEAST:
+    looks = len(looks_of(case))
+    if looks <= LEAST:
         yield Declined(
-            f"tensors of {len(looks)} steps were recorded on all ranks (`--probes light,invariants` records them)"
+            f"tensors of {looks} steps were recorded on all ranks (`--probes light,invariants` records them)"
         )
         return
-    yield from _diverged(case, looks)
-    yield from _became_copies(case, looks)
-    yield Declined(f"all parameters that were equal on all ranks stayed equal, in {len(looks)} steps")
+    yield from _diverged(case)
+    yield from _became_copies(case)
+    yield Declined(f"all parameters that were equal on all ranks stayed equal, in {looks} steps")
 
 
-def _diverged(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
-    found = [change for key in keys_of(looks) if (change := _broken(key, timeline(looks, key)))]
+def _diverged(case: Case) -> Iterator[Draft]:
+    found = [copies for copies in parameters_of(case) if _is_broken(copies)]
     # A single bit of a large tensor is among the elements that are read in every step by chance alone.
-    known = {change.key[:2] for change in found}
-    wholes = ((key, at) for key, at in wholes_of(case).items() if key[:2] not in known)
-    found += [change for key, at in wholes if (change := _broken(key, at))]
-    if not found or _stopped_reducing(case, min(change.since for change in found)):
+    known = {copies.key[:2] for copies in found}
+    wholes = copies_of(case, "whole").values()
+    found += [copies for copies in wholes if copies.key[:2] not in known and _is_broken(copies)]
+    if not found:
         return
-    first = min(found, key=lambda change: change.since)
-    together = [change for change in found if change.since == first.since]
-    says, place, odd = _operation(case, looks, first)
-    more = f" and {len(together) - 1} more" if len(together) > 1 else ""
-    yield Draft(
-        strength=Strength.STRONG,
-        summary=f"{first.parameter}{more} was equal on all ranks until step {first.until}, and differs from step {first.since} on: {says}.",
-        guilty_ranks=odd
-        or outlier_ranks({rank: v.exact for rank, v in first.values.items()}, case.cell.weight),
-        where=Where(parameter=first.parameter, step=first.until, phase="optimizer").at(place),
-        evidence={
-            first.says: source(case),
-            f"until step {first.until} its copies changed in every step and were equal to the last bit": source(
-                case
-            ),
-        },
-        fix="Change parameters on all ranks in the same way, or broadcast them after a change on one rank.",
+    first = min(found, key=lambda copies: copies.at[copies.held][0])
+    (until, _), (since, values) = first.at[first.held - 1 : first.held + 1]
+    if _stopped_reducing(case, since):
+        return
+    together = [copies.name for copies in found if copies.at[copies.held][0] == since]
+    says, place, odd = _operation(case, first)
+    yield silent_error(
+        case,
+        f"{shortened(together, 1)} was equal on all ranks until step {until}, and differs from step {since} on: {says}.",
+        (
+            _sums(first.name, since, values),
+            f"until step {until} its copies changed in every step and were equal to the last bit",
+        ),
+        place,
+        Where(parameter=first.name, step=until, phase="optimizer"),
+        "Change parameters on all ranks in the same way, or broadcast them after a change on one rank.",
+        ranks=odd or _outliers(case, values),
     )
+
+
+def _is_broken(copies: Copies) -> bool:
+    """Whether they are equal for some steps, while they change, and then differ for good."""
+    return copies.held >= LEAST and copies.has_parted and copies.moves(copies.held) >= LEAST - 1
+
+
+def _sums(name: str, step: int, values: Values) -> str:
+    if all(value.shape for value in values.values()):
+        return (
+            f"sum over {name} before step {step}: {by_rank({r: v.total for r, v in values.items()}, '.8g')}"
+        )
+    exact = {rank: value.exact % (1 << 64) for rank, value in values.items()}
+    return f"checksum over every bit of {name} before step {step}: {by_rank(exact, '016x')}"
+
+
+def _outliers(case: Case, values: Values) -> tuple[int, ...]:
+    return outlier_ranks({rank: value.exact for rank, value in values.items()}, case.cell.weight)
 
 
 def _stopped_reducing(case: Case, since: int) -> bool:
     """Whether the user's code stopped reducing gradients on all ranks: a phase in which ranks train independently."""
-    before, after = (
-        any(
-            reduces_gradients(o)
-            for s in steps_of(case)
-            if (s.number >= since) == late
-            for ops in s.ranks.values()
-            for o in ops
-        )
-        for late in (False, True)
-    )
-    return before and not after
+    reducing = [
+        step.number
+        for step in steps_of(case)
+        for ops in step.ranks.values()
+        if any(map(reduces_gradients, ops))
+    ]
+    return bool(reducing) and max(reducing) < since
 
 
-def _broken(key: Key, at: list[tuple[int, dict[int, Checksum]]]) -> Change | None:
-    held = kept_equal(at)
-    if held < LEAST or held == len(at) or has_moved(at[:held]) < LEAST - 1:
-        return None
-    # Models that are averaged periodically become equal again.
-    if any(equal(values) for _, values in at[held:]):
-        return None
-    return Change(key=key, until=at[held - 1][0], since=at[held][0], values=at[held][1])
-
-
-def _operation(
-    case: Case, looks: tuple[Look, ...], found: Change
-) -> tuple[str, Place | None, tuple[int, ...]]:
+def _operation(case: Case, found: Copies) -> tuple[str, Place | str | None, tuple[int, ...]]:
     """The operation that broke the equality, its line, and the ranks that made it."""
+    until, since = (step for step, _ in found.at[found.held - 1 : found.held + 1])
     steps = {step.number: step for step in steps_of(case)}
-    step, before = steps[found.since], steps[found.until]
-    loads = {rank: len(ops) for rank, ops in step.of("load").items()}
-    if len(set(loads.values())) > 1:
-        most = tuple(rank for rank, n in loads.items() if n == max(loads.values()))
-        operation = step.of("load")[most[0]][0]
-        return f"only rank {case.cell.names(most)} loads a state", locations.of_text(operation.place), most
-    stepped = next(iter(before.of("step").values()))[0]
-    if otherwise := skipped_step(case, found.since):
+    loads = steps[since].of("load")
+    most = max(map(len, loads.values()))
+    by = tuple(rank for rank, ops in loads.items() if ops and len(ops) == most)
+    if 0 < len(by) < len(loads):
+        return f"only rank {case.cell.names(by)} loads a state", loads[by[0]][0].place, by
+    if otherwise := skipped_step(case, since):
         return otherwise.says(case.cell.names(otherwise.ranks)), otherwise.place, otherwise.ranks
     apart = differing_setting(case)
-    if apart and apart.step <= found.until:
+    if apart and apart.step <= until:
         return f"{apart.setting} is {apart.says}", apart.place, apart.ranks
-    written = write_on_one_rank(case.cell.code)
-    used = next((look.used.get(found.key) for look in looks if look.step == found.until), None)
+    says, operation = _by_its_gradient(case, found, steps[until])
+    return says, write_on_one_rank(case.cell.code) or operation.place, ()
+
+
+def _by_its_gradient(case: Case, found: Copies, before: Step) -> tuple[str, Operation]:
+    """The reason, by the gradient that the optimizer used in the step before, and the operation that made it."""
+    stepped = before.on_first("step")[0]
+    graded = copies_of(case, "used").get(found.key)
+    used = dict(graded.at).get(before.number) if graded else None
     if used is None:
+        return "no operation of the recorded ones explains it, as of a bit that flipped in memory", stepped
+    if equal(used):
         return (
-            "no operation of the recorded ones explains it, as of a bit that flipped in memory",
-            written or locations.of_text(stepped.place),
-            (),
+            "its gradients were equal, and something else changed it, or the optimizer's state, on some ranks only",
+            stepped,
         )
-    if not equal(used):
-        operation = _last_reduction(before.ranks) or stepped
-        odd = outlier_ranks({rank: v.exact for rank, v in used.items()}, case.cell.weight)
-        alone = 0 < len(odd) < len(used) / 2
-        return (
-            f"its gradient, as the optimizer used it, was another one on rank {case.cell.names(odd)} than on all others, which agree to the last bit"
-            if alone
-            else "its gradients, as the optimizer used them, differ between the ranks",
-            written or locations.of_text(operation.place),
-            (),
-        )
-    return (
-        "its gradients were equal, and something else changed it, or the optimizer's state, on some ranks only",
-        written or locations.of_text(stepped.place),
-        (),
-    )
+    odd = _outliers(case, used)
+    says = "its gradients, as the optimizer used them, differ between the ranks"
+    if len(odd) < len(used) / 2:
+        says = f"its gradient, as the optimizer used it, was another one on rank {case.cell.names(odd)} than on all others, which agree to the last bit"
+    reductions = [o for o in before.on_first("collective") if reduces_gradients(o)]
+    return says, [stepped, *before.on_first("forward")[:1], *reductions][-1]
 
 
-def _last_reduction(ranks: dict[int, tuple[Operation, ...]]) -> Operation | None:
-    operations = next(iter(ranks.values()))
-    reductions = [o for o in operations if reduces_gradients(o)]
-    forwards = [o for o in operations if o.kind == "forward"]
-    return reductions[-1] if reductions else forwards[0] if forwards else None
-
-
-def _became_copies(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
+def _became_copies(case: Case) -> Iterator[Draft]:
     """Shards of which one overwrote another, while other shards still differ, so that a replicated model is not intended."""
-    own = [key for key in keys_of(looks) if not any(equal(v) for _, v in timeline(looks, key))]
-    for key in keys_of(looks):
-        at = timeline(looks, key)
-        apart = next((n for n, (_, values) in enumerate(at) if equal(values)), len(at))
-        rest = at[apart:]
-        if apart < LEAST or not rest or not own:
+    own = [copies for copies in parameters_of(case) if not copies.ever_equal]
+    for copies in parameters_of(case) if own else ():
+        apart = next((n for n, (_, values) in enumerate(copies.at) if equal(values)), 0)
+        (until, _), (since, values) = copies.at[max(apart - 1, 0)], copies.at[apart]
+        first = next(iter(values.values()))
+        if apart < LEAST or is_constant(first) or math.prod(first.shape) <= SMALL:
             continue
-        first = rest[0][1][min(rest[0][1])]
-        if is_constant(first) or math.prod(first.shape) <= SMALL:
-            continue
-        change = Change(key=key, until=at[apart - 1][0], since=rest[0][0], values=rest[0][1])
-        step = next(s for s in steps_of(case) if s.number == change.since)
+        step = next(s for s in steps_of(case) if s.number == since)
         loads = [o for ops in step.of("load").values() for o in ops]
-        stepped = next(iter(step.of("step").values()))[0]
-        yield Draft(
+        yield silent_error(
+            case,
+            f"{copies.name} differed between ranks until step {until} and is equal on all from step {since} on, while {own[0].name} still differs: one shard has replaced the others.",
+            _sums(copies.name, since, values),
+            [*loads, *step.on_first("step")][0].place,
+            Where(parameter=copies.name, step=until),
+            "Load each rank's own shard.",
             strength=Strength.LIKELY,
-            summary=f"{change.parameter} differed between ranks until step {change.until} and is equal on all from step {change.since} on, while {own[0][1]} still differs: one shard has replaced the others.",
-            guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
-            where=Where(parameter=change.parameter, step=change.until).at(
-                locations.of_text((loads[0] if loads else stepped).place)
-            ),
-            evidence={change.says: source(case)},
-            fix="Load each rank's own shard.",
         )
         return
 
 
 RULE = Rule(
     name="broken_equalities",
-    concludes=("silently_wrong",),
     family="correctness",
-    outcome="wrong",
     detected="(`--probes light,invariants`) A parameter that changed but stayed equal on all ranks for some steps differs later; or one shard replaced the others",
     fix="Change parameters on all ranks in the same way.",
     check=broken_equalities,
     explained_by=("control_mismatch", "reduce_operations", "unexchanged_gradients"),
-    confused_with=("healthy",),
 )

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, Step, couples, source, steps_of
+from nsadiag.analysis.relations.invariants.operations import (
+    LEAST,
+    Step,
+    couples,
+    steps_of,
+    values_of,
+)
 from nsadiag.analysis.relations.invariants.tensors import (
-    Key,
-    Look,
+    Copies,
+    differ,
     equal,
+    inputs_differ,
     inputs_of,
     is_constant,
-    kept_equal,
-    keys_of,
     looks_of,
-    timeline,
+    parameters_of,
 )
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Call, Operation
 from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.spans import by_rank
 from nsadiag.source.patterns.single_call import only_use
 
 
@@ -30,169 +36,121 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
     """Only if each forward exchanges activations, and some parameters differ from the start while others are equal:
     the model is then split on purpose, and the equal parameters are shared.
     """
-    looks, steps = looks_of(case), steps_of(case)
-    if len(looks) <= LEAST or not all(
-        any(map(couples, found)) for step in steps for found in step.ranks.values()
-    ):
+    steps = steps_of(case)
+    rows = [operations for step in steps for operations in step.ranks.values()]
+    if len(looks_of(case)) <= LEAST or not all(any(map(couples, operations)) for operations in rows):
         yield Declined(f"no activations were exchanged in every one of {len(steps)} recorded forwards")
         return
-    own, shared = _split(looks)
+    own, shared = _split(parameters_of(case))
     if not own:
         yield from _equal_addends(case, steps)
     if not own or not shared:
         yield Declined("all parameters are equal on all ranks at first, or none is")
         return
-    drifted = [key for key in keys_of(looks) if key in shared and _drifts(looks, key)]
+    drifted = [copies for copies in shared if copies.has_parted]
     if not drifted:
         yield Declined(
             f"{len(shared)} shared parameters stay equal, next to {len(own)} that differ between ranks"
         )
         return
-    apart = {key: timeline(looks, key)[kept_equal(timeline(looks, key))] for key in drifted}
-    key = min(drifted, key=lambda each: apart[each][0])
-    step, values = apart[key]
-    says, place, phase = _cause(case, steps, key)
-    shown = ", ".join(f"rank {rank}: {v.total:.8g}" for rank, v in sorted(values.items())[:8])
-    yield Draft(
-        strength=Strength.STRONG,
-        summary=f"{key[1]} is shared by all ranks of a split model and equal at first, but differs from step {step} on: {says}.",
-        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
-        where=Where(parameter=key[1], step=max(step - 1, 0), phase=phase).at(place),
-        evidence={
-            f"sum over {key[1]} before step {step}: {shown}": source(case),
-            f"at step 0, {len(shared)} parameters are equal on all ranks and {len(own)} differ, for example {next(iter(own))[1]}; {len(drifted)} of the equal ones drift": source(
-                case
-            ),
-        },
+    first = min(drifted, key=lambda copies: copies.at[copies.held][0])
+    step, values = first.at[first.held]
+    says, place, phase = _cause(case, steps, first.name)
+    yield silent_error(
+        case,
+        f"{first.name} is shared by all ranks of a split model and equal at first, but differs from step {step} on: {says}.",
+        (
+            f"sum over {first.name} before step {step}: {by_rank({r: v.total for r, v in values.items()}, '.8g')}",
+            f"at step 0, {len(shared)} parameters are equal on all ranks and {len(own)} differ, for example {own[0].name}; {len(drifted)} of the equal ones drift",
+        ),
+        place,
+        Where(parameter=first.name, step=max(step - 1, 0), phase=phase),
     )
 
 
 def _equal_addends(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
     """Shards that were initialized equally, so that the forward sums equal copies."""
-    inputs = inputs_of(case)
-    if len(inputs) < LEAST or any(
-        not equal(dict(enumerate(each)))
-        for given in inputs.values()
-        for each in zip(*given.values(), strict=False)
-    ):
+    sums = [step.side_by_side(lambda o: couples(o) and o.inside == "forward") for step in steps]
+    alike = all(sums) and all(_is_sum_of_equals(calls) for each in sums for calls in each)
+    if len(inputs_of(case)) < LEAST or inputs_differ(case) or not alike:
         return
-    found: list[Operation] = []
-    for step in steps:
-        each = {
-            rank: [o for o in ops if couples(o) and o.inside == "forward"] for rank, ops in step.ranks.items()
-        }
-        if len({len(ops) for ops in each.values()}) > 1:
-            return
-        for calls in zip(*each.values(), strict=True):
-            values = {n: o.values[0] for n, o in enumerate(calls) if o.values}
-            if (
-                calls[0].reduces != "SUM"
-                or len(values) < len(calls)
-                or not equal(values)
-                or is_constant(values[0])
-            ):
-                return
-            found.append(calls[0])
-    if len(found) < len(steps):
-        return
-    yield Draft(
+    call = next(iter(sums[0][0].values()))
+    yield silent_error(
+        case,
+        f"The forward sums {case.cell.world_size} equal copies of one activation in each of {len(steps)} steps: all ranks hold the same weights and got the same batch, so the model is not really split.",
+        f"the inputs of {call.name} are equal on all ranks to the last bit, as are all parameters and model inputs",
+        call.place,
+        Where(step=steps[0].number, phase="forward"),
+        "Seed the shards by rank (and shared parameters equally), or split one tensor that is initialized whole.",
         strength=Strength.LIKELY,
-        summary=f"The forward sums {case.cell.world_size} equal copies of one activation in each of {len(steps)} steps: all ranks hold the same weights and got the same batch, so the model is not really split.",
-        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
-        where=Where(step=steps[0].number, phase="forward").at(locations.of_text(found[0].place)),
-        evidence={
-            f"the inputs of {found[0].name} are equal on all ranks to the last bit, as are all parameters and model inputs": source(
-                case
-            )
-        },
-        fix="Seed the shards by rank (and shared parameters equally), or split one tensor that is initialized whole.",
     )
 
 
-def _split(looks: tuple[Look, ...]) -> tuple[dict[Key, None], dict[Key, None]]:
+def _is_sum_of_equals(calls: dict[int, Operation]) -> bool:
+    values, first = values_of(calls), next(iter(calls.values()))
+    return first.reduces == "SUM" and bool(values) and equal(values) and not is_constant(first.values[0])
+
+
+def _split(parameters: list[Copies]) -> tuple[list[Copies], list[Copies]]:
     """Parameters that differ from the start, and those that all ranks share.
 
-    A parameter that starts as zeros or ones is classed with its neighbours in the model.
+    A parameter that starts as zeros or ones is classed with its neighbours in the model; a size that no shared parameter
+    has belongs to a shard.
     """
-    first = looks[0].held
-    own = {key: None for key, values in first.items() if not equal(values)}
-    alike = {k: None for k, v in first.items() if equal(v) and not is_constant(v[min(v)])}
-    plain = [key for key in first if key not in own and key not in alike]
-    sizes = {size for key in alike for size in first[key][min(first[key])].shape}
-    shapes = {key: first[key][min(first[key])].shape for key in plain}
-    shared = {**alike, **{key: None for key in plain if _nearest(key, own, alike, sizes, shapes[key])}}
+    own = [copies for copies in parameters if not copies.held]
+    drawn = [copies for copies in parameters if copies.held and not is_constant(copies.first)]
+    sizes = {size for copies in drawn for size in copies.first.shape}
+    names = [copies.name for copies in own], [copies.name for copies in drawn]
+    shared = [
+        copies
+        for copies in parameters
+        if copies in drawn
+        or (copies.held and sizes.issuperset(copies.first.shape) and _is_beside_shared(copies.name, *names))
+    ]
     return own, shared
 
 
-def _nearest(
-    key: Key, own: dict[Key, None], alike: dict[Key, None], sizes: set[int], shape: tuple[int, ...]
-) -> bool:
-    """Whether it is shared, by its neighbours in the smallest enclosing module that has random parameters.
-
-    A size that no shared parameter has belongs to a shard.
-    """
-    module = key[1].rpartition(".")[0]
-    if any(each[1].rpartition(".")[0] == module for each in own) or not set(shape) <= sizes:
+def _is_beside_shared(name: str, own: list[str], shared: list[str]) -> bool:
+    """Whether the smallest enclosing module with random parameters has shared ones, and none of a rank's own beside it."""
+    module = name.rpartition(".")[0]
+    if any(each.rpartition(".")[0] == module for each in own):
         return False
-    while True:
-        around = module + "." if module else ""
-        if any(each[1].startswith(around) for each in alike):
+    parts = name.split(".")
+    for depth in range(len(parts) - 1, -1, -1):
+        around = "".join(f"{part}." for part in parts[:depth])
+        if any(each.startswith(around) for each in shared):
             return True
-        if not module or any(each[1].startswith(around) for each in own):
+        if any(each.startswith(around) for each in own):
             return False
-        module = module.rpartition(".")[0]
+    return False
 
 
-def _drifts(looks: tuple[Look, ...], key: Key) -> bool:
-    at = timeline(looks, key)
-    held = kept_equal(at)
-    return held < len(at) and not any(equal(values) for _, values in at[held:])
-
-
-def _cause(case: Case, steps: tuple[Step, ...], key: Key) -> tuple[str, Place | None, str]:
+def _cause(case: Case, steps: tuple[Step, ...], parameter: str) -> tuple[str, Place | str | None, str]:
+    """The reason why it drifts, the line, and the phase."""
     first = steps[0]
-    forward = next(iter(first.of("forward").values()), [])
-    exchanged = [o for found in first.ranks.values() for o in found if couples(o)]
-    # Where parts are gathered first, each rank has a part of the sequence, or of the features.
-    gathered = any("gather" in o.name or "scatter" in o.name for o in exchanged)
-    summed = not gathered and any(o.reduces == "SUM" for o in exchanged)
-    if summed and forward and _inputs_differ(first):
-        return (
-            "the ranks got different batches and sum their activations",
-            locations.of_text(forward[0].place),
-            "forward",
-        )
-    stepped = next(iter(first.of("step").values()))[0]
+    stepped, forward = first.on_first("step")[0], first.on_first("forward")
+    if forward and _sums_activations(first) and differ(inputs_of(case).get(first.number, {})):
+        return "the ranks got different batches and sum their activations", forward[0].place, "forward"
     apart = differing_setting(case)
     if apart and apart.step <= first.number:
         return f"{apart.setting} is {apart.says}", apart.place, "optimizer"
-    norms = _norms_apart(steps)
-    if norms is not None:
-        return (
-            "gradients are clipped by each rank's own norm, over its shards only",
-            locations.of_text(norms.place),
-            "backward",
-        )
+    if clip := _norms_apart(steps):
+        return "gradients are clipped by each rank's own norm, over its shards only", clip.place, "backward"
     if own := _own_draw(first):
         return (
             f"{own.name} is given the same on all ranks and returns something else on each, so what is shared behind it has another gradient on each rank",
-            locations.of_text(own.place),
+            own.place,
             "forward",
         )
-    place = only_use(case.cell.code, key[1].rpartition(".")[0].rpartition(".")[2])
-    return (
-        "its gradient is partial on each rank, and nothing sums it",
-        place or locations.of_text(stepped.place),
-        "backward",
-    )
+    place = only_use(case.cell.code, parameter.rpartition(".")[0].rpartition(".")[2])
+    return "its gradient is partial on each rank, and nothing sums it", place or stepped.place, "backward"
 
 
-def _inputs_differ(step: Step) -> bool:
-    given = {rank: [v for o in found for v in o.values] for rank, found in step.of("forward").items()}
-    counts = {len(values) for values in given.values()}
-    if len(counts) > 1 or not counts or 0 in counts:
-        return False
-    return any(not equal(dict(enumerate(values))) for values in zip(*given.values(), strict=True))
+def _sums_activations(step: Step) -> bool:
+    """Whether ranks exchange activations by sums alone: where parts are gathered first, each rank has a part of the sequence, or of the features."""
+    exchanged = [o for operations in step.ranks.values() for o in operations if couples(o)]
+    gathered = any("gather" in o.name or "scatter" in o.name for o in exchanged)
+    return not gathered and any(o.reduces == "SUM" for o in exchanged)
 
 
 def _own_draw(step: Step) -> Call | None:
@@ -209,28 +167,26 @@ def _own_draw(step: Step) -> Call | None:
         if len({(call.name, call.place) for call in calls}) > 1:
             return None
         alike = len({tuple(v.exact for v in call.given) for call in calls}) == 1
-        differ = len({tuple(v.exact for v in call.made) for call in calls}) > 1
-        if alike and differ and calls[0].given and not calls[0].held:
+        unlike = len({tuple(v.exact for v in call.made) for call in calls}) > 1
+        if alike and unlike and calls[0].given and not calls[0].held:
             return calls[0]
     return None
 
 
 def _norms_apart(steps: tuple[Step, ...]) -> Operation | None:
+    """The first clipping for which the ranks have different norms."""
     for step in steps:
-        clips = {rank: found[0] for rank, found in step.of("clip").items() if found}
-        if len(clips) == len(step.ranks) and len({clip.value for clip in clips.values()}) > 1:
-            return next(iter(clips.values()))
+        clips = [found[0] for found in step.of("clip").values() if found]
+        if len(clips) == len(step.ranks) and len({clip.value for clip in clips}) > 1:
+            return clips[0]
     return None
 
 
 RULE = Rule(
     name="partial_gradients",
-    concludes=("silently_wrong",),
     family="correctness",
-    outcome="wrong",
     detected="(`--probes light,invariants`) In a model that is split over the ranks (each forward exchanges activations, and some parameters belong to one rank each), parameters that all ranks start with equally drift: their gradient is only partial, is clipped by a shard's norm, belongs to another batch, or to another dropout of what all ranks share",
     fix="Sum the gradients of shared parameters over the group that the model is split over (in backward, or before the optimizer's step), and give these ranks the same batches and, for what they share, the same random numbers.",
     check=partial_gradients,
     explained_by=("nonfinite", "control_mismatch"),
-    confused_with=("healthy",),
 )

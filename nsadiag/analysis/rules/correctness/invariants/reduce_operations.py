@@ -6,14 +6,21 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, Step, reduces_gradients, source, steps_of
+from nsadiag.analysis.relations.invariants.operations import (
+    LEAST,
+    Step,
+    reduces_gradients,
+    steps_of,
+    values_of,
+)
 from nsadiag.analysis.relations.invariants.tensors import equal
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.records import Strength, Where
+from nsadiag.evidence.spans import by_rank
 
 CLOSE = 1e-4  # of the magnitudes: rounding
 
@@ -29,27 +36,22 @@ def reduce_operations(case: Case) -> Iterator[Draft | Declined]:
 def _other_operations(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
     """Different operations in one call: the nth reduction of a group in a step."""
     for step in steps:
-        each = {rank: [o for o in found if o.reduces] for rank, found in step.of("collective").items()}
-        if len({tuple((o.name, o.group, o.shape) for o in found) for found in each.values()}) > 1:
+        reductions = step.side_by_side(lambda o: bool(o.reduces))
+        if any(len({(o.name, o.group, o.shape) for o in calls.values()}) > 1 for calls in reductions):
             continue
-        for calls in zip(*each.values(), strict=True):
-            asked = {rank: call.reduces for rank, call in zip(each, calls, strict=True)}
+        for calls in reductions:
+            asked = {rank: call.reduces for rank, call in calls.items()}
             if len(set(asked.values())) > 1:
                 odd = outlier_ranks(asked, case.cell.weight)
-                call = calls[list(each).index(odd[0])]
-                shown = ", ".join(f"rank {rank}: {what}" for rank, what in list(asked.items())[:8])
-                yield Draft(
-                    strength=Strength.STRONG,
-                    summary=f"Ranks use different operations in one {call.name}: {shown}. Each gets another result.",
-                    guilty_ranks=odd,
-                    where=Where(step=step.number, parameter=_parameter(call)).at(
-                        locations.of_text(call.place)
-                    ),
-                    evidence={
-                        f"{call.name} of {' '.join(call.roles) or 'a tensor'} at step {step.number}: {shown}": source(
-                            case, odd[0]
-                        )
-                    },
+                call, shown = calls[odd[0]], by_rank(asked)
+                yield silent_error(
+                    case,
+                    f"Ranks use different operations in one {call.name}: {shown}. Each gets another result.",
+                    f"{call.name} of {' '.join(call.roles) or 'a tensor'} at step {step.number}: {shown}",
+                    call.place,
+                    Where(step=step.number, parameter=_parameter(call)),
+                    ranks=odd,
+                    shown_by=odd[0],
                 )
                 return
 
@@ -60,30 +62,45 @@ def _parameter(call: Operation) -> str | None:
 
 def _summed_twice(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
     """A second sum over the ranks, for some parameters only: their gradients are too large by a factor."""
-    found: Counter[str] = Counter()
-    last: dict[str, Operation] = {}
-    for step in steps:
-        for parameter, call in _again(step):
-            found[parameter] += 1
-            last.setdefault(parameter, call)
-    often = [name for name, times in found.items() if times >= max(LEAST, len(steps) - 1)]
-    if not often:
+    again = [each for step in steps for each in _again(step)]
+    times = Counter(name for name, _ in again)
+    name = next((name for name, count in times.items() if count >= max(LEAST, len(steps) - 1)), None)
+    if name is None:
         return
-    name = often[0]
-    yield Draft(
+    yield silent_error(
+        case,
+        f"The gradient of {name} is summed over the ranks twice in each step, and those of other parameters once: it is {case.cell.world_size} times too large.",
+        f"at each of {times[name]} steps the second sum was over gradients that were already equal on all ranks",
+        dict(reversed(again))[name].place,
+        Where(step=steps[0].number, parameter=name, phase="backward"),
+        "Reduce each gradient once.",
         strength=Strength.LIKELY,
-        summary=f"The gradient of {name} is summed over the ranks twice in each step, and those of other parameters once: it is {case.cell.world_size} times too large.",
-        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
-        where=Where(step=steps[0].number, parameter=name, phase="backward").at(
-            locations.of_text(last[name].place)
-        ),
-        evidence={
-            f"at each of {found[name]} steps the second sum was over gradients that were already equal on all ranks": source(
-                case
-            )
-        },
-        fix="Reduce each gradient once.",
     )
+
+
+def _again(step: Step) -> Iterator[tuple[str, Operation]]:
+    """Gradients that are already equal on all ranks when they are summed, while others differ at their first sum."""
+    met: Counter[str] = Counter()
+    once: set[str] = set()
+    twice: list[tuple[str, Operation]] = []
+    for calls in step.side_by_side(reduces_gradients):
+        call, values = next(iter(calls.values())), values_of(calls)
+        parameter = _parameter(call)
+        if parameter is None or call.reduces != "SUM" or not values:
+            continue
+        met[parameter] += 1
+        if not equal(values):
+            once.add(parameter)
+        elif met[parameter] > 1 and _grew(step, parameter, call.values[0], len(calls)):
+            twice.append((parameter, call))
+    yield from (each for each in twice if each[0] in once and len(once) > len(twice))
+
+
+def _grew(step: Step, parameter: str, before: Checksum, ranks: int) -> bool:
+    """Whether the optimizer used the sum rather than an average."""
+    after = [v for o in step.on_first("used") for v in o.values if v.name == parameter]
+    total = ranks * before.magnitude
+    return bool(after and total) and abs(after[0].magnitude - total) < 1e-3 * total
 
 
 def _summed_again(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
@@ -91,34 +108,29 @@ def _summed_again(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
     found = [call for step in steps if (call := _accumulated_sum(step))]
     if len(found) < max(LEAST, len(steps) - 1):
         return
-    call, name = found[0], _parameter(found[0])
-    yield Draft(
+    name = _parameter(found[0])
+    yield silent_error(
+        case,
+        f"Accumulated gradients are summed over the ranks after each micro-batch: what was summed before is summed again, and earlier micro-batches count {case.cell.world_size} times more with each.",
+        f"in each of {len(found)} steps a backward added to the sum over the ranks of the gradient of {name}, and it was summed once more",
+        found[0].place,
+        Where(step=steps[0].number, parameter=name, phase="backward"),
+        "Reduce once a step, after the last micro-batch (averages of averages would do as well: divide by the number of ranks each time).",
         strength=Strength.LIKELY,
-        summary=f"Accumulated gradients are summed over the ranks after each micro-batch: what was summed before is summed again, and earlier micro-batches count {case.cell.world_size} times more with each.",
-        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
-        where=Where(step=steps[0].number, parameter=name, phase="backward").at(locations.of_text(call.place)),
-        evidence={
-            f"in each of {len(found)} steps a backward added to the sum over the ranks of the gradient of {name}, and it was summed once more": source(
-                case
-            )
-        },
-        fix="Reduce once a step, after the last micro-batch (averages of averages would do as well: divide by the number of ranks each time).",
     )
 
 
 def _accumulated_sum(step: Step) -> Operation | None:
     """A sum of a gradient that had been summed before a backward added to it, where the optimizer uses what comes of it."""
-    by_rank = [_sums_of_sums(operations) for operations in step.ranks.values()]
-    used = {v.name: v for o in next(iter(step.of("used").values()), []) for v in o.values}
+    by_ranks = [_sums_of_sums(operations) for operations in step.ranks.values()]
+    used = {v.name: v for o in step.on_first("used")[:1] for v in o.values}
     for name, result in used.items():
-        if not by_rank or not all(name in found for found in by_rank):
-            continue
-        given = [found[name].values[0] for found in by_rank]
+        given = [found[name].values[0] for found in by_ranks if name in found]
         total, size = (sum(getattr(value, of) or 0.0 for value in given) for of in ("total", "magnitude"))
         # An average is closer to zero by the number of ranks, and may be averaged again.
-        if abs(total) > 10 * CLOSE * size:
+        if len(given) == len(by_ranks) and abs(total) > 10 * CLOSE * size:
             is_sum = abs((result.total or 0.0) - total) < CLOSE * size
-            return by_rank[0][name] if is_sum else None
+            return by_ranks[0][name] if is_sum else None
     return None
 
 
@@ -138,47 +150,12 @@ def _sums_of_sums(operations: tuple[Operation, ...]) -> dict[str, Operation]:
     return found
 
 
-def _again(step: Step) -> Iterator[tuple[str, Operation]]:
-    """Gradients that are already equal on all ranks when they are summed, while others differ at their first sum."""
-    by_rank = {
-        rank: [o for o in found if reduces_gradients(o)] for rank, found in step.of("collective").items()
-    }
-    if len({len(found) for found in by_rank.values()}) > 1:
-        return
-    met: Counter[str] = Counter()
-    once: set[str] = set()
-    twice: list[tuple[str, Operation]] = []
-    for calls in zip(*by_rank.values(), strict=True):
-        parameter = _parameter(calls[0])
-        values: dict[int, Checksum] = {n: call.values[0] for n, call in enumerate(calls) if call.values}
-        if parameter is None or calls[0].reduces != "SUM" or len(values) < len(calls):
-            continue
-        met[parameter] += 1
-        if not equal(values):
-            once.add(parameter)
-        elif met[parameter] > 1 and values[0].magnitude and _grew(step, parameter, values[0], len(calls)):
-            twice.append((parameter, calls[0]))
-    yield from (each for each in twice if each[0] in once and len(once) > len(twice))
-
-
-def _grew(step: Step, parameter: str, before: Checksum, ranks: int) -> bool:
-    """Whether the optimizer used the sum rather than an average."""
-    used = next(iter(step.of("used").values()), [])
-    after = [v for o in used for v in o.values if v.name == parameter]
-    return (
-        bool(after) and abs(after[0].magnitude - ranks * before.magnitude) < 1e-3 * ranks * before.magnitude
-    )
-
-
 RULE = Rule(
     name="reduce_operations",
-    concludes=("silently_wrong",),
     family="correctness",
-    outcome="wrong",
     detected="Ranks ask for different reduce operations (SUM, MAX, AVG, ...) in one call; or (`--probes light,invariants`) some gradients are summed again when they are already equal on all ranks, or accumulated ones after each micro-batch",
     fix="Give every rank the same `op`.",
     check=reduce_operations,
     needs=("black_boxes",),
     explained_by=("control_mismatch",),
-    confused_with=("healthy",),
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, source, steps_of
+from nsadiag.analysis.relations.invariants.operations import LEAST, steps_of
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Strength, Where
@@ -17,29 +18,26 @@ from nsadiag.source.patterns.single_call import only_call
 def training_mode(case: Case) -> Iterator[Draft | Declined]:
     """Only a model that first trained in train mode and does not return to it: a job that starts in eval mode intends it."""
     steps = steps_of(case)
-    trained: dict[tuple[int, str], list[tuple[int, Operation]]] = {}
+    trained: dict[tuple[int, str], list[tuple[int, Operation]]] = defaultdict(list)
     for step in steps:
         for rank, operations in step.ranks.items():
             if any(o.kind == "backward" for o in operations):
                 for name, forward in _by_model(operations).items():
-                    trained.setdefault((rank, name), []).append((step.number, forward))
+                    trained[rank, name].append((step.number, forward))
     turned = {rank: seen for (rank, _), found in trained.items() if (seen := _turned(found))}
     if not turned:
         yield Declined(f"no model switched to eval mode and continued training, in {len(steps)} steps")
         return
     rank, (number, at) = next(iter(turned.items()))
-    yield Draft(
+    yield silent_error(
+        case,
+        f"{at.name} trains in eval mode from step {number} on: it was in train mode before, and nothing resets it.",
+        f"forwards with gradients of {at.name}, which has dropout or batch statistics: in train mode until step {number - 1}, in eval mode at all later recorded steps",
+        only_call(case.cell.code, "eval") or at.place,
+        Where(step=number, phase="forward"),
         strength=Strength.LIKELY,
-        summary=f"{at.name} trains in eval mode from step {number} on: it was in train mode before, and nothing resets it.",
-        guilty_ranks=tuple(sorted(turned)),
-        where=Where(step=number, phase="forward").at(
-            only_call(case.cell.code, "eval") or locations.of_text(at.place)
-        ),
-        evidence={
-            f"forwards with gradients of {at.name}, which has dropout or batch statistics: in train mode until step {number - 1}, in eval mode at all later recorded steps": source(
-                case, rank
-            )
-        },
+        ranks=sorted(turned),
+        shown_by=rank,
     )
 
 
@@ -54,24 +52,20 @@ def _by_model(operations: tuple[Operation, ...]) -> dict[str, Operation]:
 
 def _turned(found: list[tuple[int, Operation]]) -> tuple[int, Operation] | None:
     """The first step of a final series in eval mode, after steps in train mode."""
-    first = next((n for n, (_, o) in enumerate(found) if o.evaluating), None)
-    if not first or not all(o.evaluating for _, o in found[first:]):
-        return None
+    first = next((n for n, (_, o) in enumerate(found) if o.evaluating), 0)
+    last = found[first:]
     # Snapshots become rarer: two late ones span as many steps as three early ones.
-    if found[-1][0] - found[first][0] < LEAST or len(found) == first + 1:
+    if not first or len(last) < 2 or last[-1][0] - last[0][0] < LEAST:
         return None
-    return found[first] if found[first][1].depends_on_mode else None
+    return last[0] if last[0][1].depends_on_mode and all(o.evaluating for _, o in last) else None
 
 
 RULE = Rule(
     name="training_mode",
-    concludes=("silently_wrong",),
     family="correctness",
-    outcome="wrong",
     detected="A model with dropout or batch statistics first trains in train mode, and in eval mode from some step on",
     fix="Call model.train() after each evaluation.",
     check=training_mode,
     needs=("black_boxes",),
     explained_by=("nonfinite",),
-    confused_with=("healthy",),
 )

@@ -9,8 +9,9 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.buckets import elements_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.relations.manual_averaging import DEFAULT, MOST_STEPS
+from nsadiag.analysis.relations.manual_averaging import MOST_STEPS
 from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal, summed, written_alone
+from nsadiag.analysis.relations.replication import has_parts
 from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, uneven_load
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import DifferingSetting, differing_setting
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
@@ -94,7 +95,7 @@ def _switched_off(case: Case) -> Why | None:
 def _passed_by(case: Case) -> Why:
     return Why(
         says="its wrapper is bypassed, so no gradient was ever reduced and each rank trains a model of its own",
-        place=_forward_place(case.cell.ranks[0], case),
+        place=_forward_place(case, case.cell.ranks[0].rank),
         fix="Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what goes through its forward.",
     )
 
@@ -191,13 +192,6 @@ def _unknown_to_ddp(case: Case, found: Drift) -> Why | None:
     )
 
 
-def has_parts(case: Case) -> bool:
-    """Whether the model has experts or shards, which differ on purpose: they use groups or exchanges of their own."""
-    calls = case.events[case.events.kind == Kind.COLLECTIVE]
-    apart = ~calls.group.str.startswith(DEFAULT) & ((calls.group != "") | (calls.site != ""))
-    return bool(apart.any() or calls.name.str.contains("all_to_all", regex=False).any())
-
-
 def _written(case: Case, found: Drift) -> Why:
     wrote = written_alone(case.cell, found)
     odd = tuple(sorted(wrote)) or None
@@ -235,9 +229,9 @@ def _were_reduced(case: Case, parameter: str) -> bool:
     return shown or rebuilt
 
 
-def _forward_place(rank: RankEvidence, case: Case) -> Place | None:
+def _forward_place(case: Case, rank: int) -> Place | None:
+    """The last forward's line, if possible of a model that is not wrapped."""
     events = case.events
-    mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.FORWARD) & (events.site != "")]
-    bare = mine[mine.name != WRAPPER]
-    mine = bare if len(bare) else mine
-    return locations.of_text(str(mine.site.iloc[-1])) if len(mine) else None
+    mine = events[(events["rank"] == rank) & (events.kind == Kind.FORWARD) & (events.site != "")]
+    sites = [*mine.site[mine.name == WRAPPER], *mine.site[mine.name != WRAPPER]]
+    return locations.of_text(str(sites[-1])) if sites else None

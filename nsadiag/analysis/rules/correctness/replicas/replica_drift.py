@@ -6,36 +6,32 @@ import dataclasses
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, reduced_names, source, steps_of
+from nsadiag.analysis.relations.invariants.operations import LEAST, reduced_names, steps_of
 from nsadiag.analysis.relations.manual_averaging import are_most, averaged
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, counts_since_wrap, drift, kept_equal, summed
+from nsadiag.analysis.relations.replication import has_parts, wrapped_at, wrapped_at_other_steps
 from nsadiag.analysis.rules.correctness.replicas.drift_causes import (
     OF_UNKNOWN,
     UNKNOWN_TO_DDP,
     Why,
     cause_by_hand,
     cause_in_ddp,
-    has_parts,
     of_setting,
 )
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Place, Strength, Where
-from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.spans import by_rank
 from nsadiag.source.patterns.rank_conditions import frozen_on_one_rank
-from nsadiag.source.patterns.single_call import (
-    last_call,
-    only_assignment,
-    only_keyword,
-    thawed,
-)
+from nsadiag.source.patterns.single_call import last_call, only_assignment, only_keyword, thawed
 
 FAR = 1e-3  # of the magnitude: the least difference of a buffer's sums at the last snapshot
 IGNORED = "ignored_params"  # of fully_shard
+WRAPPED = "The model is wrapped in DDP"
 AVERAGED = "Gradients are averaged in every step"
 IF_MEANT = "If separate copies are intended, ignore this."
 
@@ -64,14 +60,13 @@ def _wrapped(case: Case) -> Iterator[Draft]:
     if wrapped_at_other_steps(case) and not counts_since_wrap(case.cell):
         return
     known = _held_by_ddp(case.cell)
-    found = drift(case.cell, known) or _by_a_step_less(case, known)
-    if found:
-        yield _because("The model is wrapped in DDP", found, cause_in_ddp(case, found, known))
+    if found := drift(case.cell, known) or _by_a_step_less(case, known):
+        yield _because(case, WRAPPED, found, cause_in_ddp(case, found, known))
         return
-    yield from _by_rates("The model is wrapped in DDP", case)
+    yield from _by_rates(case, WRAPPED)
     yield from _not_reduced(case)
     yield from _beside_the_wrapper(case, known)
-    yield from _not_broadcast(case.cell)
+    yield from _not_broadcast(case)
 
 
 def _by_hand(case: Case) -> Iterator[Draft]:
@@ -83,46 +78,42 @@ def _by_hand(case: Case) -> Iterator[Draft]:
             yield from _left_out(case, kept, None)
         return
     if found := drift(case.cell, names):
-        yield _because(AVERAGED, found, cause_by_hand(case, found), at)
+        yield _because(case, AVERAGED, found, cause_by_hand(case, found), at)
         return
-    yield from _by_rates(AVERAGED, case)
+    yield from _by_rates(case, AVERAGED)
     yield from _left_out(case, names, at)
 
 
 def _held_by_ddp(cell: CellEvidence) -> frozenset[str]:
     """Compared parameters that DDP's models hold. Parts of a model that are called on their own have other names."""
     shapes = {name: tuple(shape) for row in cell.ranks[0].replicas for name, shape, _, _ in row.parameters}
-    held = {(p.full_name, tuple(p.shape)) for m in cell.ranks[0].ddp for p in m.parameters}
+    held = {(f".{p.full_name}", tuple(p.shape)) for m in cell.ranks[0].ddp for p in m.parameters}
     return frozenset(
         name
         for name, shape in shapes.items()
         if any(
-            shape == other and (name == known or known.endswith("." + name) or name.endswith("." + known))
+            shape == other and (known.endswith(f".{name}") or f".{name}".endswith(known))
             for known, other in held
         )
     )
 
 
-def _because(meant: str, found: Drift, why: Why, at: Place | None = None) -> Draft:
-    """`at`: where, if the cause has no line."""
+def _because(case: Case, meant: str, found: Drift, why: Why, at: Place | None = None) -> Draft:
+    """`at`: the line, if the cause has none."""
     since = "before the first step" if found.from_start else f"from step {found.step} on"
-    summary = f"{meant}, but the replicas differ {since}: {why.says}."
     odd = found if why.odd is None else dataclasses.replace(found, odd=why.odd)
-    return _finding(odd, summary, why.place or at, why.fix, Strength.STRONG, why.more)
+    summary = f"{meant}, but the replicas differ {since}: {why.says}."
+    return _finding(case, odd, summary, why.place or at, why.fix, more=why.more)
 
 
-def _by_rates(meant: str, case: Case) -> Iterator[Draft]:
+def _by_rates(case: Case, meant: str) -> Iterator[Draft]:
     """A drift after the last comparison, known from different learning rates alone."""
     apart = differing_setting(case)
     if apart and apart.setting == "lr":
         why = of_setting(apart)
-        yield Draft(
-            strength=Strength.STRONG,
-            summary=f"{meant}, but the replicas diverge: {why.says}.",
-            guilty_ranks=apart.ranks,
-            where=Where(step=apart.step).at(why.place),
-            evidence=why.more,
-            fix=why.fix,
+        summary = f"{meant}, but the replicas diverge: {why.says}."
+        yield silent_error(
+            case, summary, why.more, why.place, Where(step=apart.step), why.fix, ranks=apart.ranks
         )
 
 
@@ -130,12 +121,6 @@ def _by_a_step_less(case: Case, among: frozenset[str]) -> Drift | None:
     """The drift of ranks with different numbers of steps, if a skipped step is the cause."""
     found = drift(case.cell, among, in_step=False)
     return found if found and skipped_step(case, found.step) else None
-
-
-def wrapped_at_other_steps(case: Case) -> bool:
-    """Whether ranks made different numbers of steps before the wrap: equal numbers then mean different steps."""
-    wraps = case.events[(case.events.kind == Kind.WRAP) & (case.events.phase == Phase.BEGIN)]
-    return bool(wraps.groupby("rank").step.min().nunique() > 1)
 
 
 # What nothing keeps equal, beside what DDP, FSDP or the job itself does.
@@ -146,8 +131,8 @@ def _not_reduced(case: Case) -> Iterator[Draft]:
     if not has_parts(case) and (found := drift(case.cell, left_out=True)):
         module = found.parameter.rpartition(".")[0].rpartition(".")[2]
         at = thawed(case.cell.code) or only_assignment(case.cell.code, module)
-        fix = f"{OF_UNKNOWN} {IF_MEANT}"
-        yield _finding(found, f"{_apart(found)}: {UNKNOWN_TO_DDP}.", at, fix, Strength.LIKELY)
+        summary = f"{_apart(found)}: {UNKNOWN_TO_DDP}."
+        yield _finding(case, found, summary, at, f"{OF_UNKNOWN} {IF_MEANT}", Strength.LIKELY)
 
 
 def _beside_the_wrapper(case: Case, wrapped: frozenset[str]) -> Iterator[Draft]:
@@ -156,24 +141,22 @@ def _beside_the_wrapper(case: Case, wrapped: frozenset[str]) -> Iterator[Draft]:
     beside = frozenset(n for n in summed(case.cell) if n and not n.startswith("parameter ")) - wrapped
     found = drift(case.cell, beside) if beside and not has_parts(case) else None
     if found and not found.from_start:
-        says = f"{_apart(found)}: it is in no model that DDP wraps, and nothing reduces its gradient."
+        summary = f"{_apart(found)}: it is in no model that DDP wraps, and nothing reduces its gradient."
         fix = f"Wrap the whole model in DDP, not a part of it, or reduce the rest by hand. {IF_MEANT}"
-        wraps = case.events[(case.events.kind == Kind.WRAP) & (case.events.site != "")]
-        at = locations.of_text(str(wraps.site.iloc[-1])) if len(wraps) else None
-        yield _finding(found, says, at, fix, Strength.WEAK)
+        yield _finding(case, found, summary, wrapped_at(case), fix, Strength.WEAK)
 
 
-def _not_broadcast(cell: CellEvidence) -> Iterator[Draft]:
+def _not_broadcast(case: Case) -> Iterator[Draft]:
     """A persistent buffer that diverges: a codebook, a memory, averages that forward uses."""
-    found, last = drift(cell, of="buffers"), drift(cell, of="buffers", latest=True)
+    found, last = (drift(case.cell, of="buffers", latest=latest) for latest in (False, True))
     # A value that a rank sets once is a constant; a codebook changes in the first forward, before the first snapshot.
     if found is None or last is None or last.gap < FAR or found.step == last.step:
         return
     if found.parameter == last.parameter and set(found.values.values()) & set(last.values.values()):
         return
-    says = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP does not broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
+    summary = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP does not broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
     fix = f"Reduce the updates of the buffer (all_reduce the counts and sums), or leave broadcast_buffers on. {IF_MEANT}"
-    yield _finding(last, says, None, fix, Strength.WEAK)
+    yield _finding(case, last, summary, None, fix, Strength.WEAK)
 
 
 def _beside_units(case: Case) -> Iterator[Draft]:
@@ -190,7 +173,7 @@ def _beside_units(case: Case) -> Iterator[Draft]:
         says, at = f"fully_shard is given {IGNORED}, and does not hold it", ignored
         fix = "Reduce the gradients of what fully_shard ignores (all_reduce, divided by the ranks) before the optimizer's step."
     summary = f"{_apart(found)}: {says}, and nothing reduces its gradient."
-    yield _finding(found, summary, at, fix, Strength.LIKELY)
+    yield _finding(case, found, summary, at, fix, Strength.LIKELY)
 
 
 def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator[Draft]:
@@ -204,9 +187,9 @@ def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator
         return
     found = drift(case.cell, beside)
     if found and not found.from_start:
-        says = f"{_apart(found)}: gradients are averaged in every step, and its own is not."
+        summary = f"{_apart(found)}: gradients are averaged in every step, and its own is not."
         fix = f"Reduce every gradient before the optimizer uses it. {IF_MEANT}"
-        yield _finding(found, says, at, fix, Strength.WEAK)
+        yield _finding(case, found, summary, at, fix, Strength.WEAK)
 
 
 def _apart(found: Drift) -> str:
@@ -216,58 +199,44 @@ def _apart(found: Drift) -> str:
 def _frozen_apart(case: Case) -> Iterator[Draft]:
     """Averaged gradients of parameters that some rank has frozen."""
     steps = steps_of(case)
-    each = {
-        rank.rank: {(o.held, o.of) for s in steps for o in s.of("step")[rank.rank]}
-        for rank in case.cell.ranks
-    }
-    if len(steps) < LEAST or not reduced_names(case) or any(len(found) != 1 for found in each.values()):
+    counts = {(rank, o.held, o.of) for s in steps for rank, ops in s.of("step").items() for o in ops}
+    held = {rank: count for rank, count, _ in sorted(counts)}
+    alike = len({of for _, _, of in counts}) == 1 and len(counts) == len(held)
+    if len(steps) < LEAST or not reduced_names(case) or not alike or len(set(held.values())) == 1:
         return
-    counts = {rank: next(iter(found)) for rank, found in each.items()}
-    if len({of for _, of in counts.values()}) > 1 or len({held for held, _ in counts.values()}) == 1:
-        return
-    shown = ", ".join(f"rank {rank}: {held} of {of}" for rank, (held, of) in list(counts.items())[:8])
-    fewest = min(held for held, _ in counts.values())
-    yield Draft(
-        strength=Strength.STRONG,
-        summary=f"Gradients are averaged over the ranks, but the ranks do not train the same parameters ({shown}): a rank that froze one contributes nothing to its average.",
-        guilty_ranks=tuple(rank for rank, (held, _) in counts.items() if held == fewest),
-        where=Where(step=steps[0].number).at(frozen_on_one_rank(case.cell.code)),
-        evidence={f"parameters of the optimizer that require a gradient: {shown}": source(case)},
-        fix="Freeze and unfreeze parameters on all ranks alike.",
+    shown = by_rank({rank: f"{count} of {of}" for rank, count, of in counts})
+    yield silent_error(
+        case,
+        f"Gradients are averaged over the ranks, but the ranks do not train the same parameters ({shown}): a rank that froze one contributes nothing to its average.",
+        f"parameters of the optimizer that require a gradient: {shown}",
+        frozen_on_one_rank(case.cell.code),
+        Where(step=steps[0].number),
+        "Freeze and unfreeze parameters on all ranks alike.",
+        ranks=(rank for rank, count in held.items() if count == min(held.values())),
     )
 
 
 def _finding(
+    case: Case,
     found: Drift,
     summary: str,
-    at: Place | None,
+    at: Place | str | None,
     fix: str,
-    strength: Strength,
+    strength: Strength = Strength.STRONG,
     more: Claims | None = None,
 ) -> Draft:
-    return Draft(
-        strength=strength,
-        summary=summary,
-        guilty_ranks=found.odd,
-        where=Where(parameter=found.parameter, step=found.step).at(at),
-        evidence={
-            found.says: found.source,
-            f"the largest difference is {found.gap:.1e} of the parameter's magnitude; synchronized replicas are equal to the last bit": found.source,
-            **(more or {}),
-        },
-        fix=fix,
-    )
+    gap = f"the largest difference is {found.gap:.1e} of the parameter's magnitude; synchronized replicas are equal to the last bit"
+    claims = {**dict.fromkeys((found.says, gap), found.source), **(more or {})}
+    where = Where(parameter=found.parameter, step=found.step)
+    return silent_error(case, summary, claims, at, where, fix, strength=strength, ranks=found.odd)
 
 
 RULE = Rule(
     name="replica_drift",
-    concludes=("silently_wrong",),
     family="correctness",
-    outcome="wrong",
     detected="Sums of the parameters differ between replicas that were meant to be equal. Either DDP wraps them; also what was put into the model or unfrozen after the wrap, and what the same optimizer trains besides the wrapped model. The guilty rank is one that skipped an optimizer step (by a branch, or by a gradient scaler that saw only its own gradients), did not load its state, got other settings of the optimizer (a learning rate that a scheduler set, also after the last snapshot of the sums), or alone has parameters that something besides the optimizer writes. Or gradients are averaged by hand in every step before the optimizer uses them, whole, one by one or in buckets, or most of them are kept equal in another way; models that are averaged at the end or now and then differ on purpose. Or a buffer that the model saves differs where DDP broadcasts none",
     fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
     check=replica_drift,
     needs=("black_boxes",),
     explained_by=("control_mismatch", "broken_equalities", "reduce_operations", "unexchanged_gradients"),
-    confused_with=("healthy",),
 )

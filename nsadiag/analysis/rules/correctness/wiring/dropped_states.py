@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import Declined, RankEvidence
-from nsadiag.analysis.relations.invariants.operations import source
+from nsadiag.analysis.records import Declined
+from nsadiag.analysis.relations.invariants.operations import noted
+from nsadiag.analysis.relations.pending import ran_well
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.spans import listed
 
 Event = tuple[int, Operation]  # with its step
 
@@ -26,13 +29,9 @@ class Restart:
     step: Event  # of an optimizer, after it
 
     def saved(self, kind: str) -> Operation | None:
-        """The state of that kind that was saved last."""
-        return next((o for _, o in self.before[::-1] if _is(o, "save", kind)), None)
-
-    def is_of(self, saved: Operation) -> bool:
-        """Whether the model's state that is loaded is the one of the moment at which that was saved, and no earlier one."""
-        then, now = ({v.name: v.exact for v in o.values} for o in (saved, self.step[1]))
-        return bool(now) and all(then.get(name) == exact for name, exact in now.items())
+        """The state of that kind that was saved last, if it is of the moment of the model's that is loaded."""
+        saved = next((o for _, o in self.before[::-1] if _is(o, "save", kind)), None)
+        return saved if saved and _is_unchanged(saved, self.step[1]) else None
 
     def created(self, kind: str) -> Operation | None:
         """State that was made anew for the restart, without a place in its schedule to go on from."""
@@ -42,18 +41,29 @@ class Restart:
         return any(_is(o, "load", kind) for _, o in self.meanwhile)
 
     @property
-    def steps_before(self) -> list[Event]:
-        return [(n, o) for n, o in self.before if o.kind == "step"]
+    def old_steps(self) -> list[Operation]:
+        return [o for _, o in self.before if o.kind == "step"]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the optimizer that steps after it is one that stepped before."""
+        return self.step[1].optimizer in {o.optimizer for o in self.old_steps}
 
 
 def _is(operation: Operation, kind: str, of_state: str) -> bool:
     return operation.kind == kind and operation.of_state == of_state
 
 
+def _is_unchanged(then: Operation, now: Operation) -> bool:
+    """Whether all parameters of the optimizer that steps now had the same values then."""
+    before = {value.name: value.exact for value in then.values}
+    return bool(now.values) and all(before.get(value.name) == value.exact for value in now.values)
+
+
 def dropped_states(case: Case) -> Iterator[Draft | Declined]:
-    if case.cell.stopped == "hang" or any(rank.exception for rank in case.cell.ranks):
+    if not ran_well(case.cell):
         return
-    each = {rank.rank: _events(rank) for rank in case.cell.ranks}
+    each = {rank.rank: noted(rank) for rank in case.cell.ranks}
     for rank, events in each.items():
         for restart in _restarts(events):
             yield from _optimizer_anew(case, rank, restart)
@@ -64,39 +74,36 @@ def dropped_states(case: Case) -> Iterator[Draft | Declined]:
     yield Declined(f"what was saved with a model was loaded with it, in {loads} loads of a state")
 
 
-def _events(rank: RankEvidence) -> list[Event]:
-    return [(row.step, o) for row in rank.observed for o in row.operations]
-
-
 def _restarts(events: list[Event]) -> Iterator[Restart]:
+    steps = [n for n, (_, o) in enumerate(events) if o.kind == "step"]
     for number, (step, load) in enumerate(events):
-        before = events[:number]
-        if load.kind != "load" or load.of_state != "model" or load.apart:
+        if not _is(load, "load", "model") or load.apart:
             continue
-        later = next((n for n, (_, o) in enumerate(events[number:], number) if o.kind == "step"), None)
-        if later is not None and any(o.kind == "step" for _, o in before):
+        since = max((n for n in steps if n < number), default=None)
+        later = next((n for n in steps if n > number), None)
+        if since is not None and later is not None:
             # A state may be restored before the model's.
-            since = max(n for n, (_, o) in enumerate(before) if o.kind == "step")
-            yield Restart(load=(step, load), before=before, meanwhile=events[since:later], step=events[later])
+            yield Restart(
+                load=(step, load), before=events[:number], meanwhile=events[since:later], step=events[later]
+            )
 
 
 def _optimizer_anew(case: Case, rank: int, restart: Restart) -> Iterator[Draft]:
     """Another optimizer of the same kind and settings, without the state of the old one, which had been saved."""
     saved, made, (at, step) = restart.saved("optimizer"), restart.created("optimizer"), restart.step
-    old = [o for _, o in restart.steps_before if o.name == step.name]
-    known = {o.optimizer for _, o in restart.steps_before}
-    if saved is None or not old or step.optimizer in known or restart.restores("optimizer"):
+    old = next((o for o in restart.old_steps if o.name == step.name), None)
+    if saved is None or old is None or restart.goes_on or restart.restores("optimizer"):
         return
     # Other settings are those of another phase of the training.
-    if _settings(step) != _settings(old[0]) or saved.name != step.name or not restart.is_of(saved):
+    if _settings(step) != _settings(old) or saved.name != step.name:
         return
     yield _draft(
         case,
         f"The model's state is loaded at step {restart.load[0]}, and {step.name} begins anew with the settings of the first one: its state was saved with the model's, and is not loaded.",
-        at,
+        f"state_dict() of {saved.name} was taken at {saved.place}; the optimizer that steps from step {at} on is another object, and load_state_dict() of no optimizer was called",
         locations.of_text(made.place) if made else None,
         restart.load[1],
-        f"state_dict() of {saved.name} was taken at {saved.place}; the optimizer that steps from step {at} on is another object, and load_state_dict() of no optimizer was called",
+        at,
         rank,
     )
 
@@ -108,23 +115,19 @@ def _settings(operation: Operation) -> list[set[str]]:
 
 def _schedule_anew(case: Case, rank: int, restart: Restart) -> Iterator[Draft]:
     """A new scheduler of the same kind that begins at its first step, where the state of the old one had been saved."""
-    saved, made, (at, step) = restart.saved("scheduler"), restart.created("scheduler"), restart.step
+    saved, made = restart.saved("scheduler"), restart.created("scheduler")
     if saved is None or made is None or made.name != saved.name or restart.restores("scheduler"):
         return
-    if not restart.is_of(saved):
-        return
     # An optimizer that begins anew as well is the earlier fault, or another phase of the training.
-    if not restart.restores("optimizer") and step.optimizer not in {
-        o.optimizer for _, o in restart.steps_before
-    }:
+    if not restart.restores("optimizer") and not restart.goes_on:
         return
     yield _draft(
         case,
         f"The model's state is loaded at step {restart.load[0]}, and {made.name} begins again with its first step: its state was saved with the model's, and is not loaded.",
-        at,
+        f"state_dict() of {saved.name} was taken at {saved.place}; a new one was made at {made.place} with last_epoch=-1, and load_state_dict() of no scheduler was called",
         locations.of_text(made.place),
         restart.load[1],
-        f"state_dict() of {saved.name} was taken at {saved.place}; a new one was made at {made.place} with last_epoch=-1, and load_state_dict() of no scheduler was called",
+        restart.step[0],
         rank,
     )
 
@@ -132,26 +135,26 @@ def _schedule_anew(case: Case, rank: int, restart: Restart) -> Iterator[Draft]:
 def _epochs_anew(case: Case, rank: int, restart: Restart, events: list[Event]) -> Iterator[Draft]:
     """A sampler that begins with the epochs of the first one, although the state that is restored had been saved behind them."""
     saved = max((n for n, o in restart.before if _is(o, "save", "optimizer")), default=0)
-    orders = {(o.seed, o.length, o.replicas, o.epoch): n for n, o in reversed(restart.before) if _shuffles(o)}
+    orders = {_order(o): n for n, o in reversed(restart.before) if _shuffles(o)}
     later = [
         (n, o) for n, o in events if _shuffles(o) and n >= restart.load[0] and (n, o) not in restart.before
     ]
     if not restart.restores("optimizer") or len(orders) < 2 or len(later) < 2 or saved < max(orders.values()):
         return
-    again = [(n, o) for n, o in later if (o.seed, o.length, o.replicas, o.epoch) in orders]
+    epochs = sorted(epoch for *_, epoch in orders)
+    step, first = later[0]
     # Each epoch that follows is one that was trained on, and the first of them is the first.
-    if len(again) < len(later) or again[0][1].epoch != min(key[3] for key in orders):
+    if any(_order(o) not in orders for _, o in later) or first.epoch != epochs[0]:
         return
-    step, epoch = again[0]
     yield _draft(
         case,
-        f"Model and optimizer are restored at step {restart.load[0]} from a state of step {saved}, and {epoch.name} begins with epoch {epoch.epoch} again: each of its {len(later)} epochs repeats the order of one that was trained on before.",
-        step,
-        locations.of_text(epoch.place),
+        f"Model and optimizer are restored at step {restart.load[0]} from a state of step {saved}, and {first.name} begins with epoch {first.epoch} again: each of its {len(later)} epochs repeats the order of one that was trained on before.",
+        f"epochs before: {listed(epochs, len(epochs))}; after the restart, with the same seed: {listed((o.epoch for _, o in later), len(later))}",
+        locations.of_text(first.place),
         restart.load[1],
-        f"epochs before: {', '.join(str(key[3]) for key in sorted(orders, key=lambda k: k[3]))}; after the restart, with the same seed: {', '.join(str(o.epoch) for _, o in later)}",
+        step,
         rank,
-        fix="Go on with the epoch that was saved: set_epoch(epoch) with the number of epochs before, and skip the batches that were used.",
+        "Go on with the epoch that was saved: set_epoch(epoch) with the number of epochs before, and skip the batches that were used.",
     )
 
 
@@ -159,22 +162,24 @@ def _shuffles(operation: Operation) -> bool:
     return operation.kind == "epoch" and operation.shuffles
 
 
+def _order(epoch: Operation) -> tuple[int, int, int, int]:
+    """Equal for epochs that shuffle alike."""
+    return epoch.seed, epoch.length, epoch.replicas, epoch.epoch
+
+
 def _lost(case: Case, rank: int, events: list[Event]) -> Iterator[Draft]:
     """A load into a module that was gone at the end of the step, without having run, and from which nothing was copied."""
     for number, (step, load) in enumerate(events):
         after = next((o for _, o in events[number:] if o.kind == "step"), None)
-        if not (load.kind == "load" and load.gone and load.values) or after is None:
-            continue
-        then, now = ({v.name: v.exact for v in o.values} for o in (load, after))
-        if not now or any(then.get(name) != exact for name, exact in now.items()):
+        if not (load.kind == "load" and load.gone and after and _is_unchanged(load, after)):
             continue
         yield _draft(
             case,
             f"A state of {load.given} tensors is loaded into a {load.name} that never runs and is gone at the end of step {step}: the model that trains keeps its own weights.",
-            step,
-            locations.of_text(load.place),
+            f"{len({value.name for value in after.values})} parameters of the optimizer have the same checksums at the load and before the next optimizer step",
+            None,
             load,
-            f"{len(now)} parameters of the optimizer have the same checksums at the load and before the next optimizer step",
+            step,
             rank,
         )
         return
@@ -183,31 +188,22 @@ def _lost(case: Case, rank: int, events: list[Event]) -> Iterator[Draft]:
 def _draft(
     case: Case,
     summary: str,
-    step: int,
-    place: Place | None,
-    load: Operation,
     claim: str,
+    at: Place | None,
+    load: Operation,
+    step: int,
     rank: int,
     fix: str | None = None,
 ) -> Draft:
-    return Draft(
-        strength=Strength.LIKELY,
-        summary=summary,
-        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
-        where=Where(step=step).at(place or locations.of_text(load.place)),
-        evidence={claim: source(case, rank)},
-        fix=fix,
-    )
+    place, likely = at or load.place, Strength.LIKELY
+    return silent_error(case, summary, claim, place, Where(step=step), fix, strength=likely, shown_by=rank)
 
 
 RULE = Rule(
     name="dropped_states",
-    concludes=("silently_wrong",),
     family="correctness",
-    outcome="wrong",
     detected="A restart within the job restores model and optimizer, and the sampler repeats the epochs from before; or (`--probes light,invariants`) a model's state is loaded while the job trains, and the optimizer or the schedule begins anew although its state was saved at the same moment; or the state goes into a copy that never runs",
     fix="Load model, optimizer and scheduler from the same checkpoint, into the objects that train.",
     check=dropped_states,
     explained_by=("nonfinite", "empty_loads", "broken_equalities"),
-    confused_with=("healthy",),
 )

@@ -8,10 +8,11 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.losses import backwards_of, terms_of
-from nsadiag.analysis.relations.invariants.operations import LEAST, source, steps_of
-from nsadiag.analysis.relations.invariants.tensors import equal, inputs_of
+from nsadiag.analysis.relations.invariants.operations import LEAST, steps_of
+from nsadiag.analysis.relations.invariants.tensors import inputs_differ
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Strength, Where
+from nsadiag.evidence.records import Where
 from nsadiag.source.patterns.single_call import target_near
 
 
@@ -41,47 +42,29 @@ def misplaced_targets(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _ignores_rank(case: Case) -> bool:
-    everyone, inputs = case.cell.world_size, inputs_of(case)
+    everyone, terms = case.cell.world_size, terms_of(case)
     for step in steps_of(case):
-        terms = terms_of(case).get(step.number)
-        if terms is None or any(not t.is_range or t.classes != everyone * t.rows for t in terms.values()):
+        found = list(terms.get(step.number, {}).values())
+        if any(not t.is_range or t.classes != everyone * t.rows for t in found):
             return False
-        gathers = [
-            [o for o in ops if o.kind == "collective" and "gather" in o.name] for ops in step.ranks.values()
-        ]
-        if not all(gathers) or len({t.rows for t in terms.values()}) > 1:
+        gathered = all(any("gather" in o.name for o in ops) for ops in step.of("collective").values())
+        if not gathered or len({t.rows for t in found}) != 1:
             return False
     # The same batch on all ranks is another matter.
-    return any(
-        not equal(dict(enumerate(each)))
-        for given in inputs.values()
-        for each in zip(*given.values(), strict=False)
-    )
+    return inputs_differ(case)
 
 
 def _draft(case: Case, summary: str, claim: str, fix: str) -> Draft:
-    backward = next(iter(backwards_of(case)[0].ranks.values()))[0]
-    place = locations.of_text(backward.place)
-    return Draft(
-        strength=Strength.STRONG,
-        summary=summary,
-        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
-        where=Where(step=min(terms_of(case)), phase="forward").at(
-            target_near(case.cell.code, "cross_entropy", place) or place
-        ),
-        evidence={claim: source(case)},
-        fix=fix,
-    )
+    place = locations.of_text(next(iter(backwards_of(case)[0].ranks.values()))[0].place)
+    at = target_near(case.cell.code, "cross_entropy", place) or place
+    return silent_error(case, summary, claim, at, Where(step=min(terms_of(case)), phase="forward"), fix)
 
 
 RULE = Rule(
     name="misplaced_targets",
-    concludes=("silently_wrong",),
     family="correctness",
-    outcome="wrong",
     detected="(`--probes light,invariants`) Targets equal the model's input tokens at the same positions; or rows that are compared with those of all ranks have the same targets 0, 1, 2, ... on every rank",
     fix="Give each row the target that belongs to it.",
     check=misplaced_targets,
     explained_by=("nonfinite", "control_mismatch"),
-    confused_with=("healthy",),
 )

@@ -8,29 +8,21 @@ from statistics import median
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import source
-from nsadiag.analysis.relations.invariants.tensors import (
-    Key,
-    Look,
-    keys_of,
-    looks_of,
-    summed_elements,
-    timeline,
-)
+from nsadiag.analysis.relations.invariants.tensors import copies_of, looks_of, parameters_of, summed_elements
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.correctness.wiring.flows import (
     Idle,
-    by_key,
     cut_behind,
     flows_of,
     idle_exchanges,
     idle_modules,
     is_collective,
     is_cut_inside,
-    runs_without_graph,
 )
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Call
 from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.spans import listed
 from nsadiag.source.patterns.gradient_cuts import cut_between, number_in_loss, reaches_loss, used_after
 
 MANY = 8  # recorded steps
@@ -60,157 +52,23 @@ def _cut(case: Case, idle: list[Idle]) -> Iterator[Draft]:
         if not all(cuts) or cuts[0] is None:
             continue
         call, later = cuts[0]
-        made, taken = locations.of_text(call.place), locations.of_text(later.place)
-        place = _place(case, made, taken)
+        taken = locations.of_text(later.place)
+        place = _place(case, locations.of_text(call.place), taken)
         if is_collective(later):
             if taken is None or not reaches_loss(case.cell.code, taken.file, taken.line):
                 continue
             place = used_after(case.cell.code, taken.file, taken.line) or taken
-        inside = is_cut_inside(call)
-        why = (
-            "it runs without recording a graph, although its input carries a gradient"
-            if inside
-            else f"{later.name} is given its output without a gradient"
-        )
+        why = f"{later.name} is given its output without a gradient"
+        if is_cut_inside(call):
+            why = "it runs without recording a graph, although its input carries a gradient"
         yield _draft(
             case,
             each,
-            f"No gradient reaches {each.name}, whose {each.held} parameters the optimizer is to train: {why}.",
-            place,
+            f"{_no_gradient(each)}: {why}.",
             f"the output of {call.name} ({call.place}) is the input of {later.name} ({later.place}), by checksum, and requires no gradient there",
+            place,
         )
         return
-
-
-def _without_graph(case: Case, idle: list[Idle]) -> Iterator[Draft]:
-    """It runs inside a model that is trained, returns what carries no gradient, and nothing else changes it either."""
-    for each in idle:
-        still = _unchanged(case, each) if runs_without_graph(each) else []
-        if still:
-            yield _draft(
-                case,
-                each,
-                f"No gradient reaches {each.name}, whose {each.held} parameters the optimizer is to train: it runs without recording a graph.",
-                locations.of_text(each.key[1]),
-                f"what {each.name} returns requires no gradient in any of {len(each.steps)} steps, and {still[0]} is the same at every recorded one",
-            )
-            return
-
-
-def _unchanged(case: Case, idle: Idle) -> list[str]:
-    """Parameters of the module, all of which are at each recorded step what they were at the first."""
-    looks = looks_of(case)
-    own = [key for key in keys_of(looks) if key[1].startswith(f"{idle.name}.")]
-    moved = any(len({v[idle.rank].exact for _, v in timeline(looks, key)}) > 1 for key in own)
-    return [] if moved or len(looks) <= max(idle.steps) else [key[1] for key in own]
-
-
-def _lost_in_exchange(case: Case) -> Iterator[Draft]:
-    """A collective that is no part of the graph is given their output, and the loss is made of what it returns."""
-    for each in idle_exchanges(case):
-        at = locations.of_text(each.key[1])
-        if at is not None and reaches_loss(case.cell.code, at.file, at.line):
-            yield _draft(
-                case,
-                each,
-                f"No gradient reaches {each.held} parameters that the optimizer is to train: the loss is made of what {each.name} returns, which carries no gradient.",
-                at,
-                f"{each.name} ({each.key[1]}) is given what {each.held} parameters have made, none of which has a gradient in steps {', '.join(map(str, each.steps))}",
-            )
-            return
-
-
-def _on_some_ranks(case: Case, idle: list[Idle]) -> Iterator[Draft]:
-    """The same module has gradients on other ranks, from the same line, in each of these steps."""
-    flows = flows_of(case)
-    untrained = {(each.rank, each.optimizer, each.key) for each in idle}
-    for each in idle:
-        others = [
-            steps
-            for (rank, optimizer), steps in flows.items()
-            if optimizer == each.optimizer
-            and rank != each.rank
-            and (rank, optimizer, each.key) not in untrained
-        ]
-        trained = [s for s in others if all(_is_trained(each, calls) for calls in s.values())]
-        if not trained or each.held < 2:
-            continue
-        yield _draft(
-            case,
-            each,
-            f"Every gradient of {each.name} is zero on rank {each.rank}, in each of {len(each.steps)} steps, and not on other ranks: nothing of the loss depends on it there.",
-            locations.of_text(each.key[1]),
-            f"{each.name} ({each.key[1]}): {each.held} parameters without any gradient on rank {each.rank}, steps {', '.join(map(str, each.steps))}",
-            (each.rank,),
-        )
-        return
-
-
-def _is_trained(idle: Idle, calls: tuple[Call, ...]) -> bool:
-    call = by_key(calls).get(idle.key)
-    return call is not None and call.graded > 0
-
-
-def _as_number(case: Case, idle: list[Idle]) -> Iterator[Draft]:
-    """The loss is changed by a number that was taken out of the graph."""
-    place = number_in_loss(case.cell.code) if idle else None
-    each = next((i for i in idle if all(_leads_on(i, calls) for calls in i.steps.values())), None)
-    if place is None or each is None:
-        return
-    yield _draft(
-        case,
-        each,
-        f"No gradient reaches {each.name}, whose {each.held} parameters the optimizer is to train: the loss adds a number that was taken out of the graph.",
-        place,
-        f"{each.name} ({each.key[1]}) returns its value with a graph, and has no gradient after backward",
-    )
-
-
-def _rounded_away(case: Case) -> Iterator[Draft]:
-    """A matrix whose gradient is never more than the rounding of those beside it: all that it would do cancels out."""
-    looks = looks_of(case)
-    if len(looks) < MANY:
-        return
-    for rank in case.cell.ranks:
-        sizes = [_gradient_sizes(look, rank.rank) for look in looks]
-        always = set.intersection(*(set(found) for found in sizes))
-        typical = [median(found[key] for key in always) if always else 0.0 for found in sizes]
-        for key in sorted(always):
-            own = [found[key] for found in sizes]
-            if not any(own) or any(mine > NOTHING * most for mine, most in zip(own, typical, strict=True)):
-                continue
-            module = key[1].rpartition(".")[0]
-            called = next((c for s in flows_of(case).values() for c in s[min(s)] if c.name == module), None)
-            yield Draft(
-                strength=Strength.LIKELY,
-                summary=f"The gradient of {key[1]} is nothing but rounding in each of {len(looks)} recorded steps: what it computes cancels out before the loss, and it is not trained.",
-                guilty_ranks=tuple(r.rank for r in case.cell.ranks),
-                where=Where(module=module, parameter=key[1], step=looks[0].step, phase="backward").at(
-                    locations.of_text(called.place) if called else None
-                ),
-                evidence={
-                    f"mean magnitude of the gradient of {key[1]} by step: {', '.join(f'{size:.1e}' for size in own[:8])}; of the middle one of {len(always)} matrices: {', '.join(f'{size:.1e}' for size in typical[:8])}": source(
-                        case, rank.rank
-                    )
-                },
-                fix="Look for what makes it constant: a weight that is normalized over a single value, a softmax over one element, a difference of equal terms.",
-            )
-            return
-
-
-def _gradient_sizes(look: Look, rank: int) -> dict[Key, float]:
-    """Mean magnitudes of the gradients of matrices: those of a bias may be zero in principle, as before a normalization."""
-    return {
-        key: value.magnitude / summed_elements(value)
-        for key, values in look.used.items()
-        if (value := values[rank]).magnitude is not None and len(value.shape) > 1
-    }
-
-
-def _leads_on(idle: Idle, calls: tuple[Call, ...]) -> bool:
-    """Whether what it returns carries a gradient; of a few numbers nothing is recorded."""
-    call = by_key(calls).get(idle.key)
-    return call is not None and (not call.made or any(v.carries for v in call.made))
 
 
 def _place(case: Case, made: Place | None, taken: Place | None) -> Place | None:
@@ -220,31 +78,157 @@ def _place(case: Case, made: Place | None, taken: Place | None) -> Place | None:
     return cut_between(case.cell.code, made.file, made.line, taken.line) or made
 
 
+def _without_graph(case: Case, idle: list[Idle]) -> Iterator[Draft]:
+    """It runs inside a model that is trained, returns what carries no gradient, and nothing else changes it either."""
+    for each in idle:
+        runs_without = all(call.made and not any(v.carries for v in call.made) for call in each.calls)
+        still = _unchanged(case, each) if runs_without else []
+        if still:
+            yield _draft(
+                case,
+                each,
+                f"{_no_gradient(each)}: it runs without recording a graph.",
+                f"what {each.name} returns requires no gradient in any of {len(each.steps)} steps, and {still[0]} is the same at every recorded one",
+                each.place,
+            )
+            return
+
+
+def _unchanged(case: Case, idle: Idle) -> list[str]:
+    """Parameters of the module, all of which are at each recorded step what they were at the first."""
+    own = [copies for copies in parameters_of(case) if copies.name.startswith(f"{idle.name}.")]
+    still = len(looks_of(case)) > max(idle.steps) and all(copies.is_still(idle.rank) for copies in own)
+    return [copies.name for copies in own] if still else []
+
+
+def _lost_in_exchange(case: Case) -> Iterator[Draft]:
+    """A collective that is no part of the graph is given their output, and the loss is made of what it returns."""
+    for each in idle_exchanges(case):
+        at = locations.of_text(each.place)
+        if at is not None and reaches_loss(case.cell.code, at.file, at.line):
+            yield _draft(
+                case,
+                each,
+                f"No gradient reaches {each.held} parameters that the optimizer is to train: the loss is made of what {each.name} returns, which carries no gradient.",
+                f"{each.name} ({each.place}) is given what {each.held} parameters have made, none of which has a gradient in steps {each.steps_listed}",
+                at,
+            )
+            return
+
+
+def _on_some_ranks(case: Case, idle: list[Idle]) -> Iterator[Draft]:
+    """The same module has gradients on other ranks, from the same line, in each of these steps."""
+    untrained = {(each.rank, each.optimizer, each.key) for each in idle}
+    for each in idle:
+        others = [
+            steps
+            for (rank, optimizer), steps in flows_of(case).items()
+            if optimizer == each.optimizer
+            and rank != each.rank
+            and (rank, optimizer, each.key) not in untrained
+        ]
+        graded = any(all(_grades(calls.get(each.key)) for calls in steps.values()) for steps in others)
+        if not graded or each.held < 2:
+            continue
+        yield _draft(
+            case,
+            each,
+            f"Every gradient of {each.name} is zero on rank {each.rank}, in each of {len(each.steps)} steps, and not on other ranks: nothing of the loss depends on it there.",
+            f"{each.name} ({each.place}): {each.held} parameters without any gradient on rank {each.rank}, steps {each.steps_listed}",
+            each.place,
+            (each.rank,),
+        )
+        return
+
+
+def _grades(call: Call | None) -> bool:
+    return call is not None and call.graded > 0
+
+
+def _as_number(case: Case, idle: list[Idle]) -> Iterator[Draft]:
+    """The loss is changed by a number that was taken out of the graph, of a module whose output carries a gradient.
+
+    Of a few numbers nothing is recorded.
+    """
+    place = number_in_loss(case.cell.code) if idle else None
+    for each in idle if place else ():
+        if all(not call.made or any(v.carries for v in call.made) for call in each.calls):
+            yield _draft(
+                case,
+                each,
+                f"{_no_gradient(each)}: the loss adds a number that was taken out of the graph.",
+                f"{each.name} ({each.place}) returns its value with a graph, and has no gradient after backward",
+                place,
+            )
+            return
+
+
+def _no_gradient(idle: Idle) -> str:
+    return f"No gradient reaches {idle.name}, whose {idle.held} parameters the optimizer is to train"
+
+
 def _draft(
-    case: Case, idle: Idle, summary: str, place: Place | None, claim: str, ranks: tuple[int, ...] = ()
+    case: Case,
+    idle: Idle,
+    summary: str,
+    claim: str,
+    at: Place | str | None,
+    ranks: tuple[int, ...] | None = None,
 ) -> Draft:
-    return Draft(
+    besides = f"gradients of {idle.name} are missing or zero in steps {idle.steps_listed}, while others of the same optimizer are not"
+    return silent_error(
+        case,
+        summary,
+        (claim, besides),
+        at,
+        Where(module=idle.name, step=idle.first, phase="backward"),
         strength=Strength.LIKELY,
-        summary=summary,
-        guilty_ranks=ranks or tuple(rank.rank for rank in case.cell.ranks),
-        where=Where(module=idle.name, step=idle.first, phase="backward").at(place),
-        evidence={
-            claim: source(case, idle.rank),
-            f"gradients of {idle.name} are missing or zero in steps {', '.join(map(str, idle.steps))}, while others of the same optimizer are not": source(
-                case, idle.rank
-            ),
-        },
+        ranks=ranks,
+        shown_by=idle.rank,
     )
+
+
+def _rounded_away(case: Case) -> Iterator[Draft]:
+    """A matrix whose gradient is never more than the rounding of those beside it: all that it would do cancels out."""
+    looks = looks_of(case)
+    for rank in case.cell.ranks if len(looks) >= MANY else ():
+        sizes = _gradient_sizes(case, rank.rank)
+        typical = [median(each) for each in zip(*sizes.values(), strict=True)]
+        for name, own in sorted(sizes.items()):
+            if not any(own) or any(mine > NOTHING * most for mine, most in zip(own, typical, strict=True)):
+                continue
+            module = name.rpartition(".")[0]
+            flows = (calls.values() for steps in flows_of(case).values() for calls in steps.values())
+            called = next((call for calls in flows for call in calls if call.name == module), None)
+            shown, middle = (listed(f"{size:.1e}" for size in found) for found in (own, typical))
+            yield silent_error(
+                case,
+                f"The gradient of {name} is nothing but rounding in each of {len(looks)} recorded steps: what it computes cancels out before the loss, and it is not trained.",
+                f"mean magnitude of the gradient of {name} by step: {shown}; of the middle one of {len(sizes)} matrices: {middle}",
+                called.place if called else None,
+                Where(module=module, parameter=name, step=looks[0], phase="backward"),
+                "Look for what makes it constant: a weight that is normalized over a single value, a softmax over one element, a difference of equal terms.",
+                strength=Strength.LIKELY,
+                shown_by=rank.rank,
+            )
+            return
+
+
+def _gradient_sizes(case: Case, rank: int) -> dict[str, list[float]]:
+    """By look, mean magnitudes of the gradients of matrices: those of a bias may be zero in principle, as before a normalization."""
+    looks, found = len(looks_of(case)), {}
+    for copies in copies_of(case, "used").values():
+        own = [values[rank] for _, values in copies.at]
+        if len(own) == looks and all(len(v.shape) > 1 and v.magnitude is not None for v in own):
+            found[copies.name] = [value.magnitude / summed_elements(value) for value in own]
+    return found
 
 
 RULE = Rule(
     name="severed_gradients",
-    concludes=("silently_wrong",),
     family="correctness",
-    outcome="wrong",
     detected="(`--probes light,invariants`) A module that an optimizer holds never gets a gradient, although its output goes on to a trained module or into the loss: detached, copied, made a number, computed without a graph, handed to a collective, or multiplied by zero on some ranks; or its gradient is nothing but rounding",
     fix="Keep the output in the graph (no detach(), .data, .item() or no_grad() on the way to the loss), or freeze the module on purpose with requires_grad_(False).",
     check=severed_gradients,
     explained_by=("nonfinite", "stale_optimizer", "unmoved_parameters"),
-    confused_with=("healthy",),
 )
