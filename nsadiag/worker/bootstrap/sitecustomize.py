@@ -61,7 +61,7 @@ def _run_the_users_own():
 
 
 def _what_it_stands_for(entry):
-    """What would be on the path in its place.
+    """The directories that would be on the path in its place.
 
     Where PYTHONPATH was not set, a script that says `$PYTHONPATH:more` meant an empty entry and `more`: Python takes
     the empty one for the working directory.
