@@ -24,20 +24,15 @@ async def work(model):
     return await asyncio.gather(training, *(child(code) for code in range(3)))
 
 
-names = (
-    "PidfdChildWatcher",
-    "ThreadedChildWatcher",
-    "SafeChildWatcher",
-    "FastChildWatcher",
-    "MultiLoopChildWatcher",
-)
+# Not those that are told of every child by SIGCHLD on one loop: with several children at once they may wait for ever.
+names = ("PidfdChildWatcher", "ThreadedChildWatcher", "SafeChildWatcher")
 for name in names:
     if not hasattr(asyncio, name):
         continue
     watcher = getattr(asyncio, name)()
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    if name in ("SafeChildWatcher", "FastChildWatcher", "PidfdChildWatcher"):
+    if name != "ThreadedChildWatcher":
         watcher.attach_loop(loop)
     asyncio.get_event_loop_policy().set_child_watcher(watcher)
     model = nets.Net()

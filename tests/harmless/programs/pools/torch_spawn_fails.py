@@ -1,4 +1,5 @@
 # how: python
+# exits: 1
 import time
 
 import torch.multiprocessing as mp

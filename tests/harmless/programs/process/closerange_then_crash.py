@@ -1,4 +1,5 @@
 # how: rank
+# exits: 139
 import ctypes
 import os
 import resource

@@ -1,4 +1,5 @@
 # how: rank
+# exits: 3
 import os
 
 print("python", flush=True)

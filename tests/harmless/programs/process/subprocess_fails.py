@@ -1,4 +1,5 @@
 # how: rank
+# exits: 1
 import subprocess
 import sys
 
