@@ -10,11 +10,21 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exits import breaks, says_mismatch
 from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.call_mismatch import in_black_boxes
+from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.timeline import COMPARED, TimelineEvent, Timelines
 from nsadiag.analysis.rules.drafts import at_line, named, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Strength
+from nsadiag.evidence.records import Place, Strength
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """The call that a rank had come to."""
+
+    what: str
+    place: Place | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,17 +32,17 @@ class Rejection:
     """A message that a rank did not expect, in a call that other ranks did not make at that point."""
 
     rank: int
-    calls: dict[int, TimelineEvent]
+    calls: dict[int, Reached]
     guilty: tuple[int, ...]  # all if undecided
 
 
 def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
-    found = None if is_still(case.cell) else rejection(case.cell)
+    found = None if is_still(case.cell) else rejection(case.cell) or swapped_calls(case)
     if found is None:
         yield Declined(f"no transport on {len(case.cell.ranks)} ranks rejected a message for its size")
         return
     peers = tuple(sorted(set(found.calls) - set(found.guilty)))
-    reached = {r: f"{c.name or 'backward'}{at_line(c.place)}" for r, c in sorted(found.calls.items())}
+    reached = {r: f"{c.what}{at_line(c.place)}" for r, c in sorted(found.calls.items())}
     calls = "; ".join(f"rank {rank}: {what}" for rank, what in [*reached.items()][:6])
     who = (
         f"{named(case.cell, found.guilty)} left the common path"
@@ -58,7 +68,7 @@ def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
 
 def rejection(cell: CellEvidence) -> Rejection | None:
     """The rejection; None if no rank reported one, or if the reporting rank's call was the same as the others'."""
-    said = next((b.rank.rank for b in breaks(cell) if says_mismatch(b.rank)), None)
+    said = _rejecting(cell)
     done = {
         rank: [event for iteration in iterations for event in iteration if event.kind in COMPARED]
         for rank, iterations in Timelines(cell.ranks).iterations_of_all.items()
@@ -74,8 +84,31 @@ def rejection(cell: CellEvidence) -> Rejection | None:
         return None
     novel = tuple(rank for rank in sorted(calls) if _is_new(done[rank][: last + 1]))
     return Rejection(
-        rank=said, calls=calls, guilty=minority(now, cell.weight) or novel or tuple(sorted(calls))
+        rank=said,
+        calls={rank: Reached(what=c.name or "backward", place=c.place) for rank, c in calls.items()},
+        guilty=minority(now, cell.weight) or novel or tuple(sorted(calls)),
     )
+
+
+def swapped_calls(case: Case) -> Rejection | None:
+    """The same of calls that all ranks make, in another order: threads that share a group may issue them so."""
+    said = _rejecting(case.cell)
+    if said is None:
+        return None
+    for one in in_black_boxes(case):
+        if said in one.asked and is_out_of_order(case, one):
+            return Rejection(
+                rank=said,
+                calls={
+                    rank: Reached(what=asked.what, place=asked.place) for rank, asked in one.asked.items()
+                },
+                guilty=call_outliers(case, one).ranks,
+            )
+    return None
+
+
+def _rejecting(cell: CellEvidence) -> int | None:
+    return next((b.rank.rank for b in breaks(cell) if says_mismatch(b.rank)), None)
 
 
 def _key(event: TimelineEvent) -> tuple[int, str, str]:
@@ -93,7 +126,7 @@ RULE = Rule(
     concludes=("collective_order_mismatch",),
     family="waiting",
     detected="In a crash: after a common history the ranks reached different calls, and the transport rejected what one of them received. It decides where a call was issued by a wrapper in C++, so that it has no number, and the source does not explain the divergence.",
-    fix="Make all ranks issue the same collectives in the same order: iterate in an order that all ranks share (sorted keys), and let no collective depend on one rank's data.",
+    fix="Make all ranks issue the same collectives in the same order: iterate in an order that all ranks share (sorted keys), let no collective depend on one rank's data, and give each thread that issues collectives a group of its own.",
     check=collective_order_refused,
     needs=("black_boxes",),
     explained_by=("collective_order_mismatch",),
