@@ -22,7 +22,6 @@ from nsadiag.evidence.records import Verdict
 # What no recording needs, and why it stays. This only shrinks: record its failure (CONTRIBUTING.md), or delete it.
 UNRECORDED: dict[str, str] = {
     "lost_host": "takes two hosts: tests/cluster/test_two_hosts_run.py",
-    "collective_order_refused": "its cases are made by hand: tests/test_refused.py",
     "control_mismatch": "takes a matrix: tests/test_parity_compare.py",
 }
 
