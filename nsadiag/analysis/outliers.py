@@ -23,6 +23,7 @@ class Criterion(str, Enum):
     UNLIKE_FIRST = "unlike the first rank"
     ALIKE = "all do the same at the same line, and nobody the opposite"
     UNUSUAL_COUNT = "with another number of messages than in its steps before"
+    LEFT_OUT = "it left out this round's message, which it had in each round before"
     GONE_ON = "in no send or receive, and two or more ranks wait for its messages"
     ELSEWHERE = "elsewhere than the others"
     UNMATCHED = "its message has no counterpart"

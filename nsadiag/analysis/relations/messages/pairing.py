@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,9 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import is_in_transfer
 from nsadiag.analysis.relations.call_mismatch import shapes
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+
+ROUNDS = 3  # before this one, to know that each has a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +137,26 @@ def _counterpart(
         else ""
     )
     return f"rank {peer} {done} {met} message{'s' if met != 1 else ''} {'from' if direction == 'to' else 'to'} rank {rank} with tag {tag}{tags}"
+
+
+def left_out(case: Case, pending: Pending) -> bool:
+    """Whether the peer of a pending message has gone on without its part, which it had between any two backwards before."""
+    if pending.counterpart is None or pending.peer is None or pending_of(case, pending.peer) is not None:
+        return False
+    begun = messages_of_peer(case, pending).begin_s.tolist()
+    events = case.events
+    mine = events[(events["rank"] == pending.peer) & (events.kind == Kind.BACKWARD)]
+    backwards = mine[mine.phase == Phase.BEGIN].t_s
+    between = [int(backwards.between(*both).sum()) for both in itertools.pairwise(begun)]
+    since = int((backwards > begun[-1]).sum()) if begun else 0
+    return len(between) >= ROUNDS and set(between) == {1} and since > 1
+
+
+def messages_of_peer(case: Case, pending: Pending) -> pd.DataFrame:
+    """The messages of the peer's that the pending one would have been the next of."""
+    calls = calls_of(case)
+    mine = calls[(calls["rank"] == pending.peer) & (calls.tag == pending.tag)]
+    return mine[[link == pending.link for link in zip(mine.sender, mine.receiver, strict=True)]]
 
 
 def left_short(case: Case, rank: int) -> bool:

@@ -71,10 +71,12 @@ def _draft(case: Case, wait: Wait, missing: tuple[int, ...]) -> Draft:
 def _strength(case: Case, guilty: int) -> Strength:
     """Lower if the rank waits for peers that could not all be captured: one of them may be the cause.
 
-    Lower also for a short wait for something external: the rank may still come.
+    Lower also for a short wait for something external: the rank may still come; and for a message from nobody knows whom.
     """
     at = case.thread_states.get(guilty)
     if at is not None and at.doing in EXTERNAL and is_short(case.cell):
+        return Strength.LIKELY
+    if at is not None and at.doing == "transfer" and case.transfers.empty:
         return Strength.LIKELY
     waits_itself = at is not None and (at.waits_for_peers or at.doing == "backward")
     return Strength.WEAK if waits_itself and len(case.thread_states) < len(case.cell.met) else Strength.STRONG

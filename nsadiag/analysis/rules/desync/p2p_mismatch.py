@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
-from nsadiag.analysis.outliers import Criterion
+from nsadiag.analysis.outliers import Criterion, Outliers
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.messages.pairing import Pending, misfits, pending_of
+from nsadiag.analysis.relations.messages.pairing import Pending, messages_of_peer, misfits, pending_of
 from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
@@ -17,7 +17,7 @@ from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
 from nsadiag.analysis.rules.drafts import last_look, line_of, named, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Collective, Strength, Where
+from nsadiag.evidence.records import Collective, Place, Strength, Where
 
 
 def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
@@ -47,7 +47,7 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
         summary=f"{named(case.cell, cycle).capitalize()} wait for each other: {said}. {named(case.cell, guilty).capitalize()}: {found.criterion}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        at=first.place if first else line_of(case, guilty[:1]),
+        at=first.place if first else _left_out_at(case, found, waiting) or line_of(case, guilty[:1]),
         where=Where(
             collective=Collective(op=first.op, group=first.group, seq=first.number) if first else None
         ),
@@ -58,6 +58,14 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
             **last_look(case.cell),
         },
     )
+
+
+def _left_out_at(case: Case, found: Outliers, waiting: dict[int, Pending]) -> Place | None:
+    """The line of the message that the rank had in each round before."""
+    if found.criterion != Criterion.LEFT_OUT:
+        return None
+    one = next(p for p in waiting.values() if p.peer == found.ranks[0] and p.counterpart)
+    return locations.of_text(messages_of_peer(case, one).iloc[-1].place)
 
 
 def _sizes(case: Case) -> Iterator[Draft]:

@@ -11,7 +11,7 @@ import pandas as pd
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import Criterion, CriterionTest, Outliers, minority, outliers, which
-from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, counts_of, left_short
+from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, counts_of, left_out, left_short
 from nsadiag.evidence.records import Place
 
 FEWEST_STEPS = 3  # before the hanging one, to know the usual order of messages
@@ -62,6 +62,10 @@ def _with_unusual_count(e: Exchange) -> tuple[int, ...]:
     return which(e.involved, lambda rank: _is_unusual(e.case, rank))
 
 
+def _without_this_rounds(e: Exchange) -> tuple[int, ...]:
+    return tuple(sorted({p.peer for p in e.waiting.values() if p.peer is not None and left_out(e.case, p)}))
+
+
 def _gone_on(e: Exchange) -> tuple[int, ...]:
     """The rank for which several wait in vain and which is in no transfer itself: it left first."""
     missed = [p.peer for p in e.waiting.values() if p.counterpart and p.peer not in e.waiting]
@@ -103,6 +107,7 @@ def _at_own_line(e: Exchange) -> tuple[int, ...]:
 MESSAGES: tuple[CriterionTest[Exchange], ...] = (
     (Criterion.UNUSUAL_COUNT, _with_unusual_count),
     (Criterion.ALIKE, _alike),
+    (Criterion.LEFT_OUT, _without_this_rounds),
     (Criterion.GONE_ON, _gone_on),
     (Criterion.ELSEWHERE, _elsewhere),
     (Criterion.UNMATCHED, _unmatched),
