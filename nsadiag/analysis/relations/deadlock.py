@@ -9,6 +9,7 @@ and neither is who waits for it alone.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
@@ -17,7 +18,7 @@ from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
 from nsadiag.analysis.relations.pending import Wait, waits
-from nsadiag.analysis.relations.wait_graph import Graph, graph_of
+from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
 from nsadiag.evidence.blocking import Waker, by_frames, by_native, by_wchan, mutex_address
 from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import PythonThread
@@ -48,8 +49,9 @@ def deadlock_of(case: Case) -> Deadlock | None:
         for rank in case.cell.ranks
         if _is_locked(case.cell, rank, case.thread_states.get(rank.rank))
     } - ended
-    peers = {r for r, at in case.thread_states.items() if at.waits_for_peers and not at.in_kernel} - ended
     inert = ended | stopped
+    graph = Graph(edges=(*graph.edges, *_for_inert(case, inert)), met=graph.met)
+    peers = {r for r, at in case.thread_states.items() if _waits_for_peers(at, graph)} - ended
     blocked = _largest(graph, inert | locked, peers)
     if not blocked - inert and _all_disagree(case, graph, peers, inert):
         blocked = peers | inert
@@ -61,6 +63,24 @@ def deadlock_of(case: Case) -> Deadlock | None:
         reason=_reason(case.cell, waiting, locked, ended, stopped),
         source=f"{case.thread_states[min(waiting)].source}/py_spy.json",
     )
+
+
+def _for_inert(case: Case, inert: set[int]) -> Iterator[Edge]:
+    """Waits in collectives for members whose recorder nobody could read: issued or not, it takes part in none any more."""
+    for wait in waits(case):
+        for rank, peer in itertools.product(wait.waiting, sorted({*wait.unseen} & inert)):
+            yield Edge(
+                waiter=rank,
+                waited_for=peer,
+                what=f"{wait.collective(rank).op} #{wait.seq} of {wait.group}",
+                source=wait.source(case.cell, rank),
+            )
+
+
+def _waits_for_peers(at: ThreadState, graph: Graph) -> bool:
+    """Whether its main thread waits for other ranks, by its stack; or, asleep in a backward, by a collective under way."""
+    in_backward = at.doing == "backward" and at.same and not at.running and at.rank in graph.waiters
+    return (at.waits_for_peers or in_backward) and not at.in_kernel
 
 
 def _largest(graph: Graph, never: set[int], waiting: set[int]) -> set[int]:
