@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -72,14 +73,19 @@ def shapes(tensors: str) -> list[tuple[str, int]]:
 
 def in_black_boxes(case: Case) -> list[Disagreement]:
     """By calls from Python; one a group at most."""
+    return case.once(_in_black_boxes)
+
+
+def _in_black_boxes(case: Case) -> list[Disagreement]:
     asked = case.asked
-    if asked.empty:
-        return []
-    said = asked.op + " " + asked.tensors + " " + asked.root.map(str)
-    varied = said.groupby([asked.group, asked.call]).transform("nunique") > 1
+    calls = [*zip(asked.group, asked.call, strict=True)]
+    said: dict[Any, set[Any]] = defaultdict(set)
+    for call, *what in zip(calls, asked.op, asked.tensors, asked.root.map(str), strict=True):
+        said[call].add(tuple(what))
     # Their splits are compared crosswise: what is equal on all ranks may not fit.
+    varied = [len(said[c]) > 1 or op.startswith("all_to_all") for c, op in zip(calls, asked.op, strict=True)]
     found = []
-    for group, frame in asked[varied | asked.op.str.startswith("all_to_all")].groupby("group"):
+    for group, frame in asked.loc[varied].groupby("group"):
         members = case.groups.members(str(group))
         rows = frame[frame["rank"].isin(members)]
         for _, same in rows.groupby("call", sort=True):

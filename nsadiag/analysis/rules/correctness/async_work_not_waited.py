@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined, RankEvidence
+from nsadiag.analysis.relations.call_mismatch import shapes
+from nsadiag.analysis.relations.manual_averaging import FEW
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.relations.replica_sums import drift
-from nsadiag.analysis.rules.correctness.buffer_hazards import early_use
 from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
 from nsadiag.analysis.rules.drafts import hung_or_crashed, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Unwaited
-from nsadiag.evidence.records import Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.source.patterns.buffers import FILL, used_after
 
 # Dropped handles are significant from this number on: one at the end of a run may be harmless.
 MIN_DROPPED = 3
@@ -64,7 +67,7 @@ def _deciding(rank: RankEvidence) -> tuple[Unwaited, int, int] | None:
 def _used_before_the_wait(case: Case) -> Iterator[Draft]:
     """A buffer that the source uses before the wait, if replicas diverged: whether the call was complete by then is chance."""
     drifted = drift(case.cell) if ran_well(case.cell) else None
-    early = early_use(case) if drifted and not drifted.from_start else None
+    early = _early_use(case) if drifted and not drifted.from_start else None
     if drifted is None or early is None:
         return
     at, started = locations.short(early.used), locations.short(early.started)
@@ -78,6 +81,39 @@ def _used_before_the_wait(case: Case) -> Iterator[Draft]:
         "Use the buffer after the wait: keep the handle and the buffer together, and copy back once work.wait() has returned.",
         ranks=early.ranks,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyUse:
+    """The line of a collective, and the following line that uses its buffer."""
+
+    op: str
+    started: Place
+    used: Place
+    buffer: str  # as written in the source
+    ranks: tuple[int, ...]
+    times: int  # number of starts on the first rank
+
+
+def _early_use(case: Case) -> EarlyUse | None:
+    """The first such line that the job has run repeatedly on a buffer of more than a few elements."""
+    calls = case.asked[case.asked.op.isin(FILL)]
+    for text, rows in calls.groupby("place", sort=False):
+        started = locations.of_text(str(text))
+        source = case.cell.code.file(started.file) if started else None
+        large = any(elements > FEW for tensors in rows.tensors.unique() for _, elements in shapes(tensors))
+        found = next(used_after(source, started.line), None) if started and source and large else None
+        if started and found:
+            times = rows["rank"].value_counts(sort=False).sort_index()
+            return EarlyUse(
+                op=str(rows.op.iloc[0]),
+                started=started,
+                used=locations.place(started.file, found[0], started.function),
+                buffer=found[1],
+                ranks=tuple(int(rank) for rank in times.index),
+                times=int(times.iloc[0]),
+            )
+    return None
 
 
 RULE = Rule(

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.ingest.first_steps.record import Parameter, Record, Step, record_of
 from nsadiag.analysis.records import Declined
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
+from nsadiag.analysis.rules.drafts import module_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
+from nsadiag.evidence.spans import listed, shortened
 
 # In a branch initialized to zero the first step may train only its last layer, and the next one those before it.
 MIN_STEPS = 3
 NOTHING = 1e-6  # share of the largest gradient in the block: the rounding of cancelling float32 sums
 NUMBER = re.compile(r"\.(\d+)\.")  # the number of a block in its list
 STEADY = 10  # largest ratio to the norm of the first step: what starts at zero grows with every step
-NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +56,19 @@ def dead_gradients(case: Case) -> Iterator[Draft | Declined]:
         )
         return
     count, parts = len(record.steps), list(dict.fromkeys(NUMBER.sub(".*.", name, count=1) for name in names))
-    more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
-    norms = [_norm(step.parameters[names[0]]) for step in record.steps]
-    yield Draft(
+    norms = listed((f"{_norm(step.parameters[names[0]]):.1e}" for step in record.steps), count)
+    claims = (
+        f"norm of the gradient of {names[0]}, by step: {norms}; {len(names)} weights have one below {NOTHING:g} of the largest in their block",
+        "all other weights changed from each of these steps to the next, so the optimizer made its steps",
+    )
+    yield silent_error(
+        case,
+        f"{shortened(parts)} got no gradient beyond rounding, in every block and at each of the first {count} steps, while the rest of each block was trained: their output does not reach the loss.",
+        dict.fromkeys(claims, record.source),
+        None,
+        Where(parameter=names[0], module=module_of(names[0]) or None, step=0, phase="backward"),
         strength=Strength.WEAK,
-        summary=(
-            f"{', '.join(parts[:NAMED])}{more} got no gradient beyond rounding, in every block and at each of the first "
-            f"{count} steps, while the rest of each block was trained: their output does not reach the loss."
-        ),
-        guilty_ranks=tuple(sorted(rows)),
-        where=Where(parameter=names[0], module=names[0].rpartition(".")[0] or None, step=0, phase="backward"),
-        evidence={
-            f"norm of the gradient of {names[0]}, by step: {', '.join(f'{n:.1e}' for n in norms)}; {len(names)} weights have one below {NOTHING:g} of the largest in their block": record.source,
-            "all other weights changed from each of these steps to the next, so the optimizer made its steps": record.source,
-        },
+        ranks=sorted(rows),
     )
 
 

@@ -12,7 +12,7 @@ from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import module_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Unheld
-from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import listed
 from nsadiag.source.patterns.single_call import only_assignment, only_call
 
@@ -27,50 +27,37 @@ def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
     if not idle:
         yield Declined("no parameter with gradients was outside all optimizers and never changed")
         return
-    names = next(iter(idle.values()))
-    row = case.cell.rank(min(idle)).unheld[-1]
-    module = names[0].rpartition(".")[0]
-    at = only_call(case.cell.code, row.optimizer)
-    if row.stale_count:
-        if strength := _strength(row):
-            stale = ", ".join(str(list(shape)) for shape in row.stale[:3])
-            says = f"no optimizer holds {'it' if len(names) == 1 else 'them'}, and {row.optimizer} holds {row.stale_count} ({stale}) that belong to no module that ran"
-            claim = f"of the {row.of} parameters of {row.optimizer}, those of shape {stale} had no gradient, and are in no module that ran"
-            at = only_assignment(case.cell.code, module.rpartition(".")[2]) or at
-            yield _draft(case, idle, says, at, ("", claim), strength=strength)
-    elif (owner := _owner_of(case, names[0])) is not None:
-        yield Declined(f"the optimizer of rank {owner} holds {names[0]}: each rank steps a share of its own")
-    else:
-        says = (
-            f"no optimizer holds them, although {row.optimizer} holds the rest of {module or 'their modules'}"
-        )
-        claims = (", in no group of an optimizer",)
-        yield _draft(case, idle, says, at, claims, OF_GROUPS, strength=Strength.LIKELY)
-
-
-def _draft(
-    case: Case,
-    idle: dict[int, list[str]],
-    says: str,
-    at: Place | None,
-    claims: tuple[str, ...],  # the rest of the first one, and others
-    fix: str | None = None,
-    *,
-    strength: Strength,
-) -> Draft:
     number, names = next(iter(idle.items()))
     rank, parameter = case.cell.rank(number), names[0]
-    row = rank.unheld[-1]
+    row, module = rank.unheld[-1], module_of(parameter) or None
+    owner = None if row.stale_count else _owner_of(case, parameter)
+    if owner is not None:
+        yield Declined(f"the optimizer of rank {owner} holds {parameter}: each rank steps a share of its own")
+        return
+    strength = _strength(row) if row.stale_count else Strength.LIKELY
+    if strength is None:
+        return
+    seen = (
+        f"{parameter} had a gradient and the same values at steps {listed((r.step for r in rank.unheld), 6)}"
+    )
+    says = f"no optimizer holds them, although {row.optimizer} holds the rest of {module or 'their modules'}"
+    claims, at = [f"{seen}, in no group of an optimizer"], only_call(case.cell.code, row.optimizer)
+    if row.stale_count:
+        stale = ", ".join(str(list(shape)) for shape in row.stale[:3])
+        says = f"no optimizer holds {'it' if len(names) == 1 else 'them'}, and {row.optimizer} holds {row.stale_count} ({stale}) that belong to no module that ran"
+        claims = [
+            seen,
+            f"of the {row.of} parameters of {row.optimizer}, those of shape {stale} had no gradient, and are in no module that ran",
+        ]
+        at = only_assignment(case.cell.code, (module or "").rpartition(".")[2]) or at
     others = max(row.unheld_count, len(names)) - 1
-    steps = listed((r.step for r in rank.unheld), 6)
-    seen = f"{parameter} had a gradient and the same values at steps {steps}{claims[0]}"
-    return silent_error(
+    yield silent_error(
         case,
         f"{parameter}{f' and {others} more' if others else ''} got gradients in every step and never changed: {says}.",
-        dict.fromkeys((seen, *claims[1:]), f"{rank.source}/unheld.jsonl"),
+        dict.fromkeys(claims, f"{rank.source}/unheld.jsonl"),
         at,
-        Where(parameter=parameter, module=module_of(parameter) or None, step=row.step, phase="optimizer"),
-        fix,
+        Where(parameter=parameter, module=module, step=row.step, phase="optimizer"),
+        None if row.stale_count else OF_GROUPS,
         strength=strength,
         ranks=idle,
     )

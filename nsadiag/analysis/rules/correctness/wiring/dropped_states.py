@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import noted
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
-from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import listed
 
 Event = tuple[int, Operation]  # with its step
@@ -97,14 +96,14 @@ def _optimizer_anew(case: Case, rank: int, restart: Restart) -> Iterator[Draft]:
     # Other settings are those of another phase of the training.
     if _settings(step) != _settings(old) or saved.name != step.name:
         return
-    yield _draft(
+    yield silent_error(
         case,
         f"The model's state is loaded at step {restart.load[0]}, and {step.name} begins anew with the settings of the first one: its state was saved with the model's, and is not loaded.",
         f"state_dict() of {saved.name} was taken at {saved.place}; the optimizer that steps from step {at} on is another object, and load_state_dict() of no optimizer was called",
-        locations.of_text(made.place) if made else None,
-        restart.load[1],
-        at,
-        rank,
+        (made.place if made else "") or restart.load[1].place,
+        Where(step=at),
+        strength=Strength.LIKELY,
+        shown_by=rank,
     )
 
 
@@ -121,14 +120,14 @@ def _schedule_anew(case: Case, rank: int, restart: Restart) -> Iterator[Draft]:
     # An optimizer that begins anew as well is the earlier fault, or another phase of the training.
     if not restart.restores("optimizer") and not restart.goes_on:
         return
-    yield _draft(
+    yield silent_error(
         case,
         f"The model's state is loaded at step {restart.load[0]}, and {made.name} begins again with its first step: its state was saved with the model's, and is not loaded.",
         f"state_dict() of {saved.name} was taken at {saved.place}; a new one was made at {made.place} with last_epoch=-1, and load_state_dict() of no scheduler was called",
-        locations.of_text(made.place),
-        restart.load[1],
-        restart.step[0],
-        rank,
+        made.place or restart.load[1].place,
+        Where(step=restart.step[0]),
+        strength=Strength.LIKELY,
+        shown_by=rank,
     )
 
 
@@ -146,15 +145,15 @@ def _epochs_anew(case: Case, rank: int, restart: Restart, events: list[Event]) -
     # Each epoch that follows is one that was trained on, and the first of them is the first.
     if any(_order(o) not in orders for _, o in later) or first.epoch != epochs[0]:
         return
-    yield _draft(
+    yield silent_error(
         case,
         f"Model and optimizer are restored at step {restart.load[0]} from a state of step {saved}, and {first.name} begins with epoch {first.epoch} again: each of its {len(later)} epochs repeats the order of one that was trained on before.",
         f"epochs before: {listed(epochs, len(epochs))}; after the restart, with the same seed: {listed((o.epoch for _, o in later), len(later))}",
-        locations.of_text(first.place),
-        restart.load[1],
-        step,
-        rank,
+        first.place or restart.load[1].place,
+        Where(step=step),
         "Go on with the epoch that was saved: set_epoch(epoch) with the number of epochs before, and skip the batches that were used.",
+        strength=Strength.LIKELY,
+        shown_by=rank,
     )
 
 
@@ -173,30 +172,16 @@ def _lost(case: Case, rank: int, events: list[Event]) -> Iterator[Draft]:
         after = next((o for _, o in events[number:] if o.kind == "step"), None)
         if not (load.kind == "load" and load.gone and after and _is_unchanged(load, after)):
             continue
-        yield _draft(
+        yield silent_error(
             case,
             f"A state of {load.given} tensors is loaded into a {load.name} that never runs and is gone at the end of step {step}: the model that trains keeps its own weights.",
             f"{len({value.name for value in after.values})} parameters of the optimizer have the same checksums at the load and before the next optimizer step",
-            None,
-            load,
-            step,
-            rank,
+            load.place,
+            Where(step=step),
+            strength=Strength.LIKELY,
+            shown_by=rank,
         )
         return
-
-
-def _draft(
-    case: Case,
-    summary: str,
-    claim: str,
-    at: Place | None,
-    load: Operation,
-    step: int,
-    rank: int,
-    fix: str | None = None,
-) -> Draft:
-    place, likely = at or load.place, Strength.LIKELY
-    return silent_error(case, summary, claim, place, Where(step=step), fix, strength=likely, shown_by=rank)
 
 
 RULE = Rule(

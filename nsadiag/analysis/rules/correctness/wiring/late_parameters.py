@@ -2,55 +2,40 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, steps_of
+from nsadiag.analysis.relations.invariants.tensors import copies_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.records import Where
 from nsadiag.evidence.spans import listed, shortened
 from nsadiag.source.patterns.single_call import last_assignment, only_call
 
 
 def late_parameters(case: Case) -> Iterator[Draft | Declined]:
-    for rank in case.cell.ranks:
-        seen: dict[str, list[tuple[int, Checksum]]] = defaultdict(list)
-        looks: set[int] = set()
-        held_by: list[Operation] = []
-        for step in steps_of(case):
-            operations = step.ranks[rank.rank]
-            for row in (o for o in operations if o.kind == "unheld"):
-                looks.add(step.number)
-                held_by += [o for o in operations if o.kind == "step" and o.optimizer == row.optimizer]
-                for value in row.values:
-                    seen[value.name].append((step.number, value))
-        late = [
-            name
-            for name, found in seen.items()
-            if len(found) >= max(len(looks), LEAST) and len({value.exact for _, value in found}) == 1
-        ]
-        if late and held_by:
-            yield _draft(case, rank.rank, late, [step for step, _ in seen[late[0]]], held_by[0])
-            return
-    yield Declined("no parameter was put into a model after its optimizer was made, and then never changed")
-
-
-def _draft(case: Case, rank: int, late: list[str], steps: list[int], held_by: Operation) -> Draft:
-    module, _, own = late[0].rpartition(".")
-    assigned = last_assignment(case.cell.code, own) or last_assignment(
-        case.cell.code, module.rpartition(".")[2]
-    )
-    return silent_error(
+    unheld = copies_of(case, "unheld").values()
+    looks = len({step for copies in unheld for step, _ in copies.at})
+    late = [c for c in unheld if len(c.at) >= max(looks, LEAST) and all(map(c.is_still, c.at[0][1]))]
+    stepped = (o for step in steps_of(case) for o in step.on_first("step"))
+    held_by = next((o for o in stepped if late and (o.optimizer or 0) == late[0].key[0]), None)
+    if held_by is None:
+        yield Declined(
+            "no parameter was put into a model after its optimizer was made, and then never changed"
+        )
+        return
+    name = late[0].name
+    module, _, own = name.rpartition(".")
+    code = case.cell.code
+    assigned = last_assignment(code, own) or last_assignment(code, module.rpartition(".")[2])
+    yield silent_error(
         case,
-        f"{shortened(late, 1)} got gradients in every step and never changed: put into the model after {held_by.name} was made, it is in no optimizer.",
-        f"{late[0]} was registered after the optimizer was made, and had a gradient and the same values before steps {listed(steps)}",
-        only_call(case.cell.code, held_by.name) or assigned or held_by.place,
-        Where(parameter=late[0], module=module or None, step=0, phase="optimizer"),
-        shown_by=rank,
+        f"{shortened([c.name for c in late], 1)} got gradients in every step and never changed: put into the model after {held_by.name} was made, it is in no optimizer.",
+        f"{name} was registered after the optimizer was made, and had a gradient and the same values before steps {listed(step for step, _ in late[0].at)}",
+        only_call(code, held_by.name) or assigned or held_by.place,
+        Where(parameter=name, module=module or None, step=0, phase="optimizer"),
     )
 
 
