@@ -45,13 +45,15 @@ def case(*rows: dict[str, Any]) -> Any:
     asked = pd.DataFrame(rows, columns=ASKED_COLUMNS)
     ranks = frozenset(int(r) for r in asked["rank"])
     events = asked.assign(kind=int(Kind.COLLECTIVE), phase=int(Phase.BEGIN), name=asked.op)
-    return SimpleNamespace(
+    made = SimpleNamespace(
         cell=cell(),
         asked=asked,
         events=events,
         groups=SimpleNamespace(members=lambda _: ranks),
         thread_states={},
     )
+    made.once = lambda make: make(made)
+    return made
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
