@@ -78,7 +78,7 @@ def test_an_equality_that_held_and_broke_is_reported_with_its_step(tmp_path: Pat
         tmp_path, {"a.weight": equal, "b.weight": lambda rank, step: step + 0.5 * rank * (step > 4)}
     )
     (found,) = drafts(broken_equalities(case))
-    assert "b.weight was equal on all ranks until step 4, and differs from step 5 on" in found.summary
+    assert "b.weight was equal on all ranks until step 4, but not from step 5 on" in found.summary
     assert found.where is not None and found.where.step == 4
 
 

@@ -40,7 +40,7 @@ def test_steps_at_one_rate_until_the_end_are_steady() -> None:
         ([], 30.0, "rank 0 completed no step in 30 s"),
         ([10.0, 12.0], 30.0, "too few to know its rate"),
         ([10 + n / 2 for n in range(20)], 60.0, "completed no step in the last 40 s, and one every 500 ms before"),
-        ([10 + n / 50 for n in range(50)] + [12 + n / 2 for n in range(20)], 22.0, "took 500 ms for each step of late, and 20 ms before"),
+        ([10 + n / 50 for n in range(50)] + [12 + n / 2 for n in range(20)], 22.0, "took 500 ms for each step lately, and 20 ms before"),
     ],
 )  # fmt: skip
 def test_what_speaks_against_a_steady_rate_is_said(steps: list[float], until_s: float, said: str) -> None:

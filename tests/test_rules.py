@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import dataclasses
 import graphlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -157,6 +159,20 @@ def test_a_rule_that_fails_is_said_with_the_line_that_raised(
     assert row["line"].endswith(f"tests/test_rules.py:{broken.__code__.co_firstlineno + 1}")
 
 
+def test_why_not_says_that_its_own_record_of_what_a_rule_was_given_broke_off(
+    recording: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(frame: FrameType) -> str:
+        raise KeyError(frame.f_code.co_name)
+
+    monkeypatch.setattr("nsadiag.analysis.code_lines._arguments", broken)
+    document = why_not(recording("rank_killed_sigkill"), "network_stall")
+    (row,) = [row for row in document["rules"] if row["rule"] == "network_stall"]
+    assert row["result"] == "declined" and row["told"] == []
+    assert row["untold"].startswith("KeyError(") and "code_lines.py" in row["untold"]
+    assert f"recorded only in part: {row['untold']}" in text_of(document)
+
+
 def test_a_rule_that_says_nothing_is_said_with_the_line_at_which_it_gave_up(
     recording: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +221,30 @@ def test_the_rules_of_other_classes_are_not_tried_for_what_is_ruled_out(
     assert len(after) <= len(found.winner.rule.confused_with)
 
 
+def keys_in(value: Any) -> Iterator[str]:
+    """Keys of a document, at any depth."""
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from keys_in(each)
+    yield from value if isinstance(value, dict) else ()
+
+
+# Of a job whose rules, or whose record of them, failed.
+OF_A_FAULT = {"failed", "untold"}
+
+
+def test_the_contract_has_the_keys_of_what_explain_and_why_not_print(
+    recording: Callable[[str], Path],
+) -> None:
+    page = (ROOT / "docs" / "contract.md").read_text()
+    _, _, section = page.partition("### The rules that were tried")
+    rows = re.findall(r"^\| (`.*?`) \|", section.partition("\n## ")[0], re.MULTILINE)
+    documents = [
+        explain(recording("rank_conditional_full_tensor")),
+        why_not(recording("rank_killed_sigkill"), "data_divergent_control_flow"),
+    ]
+    assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == {*keys_in(documents)} | OF_A_FAULT
+
+
 def test_explain_lists_every_rule_in_its_order(recording: Callable[[str], Path]) -> None:
     document = explain(recording("uneven_inputs_shards"))
     assert [row["rule"] for row in document["rules"]] == ORDER
@@ -219,7 +259,7 @@ def test_every_candidate_but_the_best_has_the_fact_that_it_lost_by(
     best, *lost = explain(run)["candidates"]
     assert (best["class"], best["guilty_ranks"]) == ("rank_conditional_collective", [0])
     (by_data,) = [row for row in lost if row["class"] == "data_divergent_control_flow"]
-    assert "depends on the rank, and this on this rank's own data" in by_data["lost"]
+    assert "depends on the rank, and this one on this rank's own data" in by_data["lost"]
     assert by_data in why_not(run, "data_divergent_control_flow")["candidates"]
     assert all(row["lost"] for row in lost)
 

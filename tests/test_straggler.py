@@ -14,13 +14,8 @@ from support.findings import findings
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.case import EVENT_COLUMNS, Case
-from nsadiag.analysis.rules.performance.straggler_rank import (
-    _late,
-    alike,
-    meet,
-    peers_slow_down,
-    straggler_rank,
-)
+from nsadiag.analysis.rules.performance.lags import alike, latest, meet, peers_slow_down
+from nsadiag.analysis.rules.performance.straggler_rank import straggler_rank
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
@@ -65,12 +60,12 @@ def test_a_few_late_steps_that_cost_little_make_nobody_a_straggler(tmp_path: Pat
     """As where ranks are together for a few steps of an epoch alone."""
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
     steps = Case(cell=cell).steps.copy()
-    late = _late(steps, "forward_at")
+    late = latest(steps, "forward_at")
     assert late is not None
     # The same at 25 ms behind: 37 steps cost 0.9 s, and ten of them a quarter of that.
     steps[["ready_s", "forward_at", "end_s", "step_s"]] *= 0.025 / late.lag_s
-    assert _late(steps, "forward_at") is not None
-    assert _late(steps[steps.step < 12], "forward_at") is None
+    assert latest(steps, "forward_at") is not None
+    assert latest(steps[steps.step < 12], "forward_at") is None
 
 
 @pytest.mark.parametrize(("peer_grows", "also"), [(True, True), (False, False)])
@@ -88,7 +83,7 @@ def test_a_wait_that_grows_with_the_work_of_all_is_a_part_of_what_that_costs(
         ]
         now = end
     steps = pd.DataFrame(rows)
-    late = _late(steps, "ready_s")
+    late = latest(steps, "ready_s")
     assert late is not None and late.rank == 1
     assert peers_slow_down(steps, late) == also
 
@@ -121,7 +116,7 @@ def test_one_number_may_be_another_step_after_epochs_of_other_lengths(tmp_path: 
     case = Case(cell=cell)
     steps = case.steps.copy()
     steps.loc[steps["rank"] == 0, "step"] += 1
-    assert _late(steps, "ready_s") and not meet(steps, "ready_s", 1)
+    assert latest(steps, "ready_s") and not meet(steps, "ready_s", 1)
     case.__dict__["steps"] = steps
     assert not findings(straggler_rank, case)
 
@@ -237,7 +232,7 @@ def test_a_loop_without_an_optimizer_has_its_straggler_by_whom_the_peers_wait_fo
     write_json(RunDir(path=tmp_path).watch, {"started_mono_ns": started_ns, "ended_s": 6.0})
     found = findings(straggler_rank, Case(load_cell(tmp_path)))
     assert [rank for each in found for rank in each.guilty_ranks] == guilty
-    assert all("is the last to enter 12 of the 12 collectives" in each.summary for each in found)
+    assert all("is the last to enter all 12 collectives" in each.summary for each in found)
 
 
 def test_a_rank_that_has_become_slow_is_the_straggler_since_then(tmp_path: Path) -> None:

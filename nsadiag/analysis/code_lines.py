@@ -106,17 +106,20 @@ def returned_at(code: CodeType | None, run: Callable[[], object]) -> str:
     return found
 
 
-def answers(run: Callable[[], object]) -> list[Answer]:
-    """The values that functions of the mechanisms returned while `run` ran, in order: of those that it asked itself."""
+def answers(run: Callable[[], object]) -> tuple[list[Answer], str | None]:
+    """The values that functions of the mechanisms returned while `run` ran, in order: of those that it asked itself.
+
+    Also the error by which our own record of them broke off, if it did.
+    """
     found = _Answers()
-    with _traced(found.trace):
+    with _traced(found.trace) as errors:
         run()
-    return found.of_the_rule
+    return found.of_the_rule, next(iter(errors), None)
 
 
 def true_at(run: Callable[[], object]) -> tuple[str, ...]:
     """The lines of the innermost functions that answered "yes" while `run` ran."""
-    return tuple(dict.fromkeys(each.line for each in _innermost_true(answers(run))))
+    return tuple(dict.fromkeys(each.line for each in _innermost_true(answers(run)[0])))
 
 
 def _innermost_true(asked: list[Answer]) -> Iterator[Answer]:
@@ -131,11 +134,23 @@ def relative(file: str) -> str:
 
 
 @contextmanager
-def _traced(tracer: Tracer) -> Iterator[None]:
-    before = sys.gettrace()
-    sys.settrace(tracer)
+def _traced(tracer: Tracer) -> Iterator[list[str]]:
+    """Runs the tracer, which returns itself or None; yields its own errors.
+
+    Python would raise such an error in the code that is traced, which is not at fault, and trace no further.
+    """
+    before, errors = sys.gettrace(), list[str]()
+
+    def guarded(frame: FrameType, event: str, value: Any) -> Any:
+        try:
+            return guarded if not errors and tracer(frame, event, value) else None
+        except Exception as error:
+            errors.append(f"{error!r} at {raised_at(error)}")
+            return None
+
+    sys.settrace(guarded)
     try:
-        yield
+        yield errors
     finally:
         sys.settrace(before)
 

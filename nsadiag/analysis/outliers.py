@@ -7,30 +7,32 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from nsadiag.evidence.phrases import are
+
 S = TypeVar("S", bound=Iterable[int])
 
 
 class Criterion(str, Enum):
-    """The reason for these ranks and not the others, as a verdict says it."""
+    """The reason for these ranks and not the others: the rest of a sentence that begins with them."""
 
-    MAJORITY = "the minority"
-    MOST_AT_ODDS = "the one that most of its peers disagree with"
-    NOVEL = "doing what was never done before, while its peers do as ever"
-    NOVEL_ARGUMENTS = "asking for what it never asked for at this line, while its peers repeat theirs"
-    NOVEL_PLACE = "at a line it had not been at before, while its peers repeat theirs"
-    NOVEL_TRANSITION = "where its path never led before, while its peers follow theirs"
-    SHORTER = "without what its peers went on to"
+    MAJORITY = "in the minority"
+    MOST_AT_ODDS = "at odds with the most peers"
+    NOVEL = "in a call not made before, while the peers repeat earlier ones"
+    NOVEL_ARGUMENTS = "passing arguments not passed before at that line, while the peers repeat earlier ones"
+    NOVEL_PLACE = "at a line not reached before, while the peers repeat earlier calls"
+    NOVEL_TRANSITION = "in a sequence of calls not made before, while the peers repeat earlier ones"
+    SHORTER = "without the calls that the peers made next"
     UNLIKE_FIRST = "unlike the first rank"
-    ALIKE = "all do the same at the same line, and nobody the opposite"
-    UNUSUAL_COUNT = "with another number of messages than in its steps before"
-    LEFT_OUT = "it left out this round's message, which it had in each round before"
+    ALIKE = "in the same operation at the same line, and no rank is in the matching one"
+    UNUSUAL_COUNT = "sending or receiving more or fewer messages in this step than in earlier ones"
+    LEFT_OUT = "without this round's message, which every earlier round had"
     GONE_ON = "in no send or receive, and two or more ranks wait for its messages"
-    ELSEWHERE = "elsewhere than the others"
-    UNMATCHED = "its message has no counterpart"
-    ABSENT_PEER = "its peer is in no send or receive at all"
-    RARE_TAG = "with another tag than most have at that line"
+    ELSEWHERE = "at another line than the others"
+    UNMATCHED = "the only one whose message has no counterpart"
+    ABSENT_PEER = "waiting for a peer that is in no send or receive"
+    RARE_TAG = "using another tag than most ranks at that line"
     OWN_LINE = "at a line from which no other rank ever sent or received"
-    UNDECIDED = "nothing tells which of them is at fault"
+    UNDECIDED = ""
 
     def __str__(self) -> str:
         return self.value
@@ -46,6 +48,12 @@ class Outliers:
     @property
     def decided(self) -> bool:
         return self.criterion != Criterion.UNDECIDED
+
+    def said_of(self, who: str) -> str:
+        """The reason in a sentence; `who` names the ranks."""
+        if not self.decided:
+            return f"nothing shows which of {who} is at fault"
+        return f"{who} {are(self.ranks)} {self.criterion}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,10 @@ from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, St
 from nsadiag.evidence.documents.watch import End, Watch
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.ring.reader import Recording
-from nsadiag.evidence.spans import spans
+from nsadiag.evidence.spans import rank_names
 from nsadiag.source.model import SourceModel
 
 NOT_COMPARED = ControlComparison()
-FEW_NAMES = 4  # ranks that a sentence names one by one
 
 
 @dataclass(frozen=True)
@@ -177,8 +176,7 @@ class CellEvidence:
 
     def names(self, ranks: Iterable[int]) -> str:
         """`1, 5`, or `0-6, 8-1023`: everyone for whom these stand, for a sentence."""
-        found = self.everyone(ranks)
-        return ", ".join(map(str, found)) if len(found) <= FEW_NAMES else spans(found)
+        return rank_names(self.everyone(ranks))
 
     def rank(self, number: int) -> RankEvidence:
         """Raises KeyError if that rank left nothing."""

@@ -43,6 +43,7 @@ class Attempt:
     ended_at: str | None = None  # the lines of code that concluded, failed or gave up, from the rule inwards
     declined_at: Mapping[Declined, str] = field(default_factory=dict)  # and those that gave each reason
     told: tuple[Answer, ...] = ()  # what it was told by the facts and relations that it asked
+    untold: str | None = None  # the error of ours by which the record of that broke off
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,4 +183,5 @@ def _in_full(tried: Attempt, case: Case) -> Attempt:
 def with_answers(tried: Attempt, case: Case) -> Attempt:
     """The attempt with what its rule was told; the rule runs again, on a case in which nothing is known yet."""
     fresh = Case(case.cell)
-    return dataclasses.replace(tried, told=tuple(answers(lambda: attempt(tried.rule, fresh))))
+    told, untold = answers(lambda: attempt(tried.rule, fresh))
+    return dataclasses.replace(tried, told=tuple(told), untold=untold)

@@ -15,8 +15,9 @@ from rich.text import Text
 from nsadiag.analysis.diff import Row, compare, matters, side
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
 from nsadiag.evidence.layout import SCHEMA_VERSION
+from nsadiag.evidence.phrases import count
 from nsadiag.reports.terminal.hanging import Hanging, labelled
-from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, count
+from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean
 
 LONGEST = 60  # of a value in a table
 

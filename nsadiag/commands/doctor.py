@@ -16,7 +16,8 @@ from nsadiag.agent.checkup import Check, check_process, checkup
 from nsadiag.agent.checkup.patient import find_python
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_HEALTHY, UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION
-from nsadiag.reports.words import ascii_only, clean, count
+from nsadiag.evidence.phrases import count
+from nsadiag.reports.words import ascii_only, clean
 
 # Letter and colour of each answer; the word itself is in --json.
 MARKS = {

@@ -99,6 +99,8 @@ def _row(tried: Attempt, winner: Attempt | None) -> dict[str, Any]:
         row["by"] = winner.rule.name
     if tried.failed:
         row["failed"] = tried.failed
+    if tried.untold:
+        row["untold"] = tried.untold
     declined = [
         {"fact": d.fact, "source": d.source, "line": tried.declined_at.get(d)} for d in tried.declined
     ]
@@ -177,6 +179,8 @@ def _lines(row: dict[str, Any], seen: set[str]) -> Iterator[str]:
         yield f"  {declined['fact']}{source}{_code(declined)}"
     if row["result"] == "declined" and "line" in row:
         yield f"  it found nothing that it looks for{_code(row)}"
+    if "untold" in row:
+        yield f"  a fault of nsadiag: what this rule was given could be recorded only in part: {row['untold']}"
     if row["told"]:
         yield "  facts that it was given"
         yield from _told(row["told"], seen)

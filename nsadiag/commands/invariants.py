@@ -12,7 +12,8 @@ from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.commands.analyze import is_matrix, is_ours
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, read_json
-from nsadiag.reports.words import clean, count
+from nsadiag.evidence.phrases import count
+from nsadiag.reports.words import clean
 
 
 def document_of(path: Path) -> dict[str, Any]:

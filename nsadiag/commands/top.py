@@ -15,8 +15,9 @@ from rich.text import Text
 
 from nsadiag.analysis.snapshot import RankNow, is_over, ranks_now, running_in
 from nsadiag.evidence.layout import SCHEMA_VERSION
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.spans import spans
-from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, count, duration
+from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, duration
 
 REFRESH_S = 1.0
 QUIET_S = 5.0  # from here on a silence is worth a colour

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 MOST_SPANS = 12
+FEW = 4
 MOST_RANKS = 1_000_000
 PIECES = re.compile(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*")
 
@@ -16,6 +17,11 @@ def spans(ranks: Iterable[int]) -> str:
     """`0-6, 8-1023`; of very many pieces the first."""
     shown = _runs(ranks)
     return ", ".join([*shown[:MOST_SPANS], "..."] if len(shown) > MOST_SPANS else shown)
+
+
+def rank_names(ranks: Collection[int]) -> str:
+    """`0, 1, 5`, of more than a few `0-6, 8-1023`."""
+    return ", ".join(map(str, ranks)) if len(ranks) <= FEW else spans(ranks)
 
 
 def spelled(ranks: Iterable[int]) -> str:

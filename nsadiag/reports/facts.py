@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nsadiag.evidence.phrases import DTYPES, call_name, count, tensor_names
 from nsadiag.evidence.rates import rate
 from nsadiag.evidence.records import Collective, PeerWait, Place, Progress, Times, Verdict, Where
 from nsadiag.evidence.spans import spans
 from nsadiag.reports.model import RankReport, RunReport
-from nsadiag.reports.words import count, duration, one_line, percent, rank_list
+from nsadiag.reports.words import duration, one_line, percent, rank_list
 
 ENDS_SHOWN = 4
 RANKS_SHOWN = 64
@@ -56,13 +56,6 @@ def headline(verdict: Verdict) -> str:
     return ", ".join([*parts, *sure]) or "nothing to go by"
 
 
-# What the flight recorder calls a type, as one writes it in Python.
-DTYPES = {
-    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8", "Char": "int8",
-    "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool", "ComplexFloat": "complex64",
-}  # fmt: skip
-
-
 def place_text(place: Place | Where) -> str:
     """`train.py:41 in train`; a library's line says that it is one."""
     line = f":{place.line}" if place.line else ""
@@ -72,17 +65,11 @@ def place_text(place: Place | Where) -> str:
 
 def collective_text(collective: Collective) -> str:
     """`all_reduce #17 of default_pg, float32[1024]`."""
-    seq = "" if collective.seq is None else f" #{collective.seq}"
+    tensors = tensor_names(collective.sizes, collective.dtypes)
     dtypes = [DTYPES.get(dtype, dtype) for dtype in collective.dtypes or ()]
-    tensors = [
-        f"{dtype}[{','.join(map(str, size))}]"
-        for size, dtype in itertools.zip_longest(
-            collective.sizes or (), dtypes, fillvalue=dtypes[-1] if dtypes else ""
-        )
-        if not isinstance(size, str)
-    ]
     payload = " ".join(tensors) or " ".join(dict.fromkeys(dtypes))
-    return f"{collective.op}{seq} of {collective.group}" + (f", {payload}" if payload else "")
+    call = call_name(collective.op, collective.seq, collective.group)
+    return call + (f", {payload}" if payload else "")
 
 
 def run_again(run: RunReport) -> str:

@@ -13,9 +13,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Verdict
 from nsadiag.reports.facts import headline
-from nsadiag.reports.words import ascii_only, clean, count, duration, mark_of, one_line, roughly, tally
+from nsadiag.reports.words import ascii_only, clean, duration, mark_of, one_line, roughly, tally
 
 Clock = Callable[[], float]
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nsadiag.evidence.phrases import count
 from nsadiag.reports import values
-from nsadiag.reports.words import count, duration, mebibytes
+from nsadiag.reports.words import duration, mebibytes
 
 
 @dataclass(frozen=True, kw_only=True)

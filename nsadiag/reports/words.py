@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.spans import spans
 
 
@@ -134,10 +135,6 @@ def sureness(confidence: float) -> str:
 def relative(difference: float | None) -> str:
     """A difference relative to the whole: `1.2e-08`."""
     return NOT_KNOWN if difference is None else f"{difference:.2g}"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def rank_list(ranks: Sequence[int], world_size: int) -> str:

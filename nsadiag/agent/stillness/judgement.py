@@ -8,6 +8,7 @@ from typing import Literal
 from nsadiag.agent.stillness.activity import BUSY_SHARE
 from nsadiag.agent.stillness.external_waits import ALWAYS_S
 from nsadiag.agent.stillness.motion import HELPER_CREDIT_S, Motion
+from nsadiag.evidence.phrases import are, count, these
 
 Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
 
@@ -31,15 +32,15 @@ def judge(
         return "busy", found
     if found := _asleep(moved, nap_credit_s, believes_world):
         return "asleep", found
-    count, seconds = len(moved), moved[0].seconds
-    seen = f"no progress on any of {count} ranks in {seconds:.1f} s: no events, collectives, CPU, GPU or I/O"
+    seen = f"no progress on any rank in {moved[0].seconds:.1f} s: no events, collectives, CPU, GPU or I/O"
     return "still", seen + "".join(f" ({remark})" for remark in _remarks(moved))
 
 
 def _progress(moved: list[Motion]) -> str | None:
     for rank in moved:
         if rank.events or rank.collectives:
-            return f"rank {rank.rank} wrote {rank.events} events and issued {rank.collectives} collectives"
+            wrote, issued = count(rank.events, "event"), count(rank.collectives, "collective")
+            return f"rank {rank.rank} wrote {wrote} and issued {issued}"
     return None
 
 
@@ -51,7 +52,7 @@ def _busy(moved: list[Motion]) -> str | None:
 def _asleep(moved: list[Motion], nap_credit_s: float, believes_world: bool) -> str | None:
     """The wait that may end by itself, of a job in which nothing moves."""
     if all(rank.stopped and rank.silent_s for rank in moved) and nap_credit_s > 0:
-        return f"all {len(moved)} ranks are stopped by a signal, as when a job is suspended"
+        return "every rank is stopped by a signal, as when a job is suspended"
     free = [rank for rank in moved if not rank.waits_for_peers]
     slept = _longest([(m.rank, m.wakes_in_s) for m in free], nap_credit_s)
     if slept:
@@ -65,18 +66,18 @@ def _asleep(moved: list[Motion], nap_credit_s: float, believes_world: bool) -> s
 
 def _remarks(moved: list[Motion]) -> Iterator[str]:
     """Facts on the ranks of a job that stands still, for those who read the reason."""
-    spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
+    spinning = [rank.rank for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
     if spinning:
-        yield f"rank {', '.join(spinning)} spins in a collective"
+        yield f"{these(spinning)} spin{'s' * (len(spinning) == 1)} in a collective"
     for rank in moved:
         if rank.spins:
             yield f"rank {rank.rank} spins in a loop that changes nothing"
     for rank in moved:
         if rank.is_lost:
             yield f"rank {rank.rank} waits for worker {rank.lost_worker}, none of whose threads can go on"
-    halted = [str(rank.rank) for rank in moved if rank.stopped]
+    halted = [rank.rank for rank in moved if rank.stopped]
     if halted:
-        yield f"rank {', '.join(halted)} is stopped by a signal"
+        yield f"{these(halted)} {are(halted)} stopped by a signal"
 
 
 def _outside(free: list[Motion]) -> str | None:

@@ -22,7 +22,7 @@ class Kind(StrEnum):
     MODULES = "modules run"
     LOOP_END = "end of a loop's inputs"
     LOOP_EXIT = "exit of a loop"
-    LOST_STEP = "round without its step"
+    LOST_STEP = "iteration without its step"
     ORDER = "iteration order"
     GRADIENT_SYNC = "reduction of gradients"
     FLAG = "flag of a framework"
@@ -42,17 +42,20 @@ CLASS_OF_PROVENANCE = {  # of the other kinds: what the condition depends on mak
 
 
 class Proximity(IntEnum):
-    """Proximity to the divergence of the record that shows the sides on either side of the condition."""
+    """Proximity to the divergence of the record that shows the sides on either side of the condition.
+
+    `shown_by` is in the singular: it stands before a verb.
+    """
 
     shown_by: str
 
     SOURCE = 1, "one snapshot and the source"  # the condition may have changed since
-    FRAMEWORK = 2, "what a framework was given"  # or its loader answered
+    FRAMEWORK = 2, "a value given to a framework"  # or its loader's answer
     UNITS = 3, "the order of FSDP's units"
-    STEPS = 4, "steps between two calls"
-    CALLS = 5, "the first calls that differ"
-    ORDER = 6, "calls that all made before"
-    PLACE = 7, "the lines where ranks wait"  # what depends on the rank alone is the same in every iteration
+    STEPS = 4, "the number of steps between two calls"
+    CALLS = 5, "the first call that differs"
+    ORDER = 6, "a call that all ranks made before"
+    PLACE = 7, "the line where a rank waits"  # what depends on the rank alone is the same in every iteration
 
     def __new__(cls, value: int, shown_by: str) -> Proximity:
         made = int.__new__(cls, value)
@@ -115,13 +118,13 @@ def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
 def why_lost(one: Candidate, winner: Candidate) -> str:
     """The fact by which a candidate is behind the best."""
     if (one.cls, one.guilty, one.condition) == (winner.cls, winner.guilty, winner.condition):
-        return f"the best says the same, by {winner.proximity.shown_by}"
+        return f"the best candidate is the same condition, shown by {winner.proximity.shown_by}"
     if bool(one.decisive) != bool(winner.decisive):
         return winner.decisive
     if (one.provenance == "rank") != (winner.provenance == "rank"):
-        return f"{named(winner)} depends on the rank, and this on {DEPENDS[one.provenance]}"
+        return f"{named(winner)} depends on the rank, and this one on {DEPENDS[one.provenance]}"
     if one.proximity != winner.proximity:
-        return f"{one.proximity.shown_by} show less of a divergence than {winner.proximity.shown_by}"
+        return f"{one.proximity.shown_by} shows less of a divergence than {winner.proximity.shown_by}"
     return f"no better than {named(winner)}, which was found first"
 
 

@@ -11,6 +11,7 @@ from nsadiag.analysis.relations import call_paths
 from nsadiag.analysis.relations.call_paths import CallPaths
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.timeline import Divergence, Timelines
+from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Collective, Evidence, Place
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import CallPath
@@ -182,8 +183,9 @@ class Context:
         """One sentence on where the rank is."""
         here = self.place_of(rank)
         if self.doing(rank) == "gone":
-            return Evidence(claim=f"rank {rank} had come to its end", source="ends.json")
+            return Evidence(claim=f"rank {rank} had ended", source="ends.json")
         collective = self.collective(rank)
-        what = f"waits in {collective.op} #{collective.seq} of {collective.group}" if collective else "stands"
+        call = collective and call_name(collective.op, collective.seq, collective.group)
+        what = f"waits in {call}" if call else "is"
         at = f" at {locations.short(here)}" if here else ""
         return Evidence(claim=f"rank {rank} {what}{at}", source=self.source_of(rank))

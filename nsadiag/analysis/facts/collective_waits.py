@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import Event, Recording
 
@@ -116,7 +117,11 @@ def waits_in(participations: Iterable[Participation]) -> Iterator[Wait]:
             who = tuple(sorted({each for _, each, _ in rows}))
             one = together[0]
             yield Wait(
-                rank=rank, for_s=longest_s, waiters=who, at_s=at_s, what=f"{one.op} {one.call} of {one.group}"
+                rank=rank,
+                for_s=longest_s,
+                waiters=who,
+                at_s=at_s,
+                what=call_name(one.op, one.call, one.group),
             )
 
 

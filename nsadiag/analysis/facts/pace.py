@@ -13,6 +13,7 @@ import pandas as pd
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.iterations import ANCHORS, Iterations
+from nsadiag.evidence.phrases import count, seconds
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 Array = npt.NDArray[Any]
@@ -60,7 +61,7 @@ class Pace:
     @property
     def counted(self) -> str:
         """`12 steps`."""
-        return f"{self.done} {self.unit}{'' if self.done == 1 else 's'}"
+        return count(self.done, self.unit)
 
     @property
     def unsteady(self) -> str | None:
@@ -75,11 +76,11 @@ class Pace:
             return f"{who} completed {self.counted} in {self.until_s:.0f} s, too few to know its rate"
         longest_s = float(gaps.max())
         if self.since_s > max(LONGEST_PAUSES * longest_s, MIN_PAUSE_S):
-            return f"{who} completed no {self.unit} in the last {self.since_s:.0f} s, and one every {_seconds(float(np.median(gaps)))} before"
+            return f"{who} completed no {self.unit} in the last {self.since_s:.0f} s, and one every {seconds(float(np.median(gaps)))} before"
         recent = gaps[-max(len(gaps) // 4, 2) :]
         before = gaps[: -len(recent)]
         if len(gaps) >= ENOUGH and np.median(recent) > FELL * np.median(before):
-            return f"{who} took {_seconds(float(np.median(recent)))} for each {self.unit} of late, and {_seconds(float(np.median(before)))} before"
+            return f"{who} took {seconds(float(np.median(recent)))} for each {self.unit} lately, and {seconds(float(np.median(before)))} before"
         return None
 
 
@@ -135,10 +136,6 @@ def _iterations(rank: RankEvidence) -> tuple[npt.NDArray[Any], int]:
     if counter.is_by_runs:
         found = found & np.asarray(began, dtype=bool)
     return own["t_ns"][found], counter.count
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.0f} ms"
 
 
 class Step(NamedTuple):

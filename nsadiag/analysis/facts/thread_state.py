@@ -1,4 +1,7 @@
-"""States of main threads at the last snapshot: blocked on peers, on their own process, or on something outside the job."""
+"""States of main threads at the last snapshot: blocked on peers, on their own process, or on something outside the job.
+
+A state is ours (`Doing`); the letter that the kernel gives a process is its `kernel_state`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ Doing = (
     | Literal[
         "python",  # runs, in Python
         "native",  # runs, in C
-        "kernel",  # in the kernel, state D
+        "kernel",  # uninterruptible: the kernel's state D
         "stopped",  # by a signal, or a debugger
         "unknown",
     ]
@@ -90,11 +93,11 @@ def thread_state_of(rank: RankEvidence) -> ThreadState | None:
     call = syscall_of(last.proc)
     descriptor = _descriptor(last.proc, call)
     event = open_event(rank)
-    state = last.proc.state
+    kernel_state = last.proc.state
     same = len(shown) > 1 and shown[-2].main_lines == last.main_lines
-    doing = _doing(inner, native, call, descriptor, event, state)
+    doing = _doing(inner, native, call, descriptor, event, kernel_state)
     if doing in BY_DEVICE:
-        doing = device_queue.holds_up(rank, native, running=state == "R", same=same) or doing
+        doing = device_queue.holds_up(rank, native, running=kernel_state == "R", same=same) or doing
     return ThreadState(
         rank=rank.rank,
         doing=doing,
@@ -105,8 +108,8 @@ def thread_state_of(rank: RankEvidence) -> ThreadState | None:
         descriptor=descriptor,
         event=event,
         same=same,
-        running=state == "R",
-        in_kernel=state == "D",
+        running=kernel_state == "R",
+        in_kernel=kernel_state == "D",
         owns_gil=main.owns_gil,
         source=last.source,
     )
@@ -193,17 +196,17 @@ def _doing(
     call: tuple[str, int] | None,
     descriptor: Descriptor | None,
     event: str | None,
-    state: str,
+    kernel_state: str,
 ) -> Doing:
-    if state in ("T", "t"):
+    if kernel_state in ("T", "t"):
         return "stopped"
     found = _by_stacks(inner, native, event)
     if found:
         return found
-    if state == "D":
+    if kernel_state == "D":
         return "kernel"
     if call is None:
-        return ("native" if native else "python") if state == "R" else "unknown"
+        return ("native" if native else "python") if kernel_state == "R" else "unknown"
     row = by_kernel(call[0], descriptor)
     return (row.state if row else None) or "unknown"
 

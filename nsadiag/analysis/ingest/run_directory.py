@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nsadiag.analysis.ingest.ends import completed_end
-from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
+from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Chosen, RankEvidence
 from nsadiag.evidence.documents import operations, training
 from nsadiag.evidence.documents.captures import Answers, Gap, NcclStatus, Task
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
@@ -23,7 +23,7 @@ from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, rea
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.ring.reader import read_blackbox
-from nsadiag.evidence.spans import spans
+from nsadiag.evidence.spans import FEW, spans
 from nsadiag.evidence.stacks import process_in, stacks_in
 from nsadiag.source.archive import read_sources
 
@@ -68,7 +68,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
     )
     read_json(run.ends, {}, unfit)
     absent = sorted(cell.absent)
-    few = [f"rank {n} left no evidence" for n in absent] if len(absent) <= FEW_NAMES else []
+    few = [f"rank {n} left no evidence" for n in absent] if len(absent) <= FEW else []
     many = [f"ranks {spans(absent)} left no evidence"] if absent and not few else []
     return replace(cell, gaps=(*few, *many, *cell.gaps, *map(str, unfit)))
 

@@ -12,6 +12,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.buckets import elements_of
 from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.phrases import tensor_names
 from nsadiag.evidence.records import Collective, Place
 
 Kind = Literal["operation", "root", "size", "type", "splits"]
@@ -235,12 +236,11 @@ def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> Asked:
     rank = cell.rank(int(row["rank"]))
     capture = next(c for c in reversed(rank.captures) if c.flight_recorder)
     sizes, dtypes = row["input_sizes"], row["input_dtypes"]
-    what = f"{row['op']} {sizes} {'/'.join(sorted(set(dtypes or [])))}".strip()
     return Asked(
         rank=rank.rank,
         op=str(row["op"]),
         place=locations.of_call(rank, int(row["wall_ns"])),
-        what=what,
+        what=" ".join([str(row["op"]), *tensor_names(sizes, dtypes)]),
         key=(key,),
         source=f"{capture.source}/fr.json#entries[{row['position']}]",
         sizes=sizes,

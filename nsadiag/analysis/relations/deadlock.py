@@ -22,6 +22,7 @@ from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
 from nsadiag.evidence.blocking import Waker, by_frames, by_native, by_wchan, mutex_address
 from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import PythonThread
+from nsadiag.evidence.phrases import are, these, waits_wait
 from nsadiag.evidence.user_code import is_user
 
 # Waits that another thread of the process ends, and nobody else.
@@ -178,16 +179,18 @@ def _reason(
     cell: CellEvidence, waiting: set[int], locked: set[int], ended: set[int], stopped: set[int]
 ) -> str:
     causes = []
-    if mine := waiting & locked:
-        causes.append(f"rank {cell.names(mine)} waits for threads of its own that all wait as well")
-    if ended:
-        causes.append(f"rank {cell.names(ended)} has ended")
-    if stopped:
-        causes.append(f"rank {cell.names(stopped)} is stopped by a signal")
-    peers = waiting - locked
+    if mine := cell.everyone(waiting & locked):
+        causes.append(
+            f"{these(mine)} {waits_wait(mine)} for threads of the same process, which all wait as well"
+        )
+    if gone := cell.everyone(ended):
+        causes.append(f"{these(gone)} {'has' if len(gone) == 1 else 'have'} ended")
+    if halted := cell.everyone(stopped):
+        causes.append(f"{these(halted)} {are(halted)} stopped by a signal")
+    peers = cell.everyone(waiting - locked)
     if len(peers) > 1 and not causes:
-        causes.append(f"ranks {cell.names(peers)} each wait for another one of them")
+        causes.append(f"{these(peers)} wait for each other")
     elif peers:
-        roots = sorted((waiting & locked) | ended | stopped)
-        causes.append(f"rank {cell.names(peers)} waits for rank {cell.names(roots)}")
+        roots = cell.everyone((waiting & locked) | ended | stopped)
+        causes.append(f"{these(peers)} {waits_wait(peers)} for {these(roots)}")
     return "; ".join(causes)

@@ -13,8 +13,8 @@ from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.peer_waits import peer_waits
 from nsadiag.analysis.relations.pending import is_still, is_suspended
 from nsadiag.evidence.documents.captures import Communicator, NcclStatus
+from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import PeerWait
-from nsadiag.evidence.spans import spans
 
 SOME_BYTES = 64 * 1024  # read or written between two snapshots; a thread that only listens has a few hundred
 MANY_TIMES = 2.0  # of the longest wait before: from here on the ratio is worth a word
@@ -109,7 +109,7 @@ def kept_waiting(case: Case, wait: PeerWait) -> str:
     times = wait.now_s / longest_s if longest_s > 0 else 0.0
     ratio = f", {times:,.0f} times the longest wait before" if times >= MANY_TIMES else ""
     at = f", at {locations.short(wait.at)}" if wait.at else ""
-    whom = f"rank{'s' if len(wait.waiters) > 1 else ''} {spans(wait.waiters)}"
+    whom = these(wait.waiters)
     return f"rank {wait.rank} has kept {whom} waiting for {wait.now_s:.0f} s{ratio}{at}"
 
 

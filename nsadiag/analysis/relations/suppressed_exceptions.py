@@ -43,7 +43,7 @@ def in_flight(case: Case) -> Swallowed | None:
         # Whoever waits where its peers do too is not the one that left them.
         if case.once(graph_of).edges and rank.rank not in waited_for:
             continue
-        why = f"with it on its way up, rank {rank.rank} entered {row.during}, and never left it"
+        why = f"while that exception propagated, rank {rank.rank} entered {row.during} and never left it"
         found.append(_swallowed(case.cell, rank, line, row, why))
     return min(found, key=lambda s: s.t_s, default=None)
 

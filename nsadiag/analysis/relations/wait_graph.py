@@ -9,6 +9,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.device_queue import computes_before, first_call
 from nsadiag.analysis.facts.thread_state import is_in_transfer
 from nsadiag.analysis.relations.pending import waits
+from nsadiag.evidence.phrases import call_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ def _by_collectives(case: Case) -> list[Edge]:
     for wait in waits(case):
         ops = {int(rank): str(op) for rank, op in wait.calls[["rank", "op"]].itertuples(index=False)}
         for rank in wait.waiting:
-            what = f"{ops[rank]} #{wait.seq} of {wait.group}"
+            what = call_name(ops[rank], wait.seq, wait.group)
             source = wait.source(case.cell, rank)
             # A peer that issued another operation under this number will never issue this one.
             others = {*wait.missing, *(r for r, op in ops.items() if op != ops[rank])}
@@ -106,7 +107,7 @@ def _by_queues(case: Case) -> list[Edge]:
             Edge(
                 waiter=rank,
                 waited_for=peer,
-                what=f"{ops[rank]} #{seq} of {group}",
+                what=call_name(ops[rank], seq, group),
                 source=f"{case.cell.rank(rank).captures[-1].source}/fr.json",
             )
             for peer in ops

@@ -11,6 +11,7 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Act, Evidence, Finding, Outcome, Place, Strength, Where
 
 
@@ -55,8 +56,7 @@ def all_but(cell: CellEvidence, ranks: Iterable[int]) -> tuple[int, ...]:
 
 def named(cell: CellEvidence, ranks: Iterable[int]) -> str:
     """`rank 1`, or `ranks 0, 2-7`: all ranks that these stand for."""
-    everyone = cell.everyone(ranks)
-    return f"rank{'s' if len(everyone) > 1 else ''} {cell.names(everyone)}"
+    return these(cell.everyone(ranks))
 
 
 def hung_or_crashed(cell: CellEvidence) -> Outcome:

@@ -15,7 +15,7 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Need
 from nsadiag.evidence.documents.watch import NO_END
-from nsadiag.evidence.spans import spans
+from nsadiag.evidence.phrases import these
 
 # States of a main thread in the last capture.
 STATES: dict[Doing, str] = {
@@ -42,16 +42,12 @@ STATES: dict[Doing, str] = {
 }
 
 
-def these(ranks: Sequence[int]) -> str:
-    """`rank 1`, or `ranks 0-2`, for a sentence."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
-
-
 def not_still(cell: CellEvidence) -> Iterator[Declined]:
     """Reasons against a still job: something moved at the last snapshot, or there was none."""
     last, quiet_s = cell.watch.last_look, cell.watch.longest_quiet_s
     if last is None:
-        longest = f" (the longest silence was {quiet_s:.1f} s)" if quiet_s is not None else ""
+        # Clocks of two sources differ by a little.
+        longest = f" (the longest silence was {max(0.0, quiet_s):.1f} s)" if quiet_s is not None else ""
         yield Declined(
             f"no snapshot found the job still: it was never silent for long enough{longest}", "watch.json"
         )
@@ -102,12 +98,12 @@ def blocked_elsewhere(case: Case, states: Collection[str] = (), sought: str = ""
         state = blocked.state
         where = at_line(state.place)
         if state.doing not in states:
-            more = f", not {sought}" if sought else ""
+            more = f"; it {sought}" if sought else ""
         else:
             more = "" if state.same else ", and moved to other lines between the snapshots"
         yield Declined(f"rank {blocked.number} {STATES[state.doing]}{where}{more}", blocked.source)
     if not found:
-        yield Declined(f"none of {len(case.thread_states)} ranks with a stack is blocked on its own")
+        yield Declined("no rank with a stack waits for anything but its peers")
 
 
 # By kind of evidence: its name, and whether a rank left any.

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from nsadiag.evidence.phrases import count
 from nsadiag.reports import facts, scaling, scatter, words
 from nsadiag.reports.formats import plot
 from nsadiag.reports.grid import grid_of
@@ -124,7 +125,7 @@ def _environment() -> Environment:
         relative=words.relative,
         status_mark=words.status_mark,
         in_order=words.in_order,
-        count=words.count,
+        count=count,
         facts_of=facts.facts_of,
         ranks_to_show=facts.ranks_to_show,
         headline=facts.headline,

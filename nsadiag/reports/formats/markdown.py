@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from nsadiag.evidence.phrases import count
 from nsadiag.reports import facts, scaling, scatter, words
 from nsadiag.reports.grid import Grid, Slot, grid_of
 from nsadiag.reports.model import CellReport, MatrixReport, Report, RunReport
@@ -198,7 +199,7 @@ def _environment() -> Environment:
         text_plot=scatter.text_plot,
         mark_of=words.mark_of,
         tally=words.tally,
-        count=words.count,
+        count=count,
         headline=facts.headline,
         run_again=facts.run_again,
         judge_again=facts.judge_again,

@@ -10,6 +10,7 @@ import pandas as pd
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 WORK = {
@@ -123,7 +124,7 @@ def _flight_recorder(case: Case, rank: RankEvidence) -> Iterator[Span]:
     ):
         t_s = (int(wall_ns) + offset_ns) / 1e9
         if _is_time(t_s):
-            name = f"{op} #{seq} of {group}"
+            name = call_name(op, seq, group)
             yield Span(kind="call", name=name, start_s=t_s, end_s=None if pending else t_s, step=0)
 
 

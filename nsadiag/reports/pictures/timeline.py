@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import spans as ranks_as_spans
@@ -15,7 +16,7 @@ from nsadiag.reports.pictures.axis import Axis, axis_of
 from nsadiag.reports.pictures.lanes import Lane, Span, lanes_of
 from nsadiag.reports.pictures.rows import ROWS
 from nsadiag.reports.pictures.standing import role, standing
-from nsadiag.reports.words import count, duration
+from nsadiag.reports.words import duration
 
 MOST_LANES = 32
 GUILTY_LANES = 8

@@ -10,13 +10,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nsadiag.evidence.phrases import count
 from nsadiag.reports.facts import headline, place_text
 from nsadiag.reports.grid import Grid, Slot, grid_of
 from nsadiag.reports.model import CellReport, FindingGroup, MatrixReport
 from nsadiag.reports.terminal.claims import cause_lines, claim_lines
 from nsadiag.reports.terminal.hanging import paragraph
 from nsadiag.reports.terminal.scaling import scaling_lines
-from nsadiag.reports.words import clean, count, duration, in_order, mark_of, mebibytes, spent, tally
+from nsadiag.reports.words import clean, duration, in_order, mark_of, mebibytes, spent, tally
 
 # Past this many rows a table is a document, and the report is a better place for it.
 COST_ROWS_SHOWN = 48

@@ -8,6 +8,7 @@ from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import common_depth
+from nsadiag.evidence.phrases import all_of
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.source.control import Condition
 
@@ -85,8 +86,8 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
         return None
     guilty = guilty_side(context, guard, inside, outside)
     entered = set(guilty) <= set(inside)
-    goes = f"{'alone goes' if entered else 'does not go'} {'past' if guard.leaves else 'through'}"
-    through = f"{goes} `{shown(guard)}` at {locations.short(guard.place)}, which depends on the rank, to"
+    got = f"{'alone got' if entered else 'did not get'} {'past' if guard.leaves else 'through'}"
+    through = f"{got} `{shown(guard)}` at {locations.short(guard.place)}, which depends on the rank, to"
     return Candidate(
         kind=Kind.BRANCH,
         proximity=Proximity.PLACE,
@@ -94,7 +95,7 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
         guilty=guilty,
         blocked=tuple(r for r in members if r not in guilty),
         where=(_line_behind(context, guard, guilty[0]) if entered else None) or guard.place,
-        because=f"{through} a collective that all of {len(members)} ranks belong to",
+        because=f"{through} a collective that {all_of(len(members))} must call",
         evidence=(
             context.position(waiting[0]),
             *(context.position(r) for r in outside[:1] if r not in waiting),

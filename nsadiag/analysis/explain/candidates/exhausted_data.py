@@ -45,11 +45,9 @@ def exhausted_data(context: Context) -> Iterator[Candidate]:
     guilty, others = (ended, went_on) if len(ended) <= len(went_on) else (went_on, ended)
     loader, had = answers[ended[0]][number].loader, had_before(answers[ended[0]], number)
     many = f"{had} batch{'es' if had != 1 else ''}"
-    because = (
-        f"had {many} of its DataLoader ({loader.dataset}), and rank {context.cell.names(went_on)} had more"
-    )
+    because = f"reached the end of the DataLoader ({loader.dataset}) after {many}, and rank {context.cell.names(went_on)} got more"
     if guilty == went_on:
-        because = f"had more than the {many} of {'its' if len(went_on) == 1 else 'their'} DataLoader ({loader.dataset}) after which the others' data ended"
+        because = f"got more than the {many} after which the other ranks' DataLoader ({loader.dataset}) ended"
     yield Candidate(
         kind=Kind.LOOP_END,
         proximity=Proximity.FRAMEWORK,
@@ -60,8 +58,8 @@ def exhausted_data(context: Context) -> Iterator[Candidate]:
         where=locations.of_text(loader.at),
         because=because,
         evidence=(
-            context.recorded(ended[0], f"was at the end of the data after {many}"),
-            context.recorded(went_on[0], "was given another batch then"),
+            context.recorded(ended[0], f"reached the end of the data after {many}"),
+            context.recorded(went_on[0], "got another batch then"),
             context.position(ended[0]),
             context.position(went_on[0]),
         ),

@@ -153,15 +153,14 @@ def _candidate(
 ) -> Iterator[Candidate]:
     in_modules = condition.provenance == "data" and context.in_forward(condition)
     own, number = found.own, found.iteration + 1
-    did = f"did {own.name or 'backward'} at {locations.short(own.place)}" if own and own.place else "went on"
-    missed = _what(found.theirs)
+    did, theirs = _what(own), _what(found.theirs)
     at = f"in iteration {number} at `{shown(condition)}` ({locations.short(condition.place)})"
-    because = f"diverged from the others {at}: {'it' if len(guilty) == 1 else 'they'} {did} where the others ran {missed}"
+    because = f"diverged from the others {at}: {'it' if len(guilty) == 1 else 'they'} {did} where the others {theirs}"
     blamed, blocked = guilty, others
     if len(guilty) == len(others) and DRAWS.search(condition.test):
         blamed, blocked = tuple(sorted((*guilty, *others))), ()
         names = context.cell.names
-        because = f"diverged {at}, where each draws a lot of its own: rank {names(guilty)} {did} where rank {names(others)} ran {missed}"
+        because = f"diverged {at}, where each draws a random number of its own: rank {names(guilty)} {did} where rank {names(others)} {theirs}"
     yield Candidate(
         kind=Kind.MODULES if in_modules else Kind.BRANCH,
         proximity=Proximity.CALLS,
@@ -171,11 +170,13 @@ def _candidate(
         where=(_place_of(own) if entered else None) or condition.place,
         because=because,
         evidence=(
-            context.recorded(guilty[0], f"{did} in iteration {number}, and not {missed}"),
+            context.recorded(guilty[0], f"{did}, and rank {others[0]} {theirs}, in iteration {number}"),
             context.position(others[0]),
         ),
     )
 
 
 def _what(event: TimelineEvent | None) -> str:
-    return f"{event.name or 'backward'} at {locations.short(event.place)}" if event and event.place else "the next iteration"  # fmt: skip
+    if event is None or event.place is None:
+        return "went on to the next iteration"
+    return f"ran {event.name or 'backward'} at {locations.short(event.place)}"

@@ -29,7 +29,7 @@ def framework_values(context: Context) -> Iterator[Candidate]:
             named = {_named(context, c) for c in calls}
             if certain is not None and named == {*inside}:
                 watch = Evidence(
-                    claim=f"{kind} is made to watch it: {made_at.code}", source=context.cited(made_at)
+                    claim=f"{kind} is made to watch it: `{made_at.code}`", source=context.cited(made_at)
                 )
                 collective = f"the collective in {kind}, which watches it ({locations.short(made_at)})"
                 yield _candidate(context, inside[0], kind, f"`{watched}`", certain, collective, watch)
@@ -70,11 +70,11 @@ def _candidate(
         guilty=(rank,),
         blocked=blocked,
         where=call.at,
-        because=f"alone reports {metric} ({at}, {behind}), and so comes alone to {collective}",
+        because=f"alone reports {metric} ({at}, {behind}), and so is alone in {collective}",
         evidence=(
             Evidence(claim=f"rank {rank} is in {kind}, and no other rank is", source=context.source_of(rank)),
             Evidence(
-                claim=f"{metric} is reported on that rank alone: {call.at.code}",
+                claim=f"{metric} is reported on that rank alone: `{call.at.code}`",
                 source=context.cited(call.at),
             ),
             *more,

@@ -25,7 +25,11 @@ def gradient_sync(context: Context) -> Iterator[Candidate]:
     reduce = tuple(r for r, event in begun.items() if not event.unsynced)
     # Of equal sides the one that does not come to the reduction is missed.
     guilty, others = (reduce, accumulate) if len(reduce) < len(accumulate) else (accumulate, reduce)
-    even = " (as many do: which was meant nobody can tell)" if len(accumulate) == len(reduce) else ""
+    even = (
+        " (half of the ranks do each: it is unknown which is intended)"
+        if len(accumulate) == len(reduce)
+        else ""
+    )
     boundary = _boundary_between(context, begun[guilty[0]].place, begun[others[0]].place)
     does = WORDS[guilty == accumulate]
     yield Candidate(

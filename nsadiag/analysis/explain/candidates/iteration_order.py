@@ -31,7 +31,7 @@ def iteration_order(context: Context) -> Iterator[Candidate]:
     parted = "diverged from the others" if tells else "diverged"
     who = ("it", "the others") if tells else (f"rank {one}", f"rank {other}")
     at = f"the loop `{shown(loop)}` ({locations.short(loop.place)})"
-    did = f"did {own} in iteration {number}, and rank {other} {theirs}; both had made both calls before"
+    did = f"ran {own} in iteration {number}, and rank {other} {theirs}; both had made both calls before"
     guilty = found.guilty if tells else context.members()
     yield Candidate(
         kind=Kind.ORDER,
@@ -41,7 +41,7 @@ def iteration_order(context: Context) -> Iterator[Candidate]:
         blocked=tuple(r for r in context.members() if r not in guilty),
         where=loop.place,
         strength=Strength.STRONG if tells else Strength.WEAK,
-        because=f"{parted} in iteration {number} in {at}, which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
+        because=f"{parted} in iteration {number} in {at}, which led {who[0]} to {own} where it led {who[1]} to {theirs}: the ranks iterate in different orders",
         evidence=(
             context.recorded(one, did),
             context.position(one),

@@ -9,6 +9,7 @@ from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, Rejec
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.trips import made_fewer_trips
 from nsadiag.analysis.facts import locations
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition
@@ -42,7 +43,7 @@ def left_loop(
     for loop in reversed([g for g in around if g.is_loop]):
         # A loop over the parts of a model: fewer times round means fewer modules.
         if context.in_forward(loop):
-            yield Rejection(condition=loop, because="goes over the parts of a model")
+            yield Rejection(condition=loop, because="iterates over the modules of a model")
             continue
         if context.exited_within(loop, left[0]):
             yield Rejection(condition=loop, because=f"was not left: rank {left[0]} called exit inside it")
@@ -52,7 +53,7 @@ def left_loop(
             fewer = (
                 "no training step is in it"
                 if paths
-                else f"rank {left[0]} did not leave it after fewer rounds"
+                else f"rank {left[0]} did not leave it after fewer iterations"
             )
             yield Rejection(condition=loop, because=f"does not separate the ranks: {fewer}")
         elif ended_by := _ended_by(context, loop, left[0]):
@@ -145,7 +146,7 @@ def _ended(
     uneven = at_end or ended_by.provenance == "input"
     if gone and (ended_by.leaves == "return" or ASKED_TO_STOP.search(ended_by.test)) and not uneven:
         return Rejection(
-            condition=ended_by, because=f"ended rank {left[0]} by itself, or because somebody asked for it"
+            condition=ended_by, because=f"ended rank {left[0]} regularly, or because a stop was requested"
         )
     guilty, others = (left, stayed) if len(left) <= len(stayed) else (stayed, left)
     counts = _iterations_begun(context, loop, (*left, *stayed)) if iteration is None else {}
@@ -165,9 +166,9 @@ def _ended(
         blocked=others,
         where=where,
         because=_because(loop, ended_by, stayed[0], left[0], iteration, counts, stays=guilty == stayed),
-        decisive=f"rank {left[0]} left the loop at {at} after fewer rounds" if iteration is None else "",
+        decisive=f"rank {left[0]} left the loop at {at} after fewer iterations" if iteration is None else "",
         evidence=(
-            *(context.recorded(r, f"began {n} iterations") for r, n in sorted(counts.items())[:8]),
+            *(context.recorded(r, f"began {count(n, 'iteration')}") for r, n in sorted(counts.items())[:8]),
             context.position(left[0]),
             context.position(stayed[0]),
         ),
@@ -198,14 +199,19 @@ def _because(
     stays: bool,
 ) -> str:
     """`stays`: the guilty are those who are still in the loop."""
-    at, times = locations.short(loop.place), ""
+    at, done, still = locations.short(loop.place), "", ""
     if iteration is not None:
-        times = f" in iteration {iteration + 1}, fewer times round than the others"
+        done = f" in iteration {iteration + 1}{'' if stays else ', earlier than the others'}"
     elif counts:
-        times = f" after {counts[left]} iterations, while rank {stayed} is in number {counts[stayed]}"
+        done = f" after {count(counts[left], 'iteration')}"
+        still = f"is in iteration {counts[stayed]}"
     elif not stays:
-        times = f", while rank {stayed} is still in it"
+        still = "is still in it"
     if stays:
-        return f"still trains in the loop at {at}, which the others have left{times}"
-    how = "came to the end of" if ended_by is loop else f"left by `{shown(ended_by)}`"
-    return f"{how} the loop at {at}{times}"
+        return f"{still or 'is still'} in the loop at {at}, which the other ranks left{done}"
+    how = (
+        f"reached the end of the loop at {at}"
+        if ended_by is loop
+        else f"left the loop at {at} by `{shown(ended_by)}`"
+    )
+    return f"{how}{done}{still and f', while rank {stayed} {still}'}"

@@ -13,6 +13,7 @@ from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition, Program
@@ -67,9 +68,7 @@ def _early_arrival(
     past = bypasses(context.program, loop, step) if loop else []
     if loop is None or len(past) != 1 or any(g.differs for g in context.differing(way, step)):
         return
-    did = (
-        f"came to {call.name} at {locations.short(at)} after {since} steps, where it had taken {usual} before"
-    )
+    did = f"reached {call.name} at {locations.short(at)} after {count(since, 'step')} instead of the usual {usual}"
     yield Candidate(
         kind=Kind.LOST_STEP,
         proximity=Proximity.STEPS,
@@ -77,7 +76,7 @@ def _early_arrival(
         guilty=early,
         blocked=late,
         where=past[0].place,
-        because=f"{did}: it left a round of the loop without its step, and the one way past that in the source is `{shown(past[0])}` ({locations.short(past[0].place)})",
+        because=f"{did}: an iteration of the loop had no step, and the only way past the step in the source is `{shown(past[0])}` ({locations.short(past[0].place)})",
         evidence=(
             context.recorded(early[0], did),
             context.position(early[0]),

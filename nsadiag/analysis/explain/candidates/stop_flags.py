@@ -9,6 +9,7 @@ from nsadiag.analysis.explain.candidates.loop_exit import ASKED_TO_STOP
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.timeline import TimelineEvent
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition, Program
@@ -32,11 +33,11 @@ def stop_flags(context: Context) -> Iterator[Candidate]:
     if depends not in ("rank", "data") or (asked and any(context.doing(r) == "gone" for r in stopped)):
         return
     behind = f" behind `{shown(condition)}` ({locations.short(condition.place)})" if condition else ""
-    set_it, after = f"set {stop.name} at {locations.short(at)}", f"after {stop.step} steps"
+    set_it, after = f"set {stop.name} at {locations.short(at)}", f"after {count(stop.step, 'step')}"
     guilty, others = (stopped, trains) if len(stopped) <= len(trains) else (trains, stopped)
-    because = f"{set_it}{behind} {after}, and left the training; rank {context.cell.names(trains)} did not, and trains on"
+    because = f"{set_it}{behind} {after}, and left the training loop; rank {context.cell.names(trains)} did not, and continues to train"
     if guilty == trains:
-        because = f"did not set {stop.name} and trains on, while the others {set_it}{behind} {after}, and left the training"
+        because = f"did not set {stop.name} and continues to train, while the others {set_it}{behind} {after}, and left the training loop"
     yield Candidate(
         kind=Kind.FLAG,
         proximity=Proximity.FRAMEWORK,
@@ -49,7 +50,9 @@ def stop_flags(context: Context) -> Iterator[Candidate]:
         evidence=(
             *(context.recorded(r, f"{set_it} {after}, and has begun no backward since") for r in stopped[:4]),
             *(
-                context.recorded(r, "has not set it since its last backward, and trains on")
+                context.recorded(
+                    r, f"has not set {stop.name} since its last backward, and continues to train"
+                )
                 for r in trains[:4]
             ),
             context.position(stopped[0]),

@@ -19,7 +19,7 @@ def units(context: Context) -> Iterator[Candidate]:
     if found is None or (found.iteration == last and not (found.own and found.theirs)):
         return
     one, other, number = found.guilty[0], found.others[0], found.iteration + 1
-    own, theirs = (event.name if event else "nothing more" for event in (found.own, found.theirs))
+    own, theirs = (event.name if event else "no further unit" for event in (found.own, found.theirs))
     around = context.differing(context.path_of(one), context.path_of(other))
     yield Candidate(
         kind=Kind.MODULES,
@@ -29,7 +29,7 @@ def units(context: Context) -> Iterator[Candidate]:
         blocked=found.others,
         where=context.place_of(one),
         module=(found.own or found.theirs or found.common).name.partition(" ")[2],
-        because=f"ran other modules in iteration {number}: {own}, where the others had {theirs}",
+        because=f"ran other modules in iteration {number}: {own}, where the others ran {theirs}",
         evidence=tuple(
             context.recorded(rank, f"ran {ran} in iteration {number}, after {found.common.name}")
             for rank, ran in ((one, own), (other, theirs))

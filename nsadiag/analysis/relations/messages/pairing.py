@@ -13,6 +13,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import is_in_transfer
 from nsadiag.analysis.relations.call_mismatch import shapes
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -136,7 +137,7 @@ def _counterpart(
         if others
         else ""
     )
-    return f"rank {peer} {done} {met} message{'s' if met != 1 else ''} {'from' if direction == 'to' else 'to'} rank {rank} with tag {tag}{tags}"
+    return f"rank {peer} {done} {count(met, 'message')} {'from' if direction == 'to' else 'to'} rank {rank} with tag {tag}{tags}"
 
 
 def left_out(case: Case, pending: Pending) -> bool:

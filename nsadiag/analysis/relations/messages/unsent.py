@@ -13,6 +13,7 @@ from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.evidence.blocking import is_transfer
+from nsadiag.evidence.phrases import count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,9 @@ def _shortfall(sender: int, receiver: int, sent: pd.DataFrame, received: pd.Data
     step, why = int(sent.iloc[-1].step), ""
     if changed[guilty]:
         step, before, after = changed[guilty] or (0, 0, 0)
-        why = f"From step {step} on rank {guilty} has {after} in a step, where it had {before}."
+        why = (
+            f"From step {step} on rank {guilty} has {count(after, 'message')} in a step instead of {before}."
+        )
     return Shortfall(
         sender=sender, receiver=receiver, sent=len(sent), received=len(received), guilty=guilty, why=why, step=step,
         places={sender: str(sent.iloc[-1].place), receiver: str(received.iloc[-1].place)},

@@ -36,7 +36,7 @@ def dataloader_worker_fault(case: Case) -> Iterator[Draft | Declined]:
         lasted = in_one_place_s(case.cell, blocked.rank) if blocked.state.doing == "loader" else 0.0
         if lasted and (in_call := _in_one_call(case.cell, blocked)):
             yield _busy_worker(case.cell, blocked, *in_call, lasted)
-    yield from blocked_elsewhere(case, ("loader",), "for its DataLoader")
+    yield from blocked_elsewhere(case, ("loader",), "does not wait for its DataLoader")
 
 
 def _in_dataset(child: CaptureEvidence) -> tuple[StackFrame, ...]:
@@ -92,7 +92,7 @@ def _locked(blocked: BlockedRank, worker: CaptureEvidence) -> Claims:
 
 def _stuck_worker(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at: Place) -> Draft:
     place, pid = at_line(at), worker.number
-    in_dataset = f"its worker {pid} is in the dataset's code{place} (state {worker.proc.state})"
+    in_dataset = f"its worker {pid} is in the dataset's code{place} (kernel state {worker.proc.state})"
     locked = _locked(blocked, worker)
     held = " It waits for a lock that none of its threads can release." if locked else ""
     return inside_rank(

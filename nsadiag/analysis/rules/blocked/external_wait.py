@@ -62,7 +62,7 @@ def external_wait(case: Case) -> Iterator[Draft | Declined]:
     for blocked in blocked_ranks(case):
         if (task := blocking_task(blocked)) and task.kind == "outside":
             yield _of_task(case.cell, blocked, task)
-    yield from blocked_elsewhere(case, OUTSIDE, "waiting for something outside the job")
+    yield from blocked_elsewhere(case, OUTSIDE, "does not wait for anything outside the job")
 
 
 def _sleeps_on(cell: CellEvidence) -> bool:

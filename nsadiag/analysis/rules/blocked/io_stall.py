@@ -53,11 +53,11 @@ def io_stall(case: Case) -> Iterator[Draft | Declined]:
             summary=f"Rank {blocked.number} is blocked in {what}{at}: no byte was transferred between the two snapshots.",
             evidence={
                 f"rank {blocked.number} is in {what},{at}, in both snapshots": blocked.source,
-                f"its main thread is in state {proc.state}{in_kernel}, and its I/O counters did not change": f"{blocked.capture.source}/proc.json",
+                f"its main thread is in kernel state {proc.state}{in_kernel}, and its I/O counters did not change": f"{blocked.capture.source}/proc.json",
             },
             fix=FIX_OF_PIPE if proc.wchan in NAMED_PIPE else None,
         )
-    yield from blocked_elsewhere(case, ("io", "kernel"), "in a read or write of a file")
+    yield from blocked_elsewhere(case, ("io", "kernel"), "does not read or write a file")
 
 
 RULE = Rule(

@@ -17,6 +17,7 @@ from nsadiag.analysis.rules.drafts import at_line, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.watch import Loop, RankMotion
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.source import loops
 
@@ -36,7 +37,7 @@ def livelock_user_code(case: Case) -> Iterator[Draft | Declined]:
             yield Declined(
                 f"the main thread of rank {blocked.number} {used} at the last snapshot", "watch.json#looks"
             )
-    yield from blocked_elsewhere(case, ("python", "native"), "in a loop of Python")
+    yield from blocked_elsewhere(case, ("python", "native"), "does not run Python code")
 
 
 def _motion(cell: CellEvidence, rank: int) -> RankMotion | None:
@@ -66,8 +67,9 @@ def _place(loop: Loop) -> Place:
 
 
 def _seen_in(loop: Loop) -> str:
-    lines = ", ".join(map(str, loop.lines))
-    return f"{loop.samples} samples of the last snapshot show {loop.stacks} stacks, all in that loop (lines {lines})"
+    lines = f"line{'s' * (len(loop.lines) > 1)} {', '.join(map(str, loop.lines))}"
+    samples, stacks = count(loop.samples, "sample"), count(loop.stacks, "stack")
+    return f"{samples} of the last snapshot show {stacks}, all in that loop ({lines})"
 
 
 def _endless(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion, loop: Loop) -> Draft:
@@ -88,8 +90,9 @@ def _endless(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion, loop:
 
 
 def _retrying(cell: CellEvidence, blocked: BlockedRank, loop: Loop) -> Draft:
-    asks, lasted = ", ".join(loop.asks), f"{loop.asks_in_vain_s:.0f} s"
-    tries = f"it computes new values ({', '.join(loop.changes)}), but " if loop.changes else ""
+    asks, lasted = ", ".join(f"`{name}`" for name in loop.asks), f"{loop.asks_in_vain_s:.0f} s"
+    changes = ", ".join(f"`{name}`" for name in loop.changes)
+    tries = f"it computes new values ({changes}), but " if loop.changes else ""
     pause = f"the longest earlier pause of this job was {cell.watch.longest_quiet_s or 0.0:.1f} s"
     return inside_rank(
         cell,
@@ -123,7 +126,7 @@ def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, loop: Loop) -> It
         case.cell,
         blocked,
         strength=Strength.LIKELY,
-        summary=f"{kept[:1].upper()}{kept[1:]}: it is in the loop `while {loops.condition(around)}`, in which nothing changed.",
+        summary=f"{kept[:1].upper()}{kept[1:]}: it is in the loop `while {loops.condition(around)}`, whose variables do not change.",
         at=_place(loop),
         evidence={
             f"{_seen_in(loop)}, and no new value of a variable in it": "watch.json#looks",

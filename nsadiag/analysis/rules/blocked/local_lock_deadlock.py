@@ -74,7 +74,9 @@ def local_lock_deadlock(case: Case) -> Iterator[Draft | Declined]:
             yield _draft(case.cell, blocked, f"polls `{asked}`", why)
         elif state.doing in WAITS and state.same:
             yield _draft(case.cell, blocked, WAITS[state.doing], _why(case.cell, blocked))
-    yield from blocked_elsewhere(case, tuple(WAITS), "for a lock, a queue or a thread of its own")
+    yield from blocked_elsewhere(
+        case, tuple(WAITS), "does not wait for a lock, a queue or a thread of its own"
+    )
 
 
 def _draft(cell: CellEvidence, blocked: BlockedRank, waits: str, why: Why) -> Draft:

@@ -12,9 +12,10 @@ from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorder
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.drafts import last_look, line_of
-from nsadiag.analysis.rules.reasons import not_still, these
+from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.kernel import Descriptor
+from nsadiag.evidence.phrases import all_of, call_name, group_name, these, waits_wait
 from nsadiag.evidence.records import Strength, Where
 
 NO_LINK = "no stalled connection was seen: the transport may not be TCP, or may end on another machine"
@@ -30,9 +31,9 @@ def network_stall(case: Case) -> Iterator[Draft | Declined]:
         return
     if one := next(iter([*in_recorders(case), *in_black_boxes(case)]), None):
         rank, asked = next(iter(one.asked.items()))
-        call = f"call #{one.call} of {one.group}"
+        call = call_name("call", one.call, one.group)
         yield Declined(
-            f"the ranks disagree on the {one.kind} of {call}: rank {rank} asks for {asked.what}", asked.source
+            f"the ranks disagree on the {one.kind} of {call}: rank {rank} issued {asked.what}", asked.source
         )
         return
     links = stalled_links(case.cell)
@@ -41,7 +42,7 @@ def network_stall(case: Case) -> Iterator[Draft | Declined]:
             yield _draft(case, wait, links)
         else:
             yield Declined(
-                f"of the members of {wait.group} only {these(wait.waiting)} waits in call #{wait.seq}",
+                f"of the members of {group_name(wait.group)} only {these(wait.waiting)} {waits_wait(wait.waiting)} in call #{wait.seq}",
                 wait.source(case.cell, wait.waiting[0]) if wait.waiting else None,
             )
 
@@ -72,10 +73,9 @@ def _guilty(wait: Wait, links: list[Link]) -> tuple[int, ...]:
 def _draft(case: Case, wait: Wait, links: list[Link]) -> Draft:
     guilty = _guilty(wait, links)
     collective = wait.collective(guilty[0])
-    call = f"{collective.op} #{wait.seq}"
+    call = call_name(collective.op, wait.seq, wait.group)
     evidence = {
-        f"rank {r} issued {call} of {wait.group} and is waiting in it": wait.source(case.cell, r)
-        for r in wait.waiting[:4]
+        f"rank {r} issued {call} and is waiting in it": wait.source(case.cell, r) for r in wait.waiting[:4]
     }
     unacknowledged = []
     for link in links[:4]:
@@ -86,7 +86,7 @@ def _draft(case: Case, wait: Wait, links: list[Link]) -> Draft:
     seen = f": {'; '.join(unacknowledged)}" if links else ""
     return Draft(
         strength=Strength.STRONG if links else Strength.WEAK,
-        summary=f"All {len(case.cell.everyone(wait.waiting))} ranks of {wait.group} are in {call} with the same arguments, and it does not complete{seen}.",
+        summary=f"{all_of(len(case.cell.everyone(wait.waiting))).capitalize()} are in {call} with the same arguments, and it does not complete{seen}.",
         guilty_ranks=guilty,
         blocked_ranks=tuple(sorted(set(wait.waiting) - set(guilty))),
         at=line_of(case, guilty[:1]) or locations.of_rank_now(case.cell.rank(guilty[0])),

@@ -11,6 +11,7 @@ from nsadiag.analysis.relations.blocked import BlockedRank, hung_ranks, user_thr
 from nsadiag.analysis.rules.drafts import at_line, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -27,7 +28,7 @@ def teardown_hang(case: Case) -> Iterator[Draft | Declined]:
         if how is None or blocked.waiters or blocked.rank.exception:
             continue
         at, who = _line(blocked)
-        where = f", {who}{at_line(at)}" if at else ""
+        where = f"; {who}{at_line(at)}" if at else ""
         number = blocked.number
         yield inside_rank(
             case.cell,
@@ -37,18 +38,18 @@ def teardown_hang(case: Case) -> Iterator[Draft | Declined]:
             at=at,
             evidence={
                 f"{how}{where}, in both snapshots": blocked.source,
-                f"rank {number} has done {blocked.rank.end.steps} steps, and no rank waits for it in a collective": "ends.json",
+                f"rank {number} completed {count(blocked.rank.end.steps or 0, 'step')}, and no rank waits for it in a collective": "ends.json",
             },
             fix=FIX_OF_FEEDER if _waits_for_a_feeder(blocked) else None,
         )
-    yield from blocked_elsewhere(case, JOINS, "done with its work")
+    yield from blocked_elsewhere(case, JOINS, "has not finished its work")
 
 
 def _how(case: Case, blocked: BlockedRank) -> str | None:
     """A sign that the rank has finished its work; None if there is none."""
     state, frames = blocked.state, blocked.capture.main_frames
     if state.doing == "leaving":
-        return "the interpreter waits for a thread that does not end"
+        return "the interpreter waits for its threads and child processes to end"
     if frames and frames[-1].name not in SCRIPT:
         return "an exit handler runs"
     if any("destroy_process_group" in name for name in (*state.inner, state.event or "")):
@@ -56,7 +57,7 @@ def _how(case: Case, blocked: BlockedRank) -> str | None:
     if state.doing in JOINS and _destroyed(blocked):
         return "it has destroyed its process group"
     if state.doing in JOINS and _peers_have_finished(case.cell, blocked):
-        return "its peers have exited normally after as many steps"
+        return "its peers exited normally after the same number of steps"
     return None
 
 
@@ -76,20 +77,20 @@ def _peers_have_finished(cell: CellEvidence, blocked: BlockedRank) -> bool:
 
 
 def _line(blocked: BlockedRank) -> tuple[Place | None, str]:
-    """The line that blocks it: the main thread's, or that of the thread or child that it waits for."""
+    """The line that blocks it, and what is there: the main thread, or the thread or child that it waits for."""
     if blocked.state.place:
-        return blocked.state.place, "the main thread"
+        return blocked.state.place, "the main thread is"
     if _waits_for_a_feeder(blocked):
         # It does not wait for the threads that run user code.
-        return _start_of_the_feeder(blocked), "its queue's feeder thread, started by the first put"
+        return _start_of_the_feeder(blocked), "its queue's feeder thread was started by the first put"
     joined = {row.tid for row in blocked.rank.threads}
     threads = user_threads(blocked.capture)
     for thread, place in sorted(threads, key=lambda each: each[0].os_thread_id not in joined):
-        return place, f"thread {thread.thread_name}"
+        return place, f"thread {thread.thread_name} is"
     for child in blocked.capture.children:
         if at := locations.of_frames(child.main_frames):
-            return at, f"its child process {child.number}"
-    return None, "the main thread"
+            return at, f"child process {child.number} is"
+    return None, ""
 
 
 def _waits_for_a_feeder(blocked: BlockedRank) -> bool:

@@ -17,6 +17,7 @@ from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
 from nsadiag.analysis.rules.drafts import hung_or_crashed, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Unwaited
+from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.source.patterns.buffers import FILL, used_after
 
@@ -28,9 +29,7 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
     shown = {rank.rank: found for rank in case.cell.ranks if (found := _deciding(rank))}
     if not shown:
         yield from _used_before_the_wait(case)
-        yield Declined(
-            f"no handle of an asynchronous collective was recorded as dropped on {len(case.cell.ranks)} ranks"
-        )
+        yield Declined("no rank dropped the handle of an asynchronous collective")
         return
     guilty = tuple(sorted(shown))
     row, line, count = shown[guilty[0]]
@@ -47,7 +46,7 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
         at=locations.of_text(row.place),
         where=Where(parameter=row.parameter, step=row.issued_step),
         evidence={
-            f"{row.op} {row.number} of {row.group}, started at step {row.issued_step}: {used}, without a wait": f"{file}#{line}",
+            f"{call_name(row.op, row.number, row.group)}, started at step {row.issued_step}: {used}, without a wait": f"{file}#{line}",
             f"{count} such handles from this line": file,
             **({drifted.says: drifted.source} if drifted else {}),
         },

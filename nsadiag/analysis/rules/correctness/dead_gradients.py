@@ -52,7 +52,9 @@ def dead_gradients(case: Case) -> Iterator[Draft | Declined]:
     names = untrained(record)
     if not names:
         yield Declined(
-            f"the probe parity recorded the first steps of {len(rows)} ranks, without weights that lack gradients in every block"
+            "in the first steps no weight lacks a gradient in every block"
+            if rows
+            else "the probe parity recorded no rank's first steps"
         )
         return
     count, parts = len(record.steps), list(dict.fromkeys(NUMBER.sub(".*.", name, count=1) for name in names))

@@ -13,7 +13,6 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.control_mismatch import claims
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
-from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Recomputed
 from nsadiag.evidence.records import Place, Strength, Where
@@ -22,10 +21,7 @@ from nsadiag.evidence.records import Place, Strength, Where
 def recomputation(case: Case) -> Iterator[Draft | Declined]:
     wrong = [rank for rank in case.cell.ranks if rank.recomputed]
     if not wrong:
-        ran = [rank.rank for rank in case.cell.ranks]
-        yield Declined(
-            f"no checkpointed function of {these(ran)} ran other modules in backward than in forward"
-        )
+        yield Declined("no checkpointed function ran other modules in backward than in forward")
         return
     rows, file = wrong[0].recomputed, f"{wrong[0].source}/recomputed.jsonl"
     row = rows[0]

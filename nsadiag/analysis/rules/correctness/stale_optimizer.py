@@ -38,7 +38,7 @@ def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
     if strength is None:
         return
     seen = (
-        f"{parameter} had a gradient and the same values at steps {listed((r.step for r in rank.unheld), 6)}"
+        f"{parameter} had a gradient and kept its values at steps {listed((r.step for r in rank.unheld), 6)}"
     )
     says = f"no optimizer holds them, although {row.optimizer} holds the rest of {module or 'their modules'}"
     claims, at = [f"{seen}, in no group of an optimizer"], only_call(case.cell.code, row.optimizer)

@@ -20,6 +20,7 @@ from nsadiag.analysis.rules.drafts import at_line, module_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
+from nsadiag.evidence.phrases import was
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import shortened
 
@@ -36,20 +37,21 @@ def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
         return
     rank, exception = first.rank, first_of(first.rank.exception or NOT_RAISED)
     names, how, row = _changed(rank, exception.message)
+    unused = f"{shortened(names) or 'some parameters'} {was(names)} {how}"
     step = row.step if row else rank.end.steps
     branch = branch_around(case.cell, rank, names)
     evidence = {exception.message.splitlines()[0][:300]: f"{rank.source}/exception.json"}
     if row:
-        evidence[f"from step {row.step} on {shortened(names)} {how}"] = f"{rank.source}/ungraded.jsonl"
+        evidence[f"from step {row.step} on {unused}"] = f"{rank.source}/ungraded.jsonl"
     if any(model.has("static_graph") for model in rank.ddp):
         evidence["the model was wrapped with static_graph=True"] = f"{rank.source}/ddp.json"
     if branch:
-        claim = f"whether they are used is decided{at_line(branch)}: {branch.code}"
+        claim = f"whether they are used is decided{at_line(branch)}: `{branch.code}`"
         evidence[claim] = "sources/index.json"
     parameter = names[0] if names else None
     yield Draft(
         strength=Strength.CONCLUSIVE,
-        summary=f"static_graph=True promises DDP a graph that never changes, but at step {step} it did: {shortened(names) or 'some parameters'} {how}.",
+        summary=f"static_graph=True promises DDP a graph that never changes, but at step {step} it changed: {unused}.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks if _says_so(r)),
         at=branch or place_of(exception),
         where=Where(parameter=parameter, module=module_of(parameter), phase="backward", step=step),
@@ -66,10 +68,10 @@ def _changed(rank: RankEvidence, message: str) -> tuple[list[str], str, Change |
     row = changed_after(rank, 1)
     if USED_AFTER_ALL.search(message):
         unused = without_gradient(rank)
-        return list(unused.missing if unused else ()), "were used for the first time", row
+        return list(unused.missing if unused else ()), "used for the first time", row
     if row:
-        return row.missing or row.used_again, "were not used" if row.missing else "were used again", row
-    return unused_in(rank, message), "were not used", None
+        return row.missing or row.used_again, "not used" if row.missing else "used again", row
+    return unused_in(rank, message), "not used", None
 
 
 RULE = Rule(

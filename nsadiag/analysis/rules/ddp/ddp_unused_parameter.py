@@ -87,7 +87,7 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
 def _decided_at(branch: Place | None) -> Claims:
     if branch is None:
         return {}
-    return {f"whether it runs is decided{at_line(branch)}: {branch.code}": "sources/index.json"}
+    return {f"whether it runs is decided{at_line(branch)}: `{branch.code}`": "sources/index.json"}
 
 
 def _never_filled(case: Case) -> Iterator[Draft]:

@@ -19,6 +19,7 @@ from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_or
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import at_line, named
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.root_choice import chosen_at
 
@@ -27,6 +28,13 @@ FIXES = {
     "size": "Pass tensors of one size on all ranks: pad to the largest (after an all_gather of the sizes), or drop the ragged batch on all of them.",
     "type": "Pass tensors of one type on all ranks: cast before the call, and let all ranks read the same settings.",
     "splits": "The splits that a rank expects must be those that its peer sends: exchange the counts, and derive both lists from them.",
+}
+DIFFER = {
+    "operation": "the operations differ",
+    "root": "the roots differ",
+    "size": "the sizes differ",
+    "type": "the types differ",
+    "splits": "the splits do not match",
 }
 # A mismatch that completed may surface some collectives later: garbage in a size, a buffer overflow.
 CALLS_LATER = 5
@@ -41,15 +49,13 @@ def collective_args_mismatch(case: Case) -> Iterator[Draft | Declined]:
             yield _draft(case, one, failed=failed)
     for one in found[:3]:
         mine, theirs = _two_that_differ(one)
-        but = "they are different calls" if is_out_of_order(case, one) else "the ranks continued after it"
+        but = "these are different calls" if is_out_of_order(case, one) else "the ranks continued after it"
+        call = call_name("call", one.call, one.group)
         yield Declined(
-            f"as call #{one.call} of {one.group} {_issued(one, mine)} and {_issued(one, theirs)}: {but}",
-            one.asked[mine].source,
+            f"in {call} {_issued(one, mine)} and {_issued(one, theirs)}: {but}", one.asked[mine].source
         )
     if not found:
-        yield Declined(
-            f"none of {len(case.asked) or 'the'} recorded calls has different arguments on different ranks"
-        )
+        yield Declined("no recorded call has different arguments on different ranks")
 
 
 def _two_that_differ(one: Disagreement) -> tuple[int, int]:
@@ -79,7 +85,7 @@ def _draft(case: Case, one: Disagreement, *, failed: bool) -> Draft:
     guilty = found.ranks
     peers = tuple(sorted(set(one.asked) - set(guilty)))
     first, peer = one.asked[guilty[0]], one.asked[peers[0]] if peers else None
-    call = f"call #{one.call} of {one.group}"
+    call = call_name("call", one.call, one.group)
     evidence = {
         f"rank {r} issued {one.asked[r].what} as {call}": one.asked[r].source
         for r in (*guilty[:4], *peers[:4])
@@ -91,11 +97,11 @@ def _draft(case: Case, one: Disagreement, *, failed: bool) -> Draft:
         # Without an outlier the call is the same on all ranks, and only its arguments differ.
         here = here if peer else chosen
     if peer:
-        theirs = f"{named(case.cell, peers)} issued {peer.what}"
-        summary = f"{named(case.cell, guilty).capitalize()} issued {first.what} as {call}, where {theirs}: another {one.kind}; it is {found.criterion}."
+        who, theirs = named(case.cell, guilty), f"{named(case.cell, peers)} issued {peer.what}"
+        summary = f"{who.capitalize()} issued {first.what} as {call}, where {theirs}: {DIFFER[one.kind]}, and {found.said_of(who)}."
     else:
         summary = (
-            f"In {call} {_by_what(case.cell, one)}: another {one.kind}, and it is unknown which is intended."
+            f"In {call} {_by_what(case.cell, one)}: {DIFFER[one.kind]}, and it is unknown which is intended."
         )
     return Draft(
         outcome=None if failed else "wrong",

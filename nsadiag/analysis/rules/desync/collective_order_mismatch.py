@@ -18,6 +18,7 @@ from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
 from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Strength, Where
 
 FIX = "Make all ranks issue the same collectives in the same order: iterate in an order that all ranks share (sorted keys), and let no collective depend on one rank's data."
@@ -35,7 +36,7 @@ def collective_order_mismatch(case: Case) -> Iterator[Draft | Declined]:
             yield _draft(case, one)
     yield from cycle_finding(case)
     yield Declined(
-        f"none of {len(case.calls) or len(case.asked)} recorded calls differs between ranks out of order, and there is no cycle of waits"
+        "all ranks issued the recorded calls in the same order, and no cycle of ranks waits in them"
     )
 
 
@@ -72,7 +73,7 @@ def _draft(case: Case, one: Disagreement) -> Draft:
     peers = tuple(sorted(set(one.asked) - set(guilty)))
     return Draft(
         strength=Strength.STRONG if peers else Strength.WEAK,
-        summary=f"The ranks disagree on {_calls(one)}; {named(case.cell, guilty)}: {found.criterion}.",
+        summary=f"The ranks disagree on {_calls(one)}; {found.said_of(named(case.cell, guilty))}.",
         guilty_ranks=guilty,
         blocked_ranks=peers,
         at=one.asked[guilty[0]].place or locations.of_rank_now(case.cell.rank(guilty[0])),
@@ -99,12 +100,12 @@ def _of_two_threads(case: Case, one: Disagreement) -> Draft:
 def _calls(one: Disagreement) -> str:
     """The calls of the ranks, for a sentence."""
     said = "; ".join(f"rank {r}: {a.what}" for r, a in sorted(one.asked.items())[:6])
-    return f"collective #{one.call} of {one.group} ({said})"
+    return f"{call_name('collective', one.call, one.group)} ({said})"
 
 
 def _issued(one: Disagreement) -> Claims:
     asked = sorted(one.asked.items())[:8]
-    return {f"rank {r} issued {a.what} as number {one.call}": a.source for r, a in asked}
+    return {f"rank {r} issued {a.what} as collective #{one.call}": a.source for r, a in asked}
 
 
 def _of_threads(case: Case) -> Iterator[Draft]:
@@ -115,7 +116,7 @@ def _of_threads(case: Case) -> Iterator[Draft]:
         calls = {r: call for r in guilty if (call := concurrent_call(case, group, r))}
         if not calls:
             continue
-        where = f"of {group} in a second thread while the main thread was reducing in the same group"
+        where = "in a second thread while the main thread was reducing in the same group"
         yield Draft(
             outcome="crashed",
             strength=Strength.STRONG,
@@ -123,7 +124,9 @@ def _of_threads(case: Case) -> Iterator[Draft]:
             guilty_ranks=guilty,
             at=locations.of_text(str(next(iter(calls.values()))["place"])),
             evidence={
-                f"rank {r} was in {call['op']} {call['call']} {where}": recorder_of(case.cell, r)
+                f"rank {r} was in {call_name(call['op'], call['call'], group)} {where}": recorder_of(
+                    case.cell, r
+                )
                 for r, call in list(calls.items())[:4]
             },
             fix=FIX_THREADS,

@@ -12,8 +12,9 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.rules.drafts import at_line, claims_of, named
-from nsadiag.analysis.rules.reasons import other_break, these
+from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Need, Rule
+from nsadiag.evidence.phrases import call_name, these
 from nsadiag.evidence.records import Where
 
 
@@ -55,7 +56,7 @@ def _of_class(case: Case, cls: str) -> Iterator[Draft | Declined]:
 
 def _draft(cell: CellEvidence, found: Explanation) -> Draft:
     best, call = found.best, found.collective
-    pending = f" {call.op} #{call.seq} of {call.group} never completes." if call else ""
+    pending = f" {call_name(call.op, call.seq, call.group)} never completes." if call else ""
     return Draft(
         strength=best.strength,
         summary=f"{named(cell, best.guilty).capitalize()} {best.because}.{pending}",
@@ -87,10 +88,10 @@ def _unexplained(case: Case) -> Iterator[Declined]:
     elif keeps := case.once(obstacle):
         yield keeps
     elif len(case.once(Context).members()) < 2:
-        yield Declined(f"fewer than two of {case.cell.world_size} ranks can be compared")
+        yield Declined("fewer than two ranks can be compared")
     else:
         states = sorted(case.thread_states.items())[:4]
-        where = "; ".join(f"rank {rank}{at_line(state.place)}" for rank, state in states)
+        where = "; ".join(f"rank {rank}{at_line(state.place)}" for rank, state in states if state.place)
         yield Declined(f"no condition in the source explains where the ranks are{where and f' ({where})'}")
 
 

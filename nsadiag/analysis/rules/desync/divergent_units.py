@@ -12,6 +12,7 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Outcome, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.modules import branch_in
@@ -35,8 +36,11 @@ class Gathered:
 def divergent_units(case: Case) -> Iterator[Draft | Declined]:
     gathered = differing_units(case)
     if not gathered:
-        held = sum(bool(rank.units) for rank in case.cell.ranks)
-        yield Declined(f"no two of {held} ranks with FSDP units gathered different ones in one collective")
+        yield Declined(
+            "no two ranks gathered different FSDP units in one collective"
+            if any(rank.units for rank in case.cell.ranks)
+            else "no rank has FSDP units"
+        )
         return
     guilty = outlier_ranks({rank: each.unit for rank, each in gathered.items()}, case.cell.weight)
     first = gathered[guilty[0]]
@@ -47,13 +51,13 @@ def divergent_units(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         outcome=_outcome(case),
         strength=Strength.STRONG,
-        summary=f"The ranks ran different FSDP units in step {first.step}: collective {first.number} of {first.group} gathers {ran}, and mixes them.",
+        summary=f"The ranks ran different FSDP units in step {first.step}: {call_name('collective', first.number, first.group)} gathers {ran}, and mixes them.",
         guilty_ranks=guilty,
         blocked_ranks=tuple(sorted(set(gathered) - set(guilty))),
         at=_condition(case, gathered),
         where=Where(module=first.unit, step=first.step),
         evidence={
-            f"{named(case.cell, ranks)} gathered {unit} in collective {first.number} of {first.group}": recorder_of(
+            f"{named(case.cell, ranks)} gathered {unit} in {call_name('collective', first.number, first.group)}": recorder_of(
                 case.cell, ranks[0]
             )
             for unit, ranks in sorted(by_unit.items())

@@ -12,8 +12,9 @@ from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.rules.desync.timed_out_collectives import timed_out
 from nsadiag.analysis.rules.drafts import at_line, last_look, named
-from nsadiag.analysis.rules.reasons import not_still, these
+from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import are, call_name, group_name, these, waits_wait
 from nsadiag.evidence.records import Strength, Where
 
 EXTERNAL = ("socket", "pipe", "process", "sleep", "signal")
@@ -32,8 +33,8 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _nobody_missing(case: Case, wait: Wait) -> Declined:
-    call = f"call #{wait.seq} of {wait.group}"
-    fact = f"no rank is missing from {call}, in which {these(wait.waiting)} wait"
+    call = call_name("call", wait.seq, wait.group)
+    fact = f"no rank is missing from {call}, in which {these(wait.waiting)} {waits_wait(wait.waiting)}"
     if wait.missing:
         fact = f"{these(wait.missing)}, which never issued {call}, had ended"
     return Declined(fact, wait.source(case.cell, wait.waiting[0]) if wait.waiting else None)
@@ -45,13 +46,16 @@ def _draft(case: Case, wait: Wait, missing: tuple[int, ...]) -> Draft:
     here = locations.of_rank_now(cell.rank(guilty))
     # Of a group of which most members are missing, it may be the others that should not be there.
     sure = here and len(missing) <= len(wait.waiting)
-    call = f"{collective.op} #{wait.seq} of {wait.group}"
-    are = "are" if len(cell.everyone(wait.waiting)) > 1 else "is"
-    it_is = f" It is{at_line(here)}." if here else ""
+    call = call_name(collective.op, wait.seq, wait.group)
+    it_is = (
+        f" {named(cell, missing[:1]).capitalize()} {are(cell.everyone(missing[:1]))}{at_line(here)}."
+        if here
+        else ""
+    )
     last = case.last_issued(wait.group, guilty)
     return Draft(
         strength=_strength(case, guilty) if sure else Strength.LIKELY,
-        summary=f"{named(cell, missing).capitalize()} never reached {call}; {named(cell, wait.waiting)} {are} waiting in it.{it_is}",
+        summary=f"{named(cell, missing).capitalize()} never reached {call}; {named(cell, wait.waiting)} {are(cell.everyone(wait.waiting))} waiting in it.{it_is}",
         guilty_ranks=missing,
         blocked_ranks=wait.waiting,
         at=here,
@@ -59,7 +63,7 @@ def _draft(case: Case, wait: Wait, missing: tuple[int, ...]) -> Draft:
         peers_at=locations.of_rank_now(cell.rank(blocked)),
         evidence={
             f"rank {blocked} issued {call}, and it is not complete": wait.source(cell, blocked),
-            f"rank {guilty} never issued it: its last in {wait.group} is #{last}": _captured(
+            f"rank {guilty} never issued it: its last in {group_name(wait.group)} is #{last}": _captured(
                 cell, guilty, "fr.json"
             ),
             f"rank {guilty} was at the same line in both snapshots": _captured(cell, guilty, "py_spy.json"),
@@ -103,7 +107,7 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
     op = waiting[blocked][0]
     yield Draft(
         strength=Strength.WEAK,
-        summary=f"{named(cell, [guilty]).capitalize()} is elsewhere while {len(cell.everyone(waiting))} of {cell.world_size} ranks wait in {op}. It is{at_line(here)}.",
+        summary=f"{named(cell, [guilty]).capitalize()} is elsewhere{at_line(here)}, while {named(cell, waiting)} {waits_wait(cell.everyone(waiting))} in {op}.",
         guilty_ranks=(guilty,),
         at=here,
         peers_at=locations.of_rank_now(cell.rank(blocked)),

@@ -17,6 +17,7 @@ from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
 from nsadiag.analysis.rules.drafts import last_look, line_of, named, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import capitalized, count
 from nsadiag.evidence.records import Collective, Place, Strength, Where
 
 
@@ -30,9 +31,10 @@ def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
     elif earliest_failure(case.cell) is not None:
         yield from _sizes(case)
         yield from _too_few(case)
-    yield Declined(
-        f"{len(case.transfers)} recorded sends, receives and waits: no two that met differ, and none is part of a cycle"
-    )
+    if case.transfers.empty:
+        yield Declined("no send or receive was recorded")
+    else:
+        yield Declined("every send met a receive of the same size, and no cycle of ranks waits in them")
 
 
 def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> Draft:
@@ -44,7 +46,7 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
     said = "; ".join(f"rank {rank} {p.said}" for rank, p in rows[:5])
     return Draft(
         strength=Strength.STRONG if sure and (blocked or len(waiting) == len(cycle)) else Strength.LIKELY,
-        summary=f"{named(case.cell, cycle).capitalize()} wait for each other: {said}. {named(case.cell, guilty).capitalize()}: {found.criterion}.",
+        summary=f"{named(case.cell, cycle).capitalize()} wait for each other: {said}. {capitalized(found.said_of(named(case.cell, guilty)))}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         at=first.place if first else _left_out_at(case, found, waiting) or line_of(case, guilty[:1]),
@@ -102,10 +104,10 @@ def _too_few(case: Case) -> Iterator[Draft]:
             where=Where(step=short.step),
             peers_at=locations.of_text(short.places[receiver if guilty == sender else sender]),
             evidence={
-                f"rank {sender} sent {short.sent} messages to rank {receiver}": recorder_of(
+                f"rank {sender} sent {count(short.sent, 'message')} to rank {receiver}": recorder_of(
                     case.cell, sender
                 ),
-                f"rank {receiver} started to receive {short.received} from it": recorder_of(
+                f"rank {receiver} began to receive message {short.received} from it": recorder_of(
                     case.cell, receiver
                 ),
             },

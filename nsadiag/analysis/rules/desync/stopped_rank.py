@@ -12,6 +12,7 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import all_but, at_line, last_look, named
 from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import waits_wait
 from nsadiag.evidence.records import Strength
 
 STOPPED = {"T": "SIGSTOP", "t": "a debugger"}  # by the kernel's state
@@ -35,21 +36,20 @@ def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
             stopped.append(rank.rank)
     running = all_but(cell, stopped)
     if not stopped or not running:
-        yield Declined(
-            f"the kernel shows {len(stopped) or 'none'} of {len(cell.ranks)} ranks as stopped in every snapshot"
-        )
+        which = "every rank" if stopped else "no rank"
+        yield Declined(f"the kernel shows {which} as stopped in every snapshot")
         return
     guilty = cell.rank(stopped[0])
     here, last = locations.of_rank_now(guilty), guilty.captures[-1]
     by = STOPPED[last.proc.state]
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"{named(cell, stopped).capitalize()} is stopped by {by}{at_line(here)} and executes nothing, while {len(cell.everyone(running))} of {cell.world_size} ranks wait for it.",
+        summary=f"{named(cell, stopped).capitalize()} is stopped by {by}{at_line(here)} and executes nothing, while {named(cell, running)} {waits_wait(cell.everyone(running))} for it.",
         guilty_ranks=tuple(stopped),
         at=here,
         peers_at=locations.of_rank_now(cell.rank(running[0])),
         evidence={
-            f"the kernel shows rank {stopped[0]} as stopped (state {last.proc.state}) in every snapshot": f"{last.source}/proc.json",
+            f"the kernel shows rank {stopped[0]} as stopped (kernel state {last.proc.state}) in every snapshot": f"{last.source}/proc.json",
             **last_look(cell),
         },
         fix=FIXES[by].format(pid=last.proc.pid or "PID"),

@@ -16,6 +16,7 @@ from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
 from nsadiag.analysis.rules.drafts import at_line, named, recorder_of
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
+from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Collective, Place, Strength, Where
 
 LIMIT = re.compile(r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout", re.IGNORECASE)
@@ -59,13 +60,13 @@ def _draft(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int, .
         f"rank {late[0]} never called it, and was in no other call": recorder_of(cell, late[0]),
     }
     if here:
-        claim = f"where it was while rank {broke.rank.rank} waited"
+        claim = f"rank {late[0]} was{at_line(here)} while rank {broke.rank.rank} waited"
         evidence[claim] = f"{cell.rank(late[0]).source}/samples.jsonl"
     meanwhile = f" Meanwhile it was{at_line(here)}." if here else ""
     return Draft(
         outcome="crashed",
         strength=Strength.STRONG if here else Strength.WEAK,
-        summary=f"{named(cell, late).capitalize()} had not reached {call.op} #{call.call} of {call.group} when it timed out on rank {broke.rank.rank}, after {broke.t_s - begin_s:.0f} s.{meanwhile}",
+        summary=f"{named(cell, late).capitalize()} had not reached {call_name(call.op, call.call, call.group)} when it timed out on rank {broke.rank.rank}, after {broke.t_s - begin_s:.0f} s.{meanwhile}",
         guilty_ranks=late,
         at=here,
         where=Where(collective=Collective(op=str(call.op), group=str(call.group), seq=int(call.call))),

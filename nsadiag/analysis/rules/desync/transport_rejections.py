@@ -39,7 +39,7 @@ class Rejection:
 def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
     found = None if is_still(case.cell) else rejection(case.cell) or swapped_calls(case)
     if found is None:
-        yield Declined(f"no transport on {len(case.cell.ranks)} ranks rejected a message for its size")
+        yield Declined("no rank's transport rejected a message for its size")
         return
     peers = tuple(sorted(set(found.calls) - set(found.guilty)))
     reached = {r: f"{c.what}{at_line(c.place)}" for r, c in sorted(found.calls.items())}

@@ -58,8 +58,8 @@ def in_conflict(case: Case, cycle: tuple[int, ...]) -> tuple[tuple[int, ...], st
         first = {rank: line for rank, path in paths.items() if (line := _first(path, a, b))}
         few.update(minority(first))
     if guilty := tuple(sorted(few & set(cycle))):
-        return guilty, "taking them in another order than the others"
-    return cycle, "no order is more common than the other"
+        return guilty, "in another order than the others"
+    return cycle, "in orders of which neither is more common"
 
 
 def _first(path: list[Call], a: Call, b: Call) -> Call | None:
@@ -76,13 +76,13 @@ def _draft(case: Case, cycle: tuple[int, ...]) -> Draft:
     )
     return Draft(
         strength=Strength.STRONG if blocked else Strength.LIKELY,
-        summary=f"{named(case.cell, cycle).capitalize()} wait for each other in a cycle over several groups: {said}. {named(case.cell, guilty).capitalize()}: {why}.",
+        summary=f"{named(case.cell, cycle).capitalize()} wait for each other in a cycle over several groups: {said}. {named(case.cell, guilty).capitalize()} {'issues' if len(guilty) == 1 else 'issue'} them {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         at=order_of(Context(case), cycle) or _queued(case, guilty[0]) or case.thread_states[guilty[0]].place,
         peers_at=case.thread_states[blocked[0]].place if blocked else None,
         evidence={
-            f"rank {r} is in {e.what}, rank {e.waited_for} never issued it": e.source
+            f"rank {r} is in {e.what}, which rank {e.waited_for} never issued": e.source
             for r, e in [*edges.items()][:8]
         },
         fix="Issue the collectives of overlapping groups in one order on all ranks.",

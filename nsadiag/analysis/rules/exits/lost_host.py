@@ -11,9 +11,9 @@ from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.rules.drafts import last_look, line_of
 from nsadiag.analysis.rules.exits.rank_exited_early import NEEDS_PEERS
-from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.watch import Node
+from nsadiag.evidence.phrases import all_of, call_name, these
 from nsadiag.evidence.records import Strength, Where
 
 # Agents send a heartbeat every second.
@@ -24,8 +24,7 @@ def lost_host(case: Case) -> Iterator[Draft | Declined]:
     nodes = case.cell.watch.nodes
     gone = [(node.lost_s, node) for node in nodes if node.lost_s is not None and node.ranks]
     if not gone:
-        count = len(nodes) or 1
-        yield Declined(f"{count} of {count} hosts reported to the end", "watch.json#nodes")
+        yield Declined(f"{all_of(len(nodes) or 1, 'host')} reported to the end", "watch.json#nodes")
         return
     lost_s, node = min(gone, key=lambda each: each[0])
     left = {rank: state for rank, state in case.thread_states.items() if rank not in node.ranks}
@@ -42,7 +41,7 @@ def _stalled(case: Case, node: Node, lost_s: float, left: list[int]) -> Draft:
     collective, waits_in = None, "wait"
     if wait:
         collective = wait.collective(wait.waiting[0])
-        call = f"{collective.op} #{wait.seq} of {wait.group}"
+        call = call_name(collective.op, wait.seq, wait.group)
         waits_in = f"wait in {call}"
         claim = f"rank {wait.waiting[0]} issued {call} and is waiting in it"
         evidence[claim] = wait.source(case.cell, wait.waiting[0])

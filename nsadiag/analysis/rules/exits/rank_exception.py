@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 
 from nsadiag.analysis.case import Case
@@ -10,15 +9,13 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import (
     device_assert,
     first_of,
-    follows_a_peer,
     headline,
     is_of_a_collective,
     is_told_late,
-    memory_of,
     place_of,
 )
 from nsadiag.analysis.facts.exits import Break, breaks, first_break
-from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import hung_ranks
 from nsadiag.analysis.relations.suppressed_exceptions import (
     Swallowed,
@@ -29,28 +26,20 @@ from nsadiag.analysis.relations.suppressed_exceptions import (
 )
 from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed, inside_rank, last_look, named
 from nsadiag.analysis.rules.exits.child_exceptions import child_exceptions, has_dead_child, waits_for_children
+from nsadiag.analysis.rules.exits.exception_advice import actions_of, class_of, fix_of
 from nsadiag.analysis.rules.exits.missing_files import missing_file
+from nsadiag.analysis.rules.exits.restarts import before_a_restart, last_attempt_failed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.exceptions import Cause, Raised
-from nsadiag.evidence.records import Act, Place, Strength, Where
+from nsadiag.evidence.documents.exceptions import Raised
+from nsadiag.evidence.records import Place, Strength, Where
 
 # The same message on another rank within this time is the same mistake, not a consequence.
 TOGETHER_S = 1.0
 REPORTED_LATE = "a kernel fails while the host runs ahead: the line is where CUDA reported it, not where the kernel was launched"
 KERNEL_FIX = "Check the inputs of the kernels before that line: an assertion in a gather, index or loss kernel is nearly always an index out of range (a token beyond the vocabulary, a position beyond the context, a label beyond the classes)."
 LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that fails"
-# Types of transient errors of a network or service; and the messages of a broken device.
-NETWORK_ERRORS = frozenset({
-    "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "TimeoutError",
-    "URLError", "HTTPError", "ReadTimeout", "ConnectTimeout", "ReadTimeoutError", "IncompleteRead",
-})  # fmt: skip
-DEVICE_BROKE = re.compile(r"uncorrectable (NVLink|ECC) error|hardware error|GPU is lost", re.IGNORECASE)
 PHASES = ("forward", "backward", "input")
-MEMORY = {
-    "gpu": "Reduce this rank's memory (a smaller or shorter batch, activation checkpointing); if a batch is skipped, skip it on all ranks.",
-    "host": "The host is out of memory: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
-}
 
 
 def rank_exception(case: Case) -> Iterator[Draft | Declined]:
@@ -60,8 +49,8 @@ def rank_exception(case: Case) -> Iterator[Draft | Declined]:
         yield from _survived(case)
     if first is not None and exception is not None:
         yield _fatal(case, first, exception)
-    elif first is None and hung_or_crashed(cell) == "crashed" and _last_attempt_failed(cell):
-        yield from _before_a_restart(cell)
+    elif first is None and hung_or_crashed(cell) == "crashed" and last_attempt_failed(cell):
+        yield from before_a_restart(cell)
     yield from _in_a_child(case)
     yield from _kept_from_writing(case)
     yield from other_break(cell)
@@ -72,9 +61,9 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     source = f"{rank.source}/exception.json"
     alike = [b.rank.rank for b in breaks(cell) if _is_like(b, first)]
     victims = [b for b in breaks(cell) if b.rank.rank not in alike]
-    evidence = {f"rank {rank.rank} raised {headline(root)} at {first.t_s:.1f} s, first of all": source}
+    evidence = {f"rank {rank.rank} was the first to raise, at {first.t_s:.1f} s: {headline(root)}": source}
     if root is not exception:
-        evidence[f"it ended by a consequence of that: {headline(exception)}"] = source
+        evidence[f"it ended by an exception that this one caused: {headline(exception)}"] = source
     if hidden := exception.hidden:
         evidence[f"it was raised in place of {headline(hidden)}{at_line(place_of(hidden))}"] = source
     for victim in victims[:3]:
@@ -91,7 +80,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         "Fix the line shown; the other ranks' errors go away with it." if victims else "Fix the line shown."
     )
     return Draft(
-        cls=_class_of(root),
+        cls=class_of(root),
         strength=Strength.CONCLUSIVE,
         summary=f"{who} raised {headline(root)}" + (f" ({kernel})" if kernel else ""),
         guilty_ranks=tuple(sorted(set(alike))),
@@ -100,25 +89,10 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         peers_at=_peers_at(case, alike),
         evidence=evidence,
         gaps=(REPORTED_LATE,) if late else (),
-        fix=KERNEL_FIX if late else _fix(root, advice),
+        fix=KERNEL_FIX if late else fix_of(root, advice),
         next=LAUNCH_BLOCKING if late else None,
-        actions=_actions(root),
+        actions=actions_of(root),
     )
-
-
-def _class_of(exception: Cause) -> str:
-    return "gpu_oom" if memory_of(exception) == "gpu" else "rank_exception"
-
-
-def _fix(exception: Cause, otherwise: str) -> str:
-    return MEMORY.get(memory_of(exception) or "", otherwise)
-
-
-def _actions(root: Cause) -> tuple[Act, ...]:
-    """Retry after a network or device error; all other exceptions are the code's."""
-    if DEVICE_BROKE.search(root.message):
-        return ("exclude host", "retry")
-    return ("retry",) if root.type.rpartition(".")[2] in NETWORK_ERRORS else ("fix code",)
 
 
 def _is_like(other: Break, first: Break) -> bool:
@@ -167,7 +141,7 @@ def _kept_from_writing(case: Case) -> Iterator[Draft]:
     row = found.rows[guilty[0]][1]
     thread = "" if row.in_main_thread else f" in its thread {row.thread}"
     evidence = {
-        f"rank {number} raised {headline(first_of(each))}{thread} at step {each.step}, once, and did not end": f"{case.cell.rank(number).source}/raised.jsonl#{line}"
+        f"rank {number} raised{thread} at step {each.step}, once, and did not end: {headline(first_of(each))}": f"{case.cell.rank(number).source}/raised.jsonl#{line}"
         for number, (line, each) in sorted(found.rows.items())[:4]
     }
     polls = f"rank {blocked.number} polls `{found.asks}`; the name {found.name!r} occurs there, and in the lines that the exception kept from running"
@@ -181,43 +155,6 @@ def _kept_from_writing(case: Case) -> Iterator[Draft]:
         evidence={**evidence, polls: blocked.source, **last_look(case.cell)},
         fix="Let the exception end the rank, or report it to the others (a failure marker, an all_reduced flag); and give the polling loop a timeout.",
     )
-
-
-def _before_a_restart(cell: CellEvidence) -> Iterator[Draft]:
-    """An exception before a restart after which the ranks only failed to find each other."""
-    ended = [(number, e, rank) for rank in cell.ranks for number, e in rank.attempts if _is_original(e)]
-    if not ended:
-        return
-    number, exception, rank = min(ended, key=lambda row: (-row[0], row[1].t_mono_ns))
-    root = first_of(exception)
-    raised = f"rank {rank.rank} raised {headline(root)}"
-    evidence = {
-        f"{raised}, first of all in attempt {number}": f"{rank.source}/attempts/{number:02d}/exception.json"
-    }
-    for other in breaks(cell)[:3]:
-        if last := other.rank.exception:
-            claim = f"rank {other.rank.rank} failed in the last attempt: {headline(last)}"
-            evidence[claim] = f"{other.rank.source}/exception.json"
-    yield Draft(
-        cls=_class_of(root),
-        outcome="crashed",
-        strength=Strength.STRONG,
-        summary=f"Rank {rank.rank} raised {headline(root)} in attempt {number}; the launcher restarted all ranks, and the new ones only failed to reach each other.",
-        guilty_ranks=(rank.rank,),
-        at=place_of(root) or place_of(exception),
-        evidence=evidence,
-        fix=_fix(root, "Fix the line shown: without it there would have been no restart."),
-    )
-
-
-def _last_attempt_failed(cell: CellEvidence) -> bool:
-    """Whether the last attempt failed too: one that completed has recovered."""
-    return any(b.kind != "exited" or b.follows_a_peer or b.rank.end.exit_code for b in breaks(cell))
-
-
-def _is_original(exception: Raised) -> bool:
-    root = first_of(exception)
-    return exception.in_main_thread and not follows_a_peer(root) and not is_of_a_collective(root)
 
 
 def _survived(case: Case) -> Iterator[Draft]:
@@ -243,7 +180,7 @@ def _swallowed(case: Case, found: Swallowed, then: str) -> Draft:
         else "or let all ranks agree to skip the batch (all_reduce a flag) before any continues."
     )
     return Draft(
-        cls=_class_of(root),
+        cls=class_of(root),
         strength=Strength.CONCLUSIVE if held else Strength.STRONG,
         summary=f"Rank {rank.rank} raised {headline(root)}{during} at step {row.step}, {then}.",
         guilty_ranks=(rank.rank,),
@@ -251,10 +188,10 @@ def _swallowed(case: Case, found: Swallowed, then: str) -> Draft:
         where=Where(step=row.step, phase=row.during if left and row.during in PHASES else None),
         peers_at=_peers_at(case, (rank.rank,)),
         evidence={
-            f"rank {rank.rank} raised {headline(root)}{during} at {found.t_s:.1f} s, and {_end_of(rank)}": found.source,
+            f"rank {rank.rank} raised{during} at {found.t_s:.1f} s, and {_end_of(rank)}: {headline(root)}": found.source,
             found.why: f"{rank.source}/blackbox.bin",
         },
-        fix=_fix(root, f"Let the exception end the rank{':' if held else ','} {advice}"),
+        fix=fix_of(root, f"Let the exception end the rank{':' if held else ','} {advice}"),
     )
 
 

@@ -13,6 +13,7 @@ from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.rules.drafts import recorder_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength
 
 # States in which a rank needs its peers.
@@ -45,7 +46,7 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
         return
     if short := next(shortfalls(case), None):
         yield Declined(
-            f"rank {short.sender} had sent {short.sent} messages, and rank {short.receiver} waited for number {short.received}",
+            f"rank {short.sender} had sent {count(short.sent, 'message')}, and rank {short.receiver} waited for number {short.received}",
             recorder_of(case.cell, short.receiver),
         )
         return
@@ -54,7 +55,7 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
     peers = (peer for peer in case.cell.ranks if peer.rank != rank.rank)
     yield Draft(
         strength=Strength.GUESS if doubts else Strength.CONCLUSIVE,
-        summary=f"Rank {rank.rank} exited on its own ({_how(rank)}) after {rank.end.steps} steps, while its peers were still training.",
+        summary=f"Rank {rank.rank} exited on its own ({_how(rank)}) after {count(rank.end.steps or 0, 'step')}, while its peers were still training.",
         guilty_ranks=(rank.rank,),
         at=called_exit_at or locations.of_black_box(rank),
         peers_at=next((_lost_it_at(peer) for peer in peers), None),

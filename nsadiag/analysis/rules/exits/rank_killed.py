@@ -14,6 +14,7 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.exceptions import SentSignal
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Act, Place, Strength
 
 FIXES = {
@@ -60,7 +61,7 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
         )
     if killed == signal.SIGKILL and cell.oom:
         yield Declined(
-            f"the kernel's logs of {len(cell.oom)} host{'s' if len(cell.oom) > 1 else ''} name no rank, and no oom_kill counter grew",
+            f"the kernel's logs of {count(len(cell.oom), 'host')} name no rank, and no oom_kill counter grew",
             "nodes/*/oom.json",
         )
     if killed == signal.SIGTERM and LAUNCHER_TOLD.search(cell.launcher_stderr):
@@ -88,7 +89,7 @@ def _draft(
 ) -> Draft:
     rank = first.rank
     found = {
-        f"rank {rank.rank} ended by {killed.name} at {first.t_s:.1f} s, before any other rank broke": "ends.json"
+        f"rank {rank.rank} ended by {killed.name} at {first.t_s:.1f} s, before any other rank failed": "ends.json"
     }
     if killed != signal.SIGKILL and "Fatal Python error" in rank.faults:
         found["faulthandler wrote the stack at the moment of death"] = f"{rank.source}/faults.log"
@@ -96,7 +97,7 @@ def _draft(
         cls=cls,
         outcome="crashed",
         strength=Strength.CONCLUSIVE,
-        summary=f"Rank {rank.rank} was killed{by} with {killed.name} after {rank.end.steps} steps; the other ranks failed because it was gone.",
+        summary=f"Rank {rank.rank} was killed{by} with {killed.name} after {count(rank.end.steps or 0, 'step')}; the other ranks failed because it was gone.",
         guilty_ranks=(rank.rank,),
         at=locations.of_faults(rank.faults) or sent_at or locations.of_black_box(rank),
         evidence={**found, **(evidence or {})},

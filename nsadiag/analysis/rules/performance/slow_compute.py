@@ -20,6 +20,7 @@ from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.documents.watch import Look
+from nsadiag.evidence.phrases import count, seconds
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source import loops
@@ -50,7 +51,7 @@ def _slowing_down(case: Case) -> Draft | None:
     slower = slowing(rank, case)
     if slower is None:
         return None
-    first, last = (f"{seconds * 1e3:.0f} ms" for seconds in (slower.first_s, slower.last_s))
+    first, last = seconds(slower.first_s), seconds(slower.last_s)
     of = "" if slower.measure == "step_s" else " of CPU time"
     part = max(PARTS, key=slower.grown_s)
     here = _place(case.cell, part)
@@ -86,10 +87,10 @@ def _jumped(case: Case) -> Draft | None:
         return None
     source = f"{rank.source}/blackbox.bin"
     part = max(PARTS, key=onset.grown_s)
-    name = "work between steps" if part == "input_s" else part.removesuffix("_s")
+    name = doing_in(part, onset.grown_s)
     since_ns = int(onset.before.end_s.iloc[-1] * 1e9) + case.cell.started_mono_ns
     here = _place(case.cell, part, since_ns=since_ns)
-    first, last = _seconds(onset.first_s), _seconds(onset.last_s)
+    first, last = seconds(onset.first_s), seconds(onset.last_s)
     given = f"; since then the inputs of a step are {onset.times_given:.3g} times as large"
     return Draft(
         # A planned switch, to longer inputs for example, is a jump too.
@@ -99,7 +100,7 @@ def _jumped(case: Case) -> Draft | None:
         where=Where(step=onset.step, phase=part.removesuffix("_s")),
         evidence={
             f"median of {len(onset.before)} steps before step {onset.step}: {first}; of the {len(onset.since)} since: {last}": source,
-            f"of the median step, {name} has grown by {_seconds(onset.grown_s(part))}": source,
+            f"of the median step, {name} has grown by {seconds(onset.grown_s(part))}": source,
         },
         fix=LARGER if onset.is_given_more else CHANGED,
     )
@@ -124,7 +125,7 @@ def _endless_graph(case: Case) -> Draft | None:
         return None
     evidence = {f"a step takes {step_s:.0f} s": source}
     if busy:
-        evidence = {f"while no event was recorded, {busy[-1].reason}": "watch.json#looks"}
+        evidence = {f"at the last snapshot {busy[-1].reason}": "watch.json#looks"}
     evidence[f"the graph of one step has {size}" if nodes else "forward has not ended yet"] = source
     # Backward first: recomputation is a forward within it.
     passes = {"backward": Kind.BACKWARD, "forward": Kind.FORWARD} if case.cell.stopped else {}
@@ -132,7 +133,7 @@ def _endless_graph(case: Case) -> Draft | None:
     bound = f"backward walks {size}" if nodes else "forward is still building its graph"
     return Draft(
         strength=Strength.STRONG if nodes else Strength.LIKELY,
-        summary=f"Not hung: every rank computes, {steps} steps in {case.cell.watch.ended_s or 0.0:.0f} s; {bound}, one small operation after another.",
+        summary=f"Not hung: every rank computes, {count(steps, 'step')} in {case.cell.watch.ended_s or 0.0:.0f} s; {bound}, one small operation after another.",
         at=_place(case.cell),
         where=Where(
             step=steps, phase=next((name for name, kind in passes.items() if _is_open(events, kind)), None)
@@ -165,7 +166,7 @@ def _largest(rank: RankEvidence) -> Claims:
         return {}
     module, made = max(modules.items(), key=lambda item: item[1])
     kind, times = max(types.items(), key=lambda item: item[1])
-    claim = f"{made:,} of them were made in {module or 'no module'}; {times:,} are {kind}"
+    claim = f"{made:,} of these nodes were made in {module or 'no module'}; {times:,} are {kind}"
     return {claim: f"{rank.source}/graph.json"}
 
 
@@ -183,12 +184,12 @@ def _loop_in_backward(case: Case) -> Draft | None:
     times = found.backward_s / max(found.forward_s, 1e-6)
     return Draft(
         strength=Strength.LIKELY,
-        summary=f"Every rank progresses, and a step takes {_seconds(found.step_s)}, nearly all of it in a loop in Python{at_line(found.place)}: backward takes {times:.0f} times as long as forward.",
+        summary=f"Every rank progresses, and a step takes {seconds(found.step_s)}, nearly all of it in a loop in Python{at_line(found.place)}: backward takes {times:.0f} times as long as forward.",
         at=found.place,
         where=Where(phase="backward"),
         evidence={
             f"{found.seen} of {found.samples} samples of the ranks are in that loop, at several of its lines": f"{source}/samples.jsonl",
-            f"median of the last steps: {_seconds(found.forward_s)} forward, {_seconds(found.backward_s)} backward": f"{source}/blackbox.bin",
+            f"median of the last steps: {seconds(found.forward_s)} forward, {seconds(found.backward_s)} backward": f"{source}/blackbox.bin",
         },
         fix="Replace the loop in this backward by batched operations (a scan over whole tensors, a cumulative sum, a kernel): time is the number of operations, not their size.",
     )
@@ -201,12 +202,12 @@ def _loop_in_input(case: Case) -> Draft | None:
         return None
     return Draft(
         strength=Strength.LIKELY,
-        summary=f"Every rank progresses, and a step takes {_seconds(found.step_s)}, nearly all of it between steps, in {found.depth} nested loops in Python{at_line(found.place)}: the model takes {_seconds(found.model_s)}.",
+        summary=f"Every rank progresses, and a step takes {seconds(found.step_s)}, nearly all of it between steps, in {found.depth} nested loops in Python{at_line(found.place)}: the model takes {seconds(found.model_s)}.",
         at=found.place,
         where=Where(phase="input"),
         evidence={
             f"{found.seen} of {found.samples} samples of the ranks are in those loops": f"{source}/samples.jsonl",
-            f"median of the last steps: {_seconds(found.input_s)} before the forward, {_seconds(found.model_s)} in forward and backward": f"{source}/blackbox.bin",
+            f"median of the last steps: {seconds(found.input_s)} before the forward, {seconds(found.model_s)} in forward and backward": f"{source}/blackbox.bin",
         },
         fix="Compare by a key (a hash, a sort, a set) or by batched operations instead of all pairs, or do it once before training.",
     )
@@ -218,8 +219,10 @@ def _steady(rank: RankEvidence, case: Case) -> Declined:
     if steps.empty:
         return Declined(f"rank {rank.rank} completed no step that could be timed")
     fifth = max(len(steps) // 5, 1)
-    first, last = (_seconds(float(part.step_s.median())) for part in (steps[:fifth], steps[-fifth:]))
-    claim = f"rank {rank.rank} took {first} a step at first and {last} at the end, of {len(steps)} steps"
+    first, last = (seconds(float(part.step_s.median())) for part in (steps[:fifth], steps[-fifth:]))
+    claim = (
+        f"rank {rank.rank} took {first} a step at first and {last} at the end, of {count(len(steps), 'step')}"
+    )
     return Declined(claim, f"{rank.source}/blackbox.bin")
 
 
@@ -252,10 +255,6 @@ def _captured_at(cell: CellEvidence) -> Place | None:
     common = Counter(heads[at] for at in lines).most_common(1)
     in_common = [at for at in lines if heads[at] == common[0][0]]
     return Counter(in_common).most_common(1)[0][0] if in_common else None
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.0f} ms"
 
 
 RULE = Rule(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from statistics import median
 
 import pandas as pd
@@ -13,8 +12,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.peer_waits import completed_waits, peer_waits
 from nsadiag.analysis.relations.replication import wrapped_at_other_steps
-from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
-from nsadiag.analysis.relations.trend import grows, slowing
+from nsadiag.analysis.relations.trend import slowing
 from nsadiag.analysis.rules.drafts import all_but, at_line
 from nsadiag.analysis.rules.performance.first_collective import (
     ALWAYS,
@@ -22,36 +20,30 @@ from nsadiag.analysis.rules.performance.first_collective import (
     is_due_to_loading,
     peers_waited,
 )
+from nsadiag.analysis.rules.performance.lags import (
+    MEETINGS,
+    MIN_LAG_S,
+    MIN_LOST_S,
+    MIN_STEPS,
+    SHARE_OF_STEP,
+    Late,
+    alike,
+    lags_of,
+    latest,
+    meet,
+    peers_slow_down,
+)
 from nsadiag.analysis.rules.performance.onset import onset_of
 from nsadiag.analysis.rules.performance.parts import PARTS, doing_in
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.training import Sample
+from nsadiag.evidence.phrases import count, seconds
 from nsadiag.evidence.records import Place, Strength, Where
 
-MIN_STEPS = 5
-SHARE_OF_STEP = 0.3  # of the step, lost by the waiting peers
-MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
 MIN_OBSERVED_S = 3.0  # a neighbour on the machine may starve one rank for a second or two
-MIN_LOST_S = 0.5  # total wait of the peers: a few uneven steps make no straggler
 MANY_TIMES = 5.0  # times the median wait: longer ones have another cause
-SLACK = 0.1  # of a step: tolerance for clocks and threads
-# The point at which ranks first synchronize: FSDP in forward, DDP when the last gradient has arrived.
-MEETINGS = {"ready_s": "have its gradients", "forward_at": "begin its forward"}
-FIRST_MET = "enter the collective that opens the step"
 OFF_CPU = 0.5  # of its own time: with less time on a CPU it waited for something
-
-
-@dataclass(frozen=True, kw_only=True)
-class Late:
-    """The straggler, and its lag."""
-
-    rank: int
-    lag_s: float
-    share: float  # of the steps
-    last_to: str
-    part: str | None = None  # column of the step's part, where the lag alone determines it
-    lags: pd.DataFrame = field(compare=False, repr=False)  # as `_lags` gives them
 
 
 def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
@@ -65,9 +57,7 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
     if case.steps.empty:
         yield from _by_waits(case)
     if steps["rank"].nunique() < len(cell.met):
-        yield Declined(
-            f"{steps['rank'].nunique()} of {cell.world_size} ranks completed steps that can be compared"
-        )
+        yield Declined(f"{count(steps['rank'].nunique(), 'rank')} completed steps that can be compared")
         return
     if wrapped_at_other_steps(case):
         # Step numbers do not match: a rank may only seem late.
@@ -94,7 +84,7 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
 def _late_in(case: Case, steps: pd.DataFrame) -> Late | None:
     """The straggler of these steps, by the first synchronization point that shows one."""
     for column in MEETINGS:
-        late = _late(steps, column)
+        late = latest(steps, column)
         if late and (_on_gpus(case.cell) or meet(steps, column, late.rank)):
             return late
     return _late_with_its_batch(steps, case)
@@ -119,7 +109,7 @@ def _by_waits(case: Case) -> Iterator[Draft]:
     claim = f"rank {late} kept its peers waiting {len(own_s)} times, for {lost_s:.1f} s in total; all other ranks together for {all_s - lost_s:.1f} s"
     yield Draft(
         strength=Strength.LIKELY,
-        summary=f"Rank {late} is the last to enter {len(own_s)} of the {len(waits)} collectives that had to wait for a rank, typically {_ms(typical_s)} after the first: its peers have waited for it for {lost_s:.1f} of {observed_s:.0f} s.",
+        summary=f"Rank {late} is the last to enter {_many(len(own_s), len(waits))} collectives that had to wait for a rank, typically {seconds(typical_s)} after the first: its peers have waited for it for {lost_s:.1f} of {observed_s:.0f} s.",
         guilty_ranks=(late,),
         blocked_ranks=all_but(case.cell, (late,)),
         at=locations.most_seen(s for s in rank.samples if not locations.waits_for_peers(s)),
@@ -130,95 +120,30 @@ def _by_waits(case: Case) -> Iterator[Draft]:
 
 def _level(steps: pd.DataFrame) -> Declined:
     """The lag between the ranks of a job without a straggler."""
-    lags = _lags(steps, "ready_s").median()
+    lags = lags_of(steps, "ready_s").median()
     if lags.empty:
-        return Declined(f"{steps.step.nunique()} steps are too few to compare")
+        return Declined(f"{count(steps.step.nunique(), 'step')} on all ranks: too few to compare")
     last, step_s = int(str(lags.idxmax())), float(steps.step_s.median())
     return Declined(
-        f"rank {last}, the last to be ready, is {_ms(float(lags.max()))} behind the first in a step of {_ms(step_s)}",
+        f"rank {last}, the last to be ready, is {seconds(float(lags.max()))} behind the first in a step of {seconds(step_s)}",
         f"ranks/{last:05d}/blackbox.bin",
     )
-
-
-def alike(steps: pd.DataFrame) -> pd.DataFrame:
-    """The steps in which either all ranks or none ran their model.
-
-    Under Join, a rank without data joins the collectives of the others: it waits, and no rank is late.
-    """
-    kinds = steps.groupby("step").computed.transform("nunique")
-    same: pd.DataFrame = steps[kinds == 1]
-    return same
-
-
-def _by_step(steps: pd.DataFrame, column: str) -> pd.DataFrame:
-    """That time of each rank (columns) in each step (rows) after the warm-up that all ranks made."""
-    table = steps.pivot_table(index="step", columns="rank", values=column).dropna()
-    settled: pd.DataFrame = table[table.index > min(3, table.index.max() // 3)]
-    return settled
 
 
 def _late_with_its_batch(steps: pd.DataFrame, case: Case) -> Late | None:
     """A rank whose batch is late, where ranks synchronize before forward. Other work on one rank may be intended."""
     met = first_collectives(case, steps)
     known = steps.merge(met, on=["rank", "step"])
-    late = _late(known, "met_at") if len(known) else None
+    late = latest(known, "met_at") if len(known) else None
     if late is None or not peers_waited(met, late.rank):
         return None
     return late if is_due_to_loading(case, known, late.rank, late.lag_s) else None
-
-
-def _lags(steps: pd.DataFrame, column: str) -> pd.DataFrame:
-    """For each step (row) and rank (column), the seconds after the first rank.
-
-    Durations on one rank mislead: where ranks wait for the slow one (in backward, in `.item()`) differs by backend.
-    The order in which they become ready does not.
-    """
-    ready = _by_step(steps, column)
-    lags: pd.DataFrame = ready.sub(ready.min(axis=1), axis=0)
-    return lags
-
-
-def _late(steps: pd.DataFrame, column: str) -> Late | None:
-    lags = _lags(steps, column)
-    if len(lags) < MIN_STEPS:
-        return None
-    medians = lags.median()
-    slowest = int(str(medians.idxmax()))
-    lag, share = float(medians[slowest]), float((lags.idxmax(axis=1) == slowest).mean())
-    step_s = float(steps[steps["rank"] == slowest].step_s.median())
-    if lag < max(MIN_LAG_S, SHARE_OF_STEP * step_s) or share < ALWAYS or lag * len(lags) < MIN_LOST_S:
-        return None
-    part = "input_s" if column in ("forward_at", "met_at") else None
-    last_to = MEETINGS.get(column, FIRST_MET)
-    return Late(rank=slowest, lag_s=lag, share=share, last_to=last_to, part=part, lags=lags)
 
 
 def _on_gpus(cell: CellEvidence) -> bool:
     """Whether hosts may run ahead of their GPU queues (or it is unknown): they then synchronize later than events show."""
     peaks = [rank.meta.memory.get("device_peak_kib") for rank in cell.ranks]
     return any(peak is None or peak > 0 for peak in peaks)
-
-
-def meet(steps: pd.DataFrame, column: str, slowest: int) -> bool:
-    """Whether the early ranks wait for that rank: none of them ends a step before it is ready for the step.
-
-    In most steps, or repeatedly, if they synchronize every few steps. Ranks that train independently, or have made
-    other numbers of steps (under Join), are not waiting for it.
-    """
-    ready = _by_step(steps, column)
-    ends = steps.pivot_table(index="step", columns="rank", values="end_s").reindex(ready.index)
-    own, first = ready[slowest], ends.drop(columns=slowest).min(axis=1)
-    together = first >= own - SLACK * own.diff().median()
-    again = int((together & ~together.shift(1, fill_value=True)).sum())
-    return bool(together.mean() >= ALWAYS or again >= MIN_STEPS)
-
-
-def peers_slow_down(steps: pd.DataFrame, late: Late) -> bool:
-    """Whether the peers' own work grows step by step too: the straggler then only has more of what slows all ranks."""
-    length = steps.pivot_table(index="step", columns="rank", values="step_s").reindex(late.lags.index)
-    waited = late.lags.rsub(late.lags[late.rank], axis=0).clip(lower=0.0)
-    own = (length - waited).drop(columns=late.rank).median(axis=1).rename("step_s")
-    return len(own) >= MIN_GROWING and grows(own.reset_index(), "step_s")
 
 
 def _draft(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Draft:
@@ -228,27 +153,27 @@ def _draft(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Draft:
     rank = cell.rank(late.rank)
     source = f"{rank.source}/blackbox.bin"
     evidence = {
-        f"rank {late.rank} is the last to {late.last_to} in {late.share:.0%} of {len(late.lags)} steps, typically {_ms(late.lag_s)} after the first": source,
-        f"of a step of {_ms(own.step_s)} it spends {_ms(own[column])} in {doing}": source,
+        f"rank {late.rank} is the last to {late.last_to} in {late.share:.0%} of {len(late.lags)} steps, typically {seconds(late.lag_s)} after the first": source,
+        f"of a step of {seconds(own.step_s)} it spends {seconds(own[column])} in {doing}": source,
     }
     # A straggler that is not on a CPU waits.
     if 0 <= own.cpu_s < OFF_CPU * own[column]:
-        claim = f"it is on a CPU for only {_ms(own.cpu_s)} of the step: it waits for a device, a disk or a network, or is throttled"
+        claim = f"it is on a CPU for only {seconds(own.cpu_s)} of the step: it waits for a device, a disk or a network, or is throttled"
         evidence[claim] = source
     return Draft(
         strength=Strength.STRONG,
-        summary=f"Rank {late.rank} is ready {_ms(late.lag_s)} later than its peers in a step of {_ms(own.step_s)}, most of it in {doing}; they wait for it.",
+        summary=f"Rank {late.rank} is ready {seconds(late.lag_s)} later than its peers in a step of {seconds(own.step_s)}, most of it in {doing}; they wait for it.",
         guilty_ranks=(late.rank,),
         blocked_ranks=all_but(cell, (late.rank,)),
         at=_place(rank, column),
         where=Where(phase=column.removesuffix("_s")),
         evidence={**evidence, **_sampled(rank, column)},
-        fix=f"Give rank {late.rank} the same amount of {doing} work as its peers, or a machine as fast as theirs.",
+        fix=f"Give rank {late.rank} the same amount of work in {doing} as its peers, or a machine as fast as theirs.",
     )
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.0f} ms"
+def _many(number: int, everything: int) -> str:
+    return f"all {everything}" if number == everything else f"{number} of the {everything}"
 
 
 def _beside(rank: RankEvidence) -> Place | None:
@@ -273,7 +198,7 @@ def _sampled(rank: RankEvidence, column: str = "") -> Claims:
     thread, seen = _beside(rank), _at_work(rank, column)
     if not thread and not seen:
         return {}
-    claim = f"the line is the one seen most often in {len(seen)} samples of its stack"
+    claim = f"the line is the one seen most often in {count(len(seen), 'sample')} of its stack"
     if thread:
         claim = (
             f"in most of {len(rank.samples)} samples another thread holds the interpreter,{at_line(thread)}"

@@ -11,8 +11,9 @@ from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outlier
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import blocked_ranks
 from nsadiag.analysis.rules.drafts import all_but, claims_of, named
-from nsadiag.analysis.rules.reasons import blocked_elsewhere, other_break, these
+from nsadiag.analysis.rules.reasons import blocked_elsewhere, other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import count, these
 from nsadiag.evidence.records import Strength, Where
 
 # Libraries that determine a rank's calls and their transport: their keys in settings.json, and their names.
@@ -46,7 +47,7 @@ def library_version_mismatch(case: Case) -> Iterator[Draft | Declined]:
 
 def _same(versions: dict[int, dict[str, object]]) -> str:
     if len(versions) < 2:
-        return f"the versions of {len(versions)} rank{'s' * (len(versions) != 1)} are on record: nothing to compare"
+        return f"the versions of {count(len(versions), 'rank')} are on record: nothing to compare"
     first = next(iter(versions.values()))
     known = ", ".join(f"{LIBRARIES[key]} {first[key]}" for key in ("torch", "nccl") if first.get(key))
     return f"{these(sorted(versions))} have the same versions: {known}"

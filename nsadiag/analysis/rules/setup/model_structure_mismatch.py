@@ -15,10 +15,10 @@ from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outlier
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import named
-from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.documents.training import Tensor
+from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Outcome, Place, Strength, Where
 from nsadiag.evidence.spans import shortened
 
@@ -80,7 +80,7 @@ def _draft(case: Case, found: Difference, saying: list[RankEvidence], outcome: O
     name = found.names[0] if found.names else None
     evidence = {
         found.says: f"{odd.source}/{found.file}",
-        f"what rank {other.rank} wrapped": f"{other.source}/{found.file}",
+        f"rank {other.rank} wrapped a model with other {found.what}": f"{other.source}/{found.file}",
     }
     for rank in saying[:2]:
         message = first_of(rank.exception).message if rank.exception else ""
@@ -89,7 +89,7 @@ def _draft(case: Case, found: Difference, saying: list[RankEvidence], outcome: O
     return Draft(
         outcome=outcome,
         strength=Strength.CONCLUSIVE if saying else Strength.STRONG,
-        summary=f"The model that {named(case.cell, found.odd)} wrapped in {found.wrapper} differs from that of its peers: {found.says} ({found.what}){then}.",
+        summary=f"The model that {named(case.cell, found.odd)} wrapped in {found.wrapper} differs from that of its peers in its {found.what}: {found.says}{then}.",
         guilty_ranks=found.odd,
         blocked_ranks=found.others,
         at=_place(odd, found.place),
@@ -190,12 +190,12 @@ def _in_words(odd: int, mine: Tensors, other: int, theirs: Tensors) -> tuple[str
     extra = [n for n in by_name if n not in others]
     lacking = [n for n in others if n not in by_name]
     if extra or lacking:
-        parts = [f"has {len(mine)} where rank {other} has {len(theirs)}"] if len(mine) != len(theirs) else []
+        parts = [f"has {len(mine)} instead of {len(theirs)}"] if len(mine) != len(theirs) else []
         parts += [f"only it has {shortened(extra, 3)}"] if extra else []
         parts += [f"it lacks {shortened(lacking, 3)}"] if lacking else []
         return f"rank {odd} " + "; ".join(parts), tuple(extra or lacking)
     moved = next(a[0] for a, b in zip(mine, theirs, strict=False) if a != b)
-    return f"rank {odd} has the same ones in another order, from {moved} on", (moved,)
+    return f"rank {odd} has the same names in another order, from {moved} on", (moved,)
 
 
 def _shape_and_type(shape: tuple[int, ...], dtype: str, other: tuple[tuple[int, ...], str]) -> str:

@@ -10,10 +10,10 @@ from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import named, recorder_of
-from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.rendezvous_mismatch import joining_ranks
 from nsadiag.evidence.documents.exceptions import Raised
+from nsadiag.evidence.phrases import these, waits_wait
 from nsadiag.evidence.records import Strength
 from nsadiag.evidence.user_code import is_user
 
@@ -28,7 +28,7 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
     joining, absent = joining_ranks(case), tuple(sorted(cell.absent))
     if not cell.unnamed or not absent or not cell.ranks:
         yield Declined(
-            f"all processes that raised an exception had a rank, of {len(cell.ranks)} ranks",
+            "every process that raised an exception had its rank",
             "unnamed.jsonl" if cell.unnamed else None,
         )
         return
@@ -44,7 +44,7 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
     raised = headline(first_of(row))
     yield Draft(
         strength=Strength.STRONG if is_known else Strength.LIKELY,
-        summary=f"A process raised {raised} before it had joined; {waiting} waits in init_process_group for {whom}, which never came.",
+        summary=f"A process raised {raised} before it had joined; {waiting} {waits_wait(cell.everyone(joining))} in init_process_group for {whom}, which never came.",
         guilty_ranks=absent if is_known else (),
         blocked_ranks=tuple(sorted(joining)),
         at=locations.of_exception(row),

@@ -15,9 +15,10 @@ from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.rules.drafts import all_but, at_line, line_of, named, recorder_of
-from nsadiag.analysis.rules.reasons import not_still, these
+from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations, members_of
+from nsadiag.evidence.phrases import are, these
 from nsadiag.evidence.records import Place, Strength
 
 FIX_LOCAL = "Creating a group waits for all its members: let all ranks create shared groups in one common order (sorted by their members, not from each rank's own view), or create all of them before training begins."
@@ -32,7 +33,7 @@ def process_group_mismatch(case: Case) -> Iterator[Draft | Declined]:
     # Creations that involve only their members may differ.
     created = case.created[~case.created.local.astype(bool) & (case.created.op != "split_group")]
     if created.empty:
-        yield Declined(f"none of {len(case.cell.ranks)} ranks created a process group beside the first")
+        yield Declined("no rank created a process group besides the default one")
         return
     created = created.assign(
         number=created.groupby("rank").cumcount() + created.groupby("rank").call.transform("min")
@@ -134,6 +135,10 @@ def _in_a_cycle(case: Case) -> Iterator[Draft]:
         )
 
 
+def _of_ranks(members: str) -> str:
+    return "of all ranks" if members == "all" else f"of ranks {members}"
+
+
 def _alone(case: Case, created: pd.DataFrame) -> Iterator[Draft]:
     """Ranks that are blocked in creating a group, while the others wait for them elsewhere."""
     unfinished = created[created.end_s.isna()]
@@ -149,17 +154,17 @@ def _alone(case: Case, created: pd.DataFrame) -> Iterator[Draft]:
     ):
         return
     guilty, blocked = (tuple(outside), inside) if len(outside) < len(inside) else (inside, tuple(outside))
-    group = f"ranks {unfinished.iloc[0]['ranks']}"
+    group = _of_ranks(str(unfinished.iloc[0]["ranks"]))
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"{named(case.cell, inside).capitalize()} is creating a process group ({group}) that {named(case.cell, outside)} does not create: they wait for each other.",
+        summary=f"{named(case.cell, inside).capitalize()} {are(inside)} creating a process group {group}, and {named(case.cell, outside)} {'does' if len(outside) == 1 else 'do'} not create it: they wait for each other.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         at=_place(unfinished, guilty[0]) or line_of(case, guilty[:1]),
         peers_at=line_of(case, blocked[:1]),
         evidence={
             **{
-                f"rank {r} began {unfinished.iloc[0]['op']} ({group}) and did not finish": recorder_of(
+                f"rank {r} began {unfinished.iloc[0]['op']} {group} and did not finish": recorder_of(
                     case.cell, r
                 )
                 for r in inside[:4]

@@ -14,6 +14,7 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import line_of, named
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import waits_wait
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -45,7 +46,7 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
         yield Declined(
             f"{named(cell, out)} returned from init_process_group"
             if out
-            else f"none of {len(cell.ranks)} ranks was in init_process_group"
+            else "no rank was in init_process_group"
         )
         return
     for aspect, what in ASPECTS.items():
@@ -62,10 +63,10 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
     seen = {motion.rank for look in cell.watch.looks for motion in look.motions} | cell.present
     elsewhere = tuple(sorted({r.rank for r in cell.ranks} - set(joining)))
     if absent := tuple(sorted(set(range(world)) - seen)):
-        why = f"{named(cell, absent)} never came: of {world} ranks {len(cell.present)} were seen"
+        why = f"{named(cell, absent)} never came: {len(cell.present)} of {world} ranks left evidence"
         yield _draft(case, joining, absent, why)
     elif elsewhere and all(_may_come(case, rank) for rank in elsewhere):
-        why = f"{named(cell, elsewhere)} has not called it yet"
+        why = f"{named(cell, elsewhere)} {'has' if len(elsewhere) == 1 else 'have'} not called it yet"
         yield _draft(case, joining, elsewhere, why)
     elif not elsewhere and all(_asks_for_the_store(case, rank) for rank in waiting):
         yield dataclasses.replace(
@@ -141,7 +142,7 @@ def _draft(case: Case, joining: dict[int, Joining], guilty: tuple[int, ...], why
             evidence[f"rank {rank} is elsewhere, in both snapshots"] = source
     met = len({(j.size, j.at) for j in joining.values()}) == 1
     whom = f" for {peer.size} ranks at {peer.at}" if met else ""
-    waits = "wait" if len(cell.everyone(joining)) > 1 else "waits"
+    waits = waits_wait(cell.everyone(joining))
     own = joining[first].place if first in joining else None
     return Draft(
         outcome="hung" if is_still(cell) else "crashed",

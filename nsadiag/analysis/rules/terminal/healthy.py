@@ -14,6 +14,7 @@ from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
 from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import all_of, count
 from nsadiag.evidence.rates import rate as rate_text
 from nsadiag.evidence.records import Strength
 from nsadiag.evidence.ring.blackbox import Kind
@@ -58,10 +59,10 @@ def _finished(rank: RankEvidence) -> bool:
 def _completed(case: Case) -> Draft:
     cell = case.cell
     aborted = {r.rank: signal.Signals(r.end.signal).name for r in cell.ranks if r.end.signal}
-    how = "ran to their exit handlers without an exception"
+    how = "ran to the exit handlers without an exception"
     if not all(r.end.clean for r in cell.ranks):
-        how = "ended without an exception, by os._exit(0) or at their end"
-    evidence = {f"all {cell.world_size} ranks {how}": "ends.json"}
+        how = "ended without an exception, by os._exit(0) or at the end of the script"
+    evidence = {f"{all_of(cell.world_size)} {how}": "ends.json"}
     if aborted:
         by = " or ".join(sorted(set(aborted.values())))
         claim = f"{named(cell, aborted)} ended by {by} after the exit handlers: in teardown, not in the job's work"
@@ -93,7 +94,7 @@ def _progressing(case: Case, pace: Pace) -> Draft:
 def _counted(case: Case) -> str:
     """`20 steps on 2 ranks`; iterations of the loop where no optimizer step was recorded."""
     pace = case.once(furthest)
-    ranks = f"{case.cell.world_size} rank{'s' if case.cell.world_size > 1 else ''}"
+    ranks = count(case.cell.world_size, "rank")
     return f"{pace.counted} on {ranks}" if pace else ranks
 
 

@@ -93,7 +93,7 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, str, str] | None:
     rank, at_s = broke.rank, f"at {broke.t_s:.1f} s"
     if broke.kind == "exception" and rank.exception:
         first = (rank.exception.message.splitlines() or [""])[0]
-        claim = f"rank {rank.rank} was the first to break, {at_s}: {rank.exception.type}: {first}"
+        claim = f"rank {rank.rank} was the first to fail, {at_s}: {rank.exception.type}: {first}"
         return locations.of_exception(rank.exception), claim[:300], f"{rank.source}/exception.json"
     name = signal.Signals(rank.end.signal or 0).name
     here = locations.of_faults(rank.faults) or locations.of_black_box(rank)

@@ -29,6 +29,7 @@ from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.phrases import count, was
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.spans import by_rank, shortened
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
@@ -38,7 +39,7 @@ def broken_equalities(case: Case) -> Iterator[Draft | Declined]:
     looks = len(looks_of(case))
     if looks <= LEAST:
         yield Declined(
-            f"tensors of {looks} steps were recorded on all ranks (`--probes light,invariants` records them)"
+            f"tensors were recorded on all ranks in {count(looks, 'step')} (`--probes light,invariants` records them)"
         )
         return
     yield from _diverged(case)
@@ -62,7 +63,7 @@ def _diverged(case: Case) -> Iterator[Draft]:
     says, place, odd = _operation(case, first)
     yield silent_error(
         case,
-        f"{shortened(together, 1)} was equal on all ranks until step {until}, and differs from step {since} on: {says}.",
+        f"{shortened(together, 1)} {was(together)} equal on all ranks until step {until}, but not from step {since} on: {says}.",
         (
             _sums(first.name, since, values),
             f"until step {until} its copies changed in every step and were equal to the last bit",

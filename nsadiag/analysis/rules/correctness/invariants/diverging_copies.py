@@ -38,7 +38,9 @@ def diverging_copies(case: Case) -> Iterator[Draft | Declined]:
     yield from _own_state(case, apart)
     yield from _own_statistics(case, apart)
     yield Declined(
-        f"{len(beside)} parameters that nothing trains and {len(buffers)} buffers of replicas stay as equal as they were"
+        "buffers, and parameters that nothing trains, stay as equal as they were"
+        if beside or buffers
+        else "no buffer, and no parameter that nothing trains, was recorded"
     )
 
 

@@ -25,7 +25,9 @@ def empty_loads(case: Case) -> Iterator[Draft | Declined]:
         if o.given and o.unexpected >= o.given and o.missing and (rank, o.name) not in fits
     ]
     if not empty:
-        yield Declined(f"each of {len(loads)} loads of a state contained names of the model")
+        yield Declined(
+            "every state that was loaded had names of the model" if loads else "no state was loaded"
+        )
         return
     rank, step, load = empty[0]
     yield silent_error(

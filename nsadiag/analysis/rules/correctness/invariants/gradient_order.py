@@ -22,6 +22,7 @@ from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.spans import by_rank
@@ -40,7 +41,11 @@ def gradient_order(case: Case) -> Iterator[Draft | Declined]:
         yield from _cleared_too_early(case, steps)
     yield from _still_scaled(case, steps)
     yield from _never_cleared(case, later)
-    yield Declined(f"gradients are clipped, reduced and cleared before they are used, in {len(steps)} steps")
+    yield Declined(
+        f"gradients are clipped, reduced and cleared before they are used, in {count(len(steps), 'step')}"
+        if steps
+        else "no training step was recorded on all ranks"
+    )
 
 
 def _is_clip(operation: Operation) -> bool:

@@ -27,6 +27,7 @@ from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import diffe
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Call, Operation
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.spans import by_rank
 from nsadiag.source.patterns.single_call import only_use
@@ -39,18 +40,18 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
     steps = steps_of(case)
     rows = [operations for step in steps for operations in step.ranks.values()]
     if len(looks_of(case)) <= LEAST or not all(any(map(couples, operations)) for operations in rows):
-        yield Declined(f"no activations were exchanged in every one of {len(steps)} recorded forwards")
+        yield Declined("no forward exchanged activations in every recorded step")
         return
     own, shared = _split(parameters_of(case))
     if not own:
         yield from _equal_addends(case, steps)
     if not own or not shared:
-        yield Declined("all parameters are equal on all ranks at first, or none is")
+        yield Declined("at first either all parameters are equal on all ranks, or none is")
         return
     drifted = [copies for copies in shared if copies.has_parted]
     if not drifted:
         yield Declined(
-            f"{len(shared)} shared parameters stay equal, next to {len(own)} that differ between ranks"
+            f"{count(len(shared), 'shared parameter')} stay equal, and {len(own)} differ between ranks, as in a split model"
         )
         return
     first = min(drifted, key=lambda copies: copies.at[copies.held][0])

@@ -19,6 +19,7 @@ from nsadiag.analysis.relations.invariants.tensors import equal
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Checksum, Operation
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import by_rank
 
@@ -30,7 +31,11 @@ def reduce_operations(case: Case) -> Iterator[Draft | Declined]:
     yield from _other_operations(case, steps)
     yield from _summed_twice(case, steps)
     yield from _summed_again(case, steps)
-    yield Declined(f"all ranks request the same reductions, in {len(steps)} steps")
+    yield Declined(
+        f"all ranks request the same reductions, in {count(len(steps), 'step')}"
+        if steps
+        else "no step was recorded on all ranks"
+    )
 
 
 def _other_operations(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:

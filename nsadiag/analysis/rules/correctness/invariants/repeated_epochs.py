@@ -17,6 +17,7 @@ from nsadiag.analysis.relations.replication import has_parts, is_replicated
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.spans import by_rank, listed
@@ -36,8 +37,11 @@ def repeated_epochs(case: Case) -> Iterator[Draft | Declined]:
     yield from _overlapping_shares(case, each)
     yield from _same_batches(case)
     yield from _same_inputs(case)
-    count = sum(map(len, each.values()))
-    yield Declined(f"samplers of training loaders began {count} epochs, each with its own number and rank")
+    yield Declined(
+        "samplers of training loaders began each epoch with its own number and rank"
+        if any(each.values())
+        else "no sampler of a training loader began an epoch"
+    )
 
 
 def _epochs(case: Case, rank: RankEvidence) -> list[Epoch]:
@@ -118,8 +122,8 @@ def _overlapping_shares(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Dr
     step, first = rounds[0][min(rounds[0])]
     yield silent_error(
         case,
-        f"Each rank's {first.name} takes its share of an order of its own ({by_rank(orders)}): the shares overlap, so some samples are read by several ranks and others by none.",
-        f"orders of {len(rounds)} epochs are shuffled differently on the ranks; the first: {by_rank(orders)}",
+        f"Each rank's {first.name} shuffles the data differently and takes its share of that ({by_rank(orders)}): the shares overlap, so some samples are read by several ranks and others by none.",
+        f"the samplers shuffle {count(len(rounds), 'epoch')} differently on the ranks; in the first {by_rank(orders)}",
         only_call(case.cell.code, first.name) or first.place,
         Where(step=step, phase="data"),
         "Give the samplers of all ranks one seed, and call set_epoch with the same number on all of them.",

@@ -11,6 +11,7 @@ from nsadiag.analysis.relations.invariants.operations import LEAST, steps_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.single_call import only_call
 
@@ -26,7 +27,11 @@ def training_mode(case: Case) -> Iterator[Draft | Declined]:
                     trained[rank, name].append((step.number, forward))
     turned = {rank: seen for (rank, _), found in trained.items() if (seen := _turned(found))}
     if not turned:
-        yield Declined(f"no model switched to eval mode and continued training, in {len(steps)} steps")
+        yield Declined(
+            f"no model switched to eval mode and continued training, in {count(len(steps), 'step')}"
+            if steps
+            else "no step was recorded on all ranks"
+        )
         return
     rank, (number, at) = next(iter(turned.items()))
     yield silent_error(

@@ -11,9 +11,10 @@ from nsadiag.analysis.relations.invariants.losses import averages_gradients
 from nsadiag.analysis.relations.invariants.operations import noted, steps_of
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
-from nsadiag.analysis.rules.drafts import recorder_of
+from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.phrases import are
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.spans import by_rank, shortened
@@ -48,10 +49,12 @@ def _frozen_on_some(case: Case) -> Iterator[Draft]:
         if not apart or not averages_gradients(case):
             return
         each, stepped = trained[apart[0]], step.on_first("step")[0]
-        on, off = (case.cell.names(r for r, is_on in each.items() if is_on == side) for side in (True, False))
+        on, off = (
+            named(case.cell, [r for r, is_on in each.items() if is_on == side]) for side in (True, False)
+        )
         yield silent_error(
             case,
-            f"{shortened(apart, 1)} is trained on rank {on} and frozen on rank {off}, although all ranks begin with one model and average gradients.",
+            f"{shortened(apart, 1)} {are(apart)} trained on {on} and frozen on {off}, although all ranks begin with one model and average gradients.",
             f"requires_grad of {apart[0]}: {by_rank({rank: str(is_on) for rank, is_on in each.items()})}",
             frozen_on_one_rank(case.cell.code) or only_call(case.cell.code, stepped.name) or stepped.place,
             Where(parameter=apart[0], step=step.number, phase="optimizer"),

@@ -199,7 +199,7 @@ def _written(case: Case, found: Drift) -> Why:
         f"something besides the optimizer writes into them on rank {case.cell.names(odd)} only" if odd else ""
     )
     times = ", ".join(f"rank {rank}: {n} times more" for rank, n in sorted(wrote.items()))
-    claim = f"between the snapshot before and step {found.step}, {found.parameter} was modified more often on some ranks than on others ({times}); before that equally often on all"
+    claim = f"shortly before step {found.step} {found.parameter} was modified more often on some ranks than on others ({times}), and until then equally often on all"
     return Why(
         says=only or f"{found.parameter} is not kept equal",
         odd=odd,

@@ -13,6 +13,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.timeline import TimelineEvent
 from nsadiag.analysis.rules.rule import Claims
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.control import Condition
@@ -45,13 +46,15 @@ class SkippedStep:
         """The rest of a sentence."""
         if self.scaler:
             return f"the gradient scaler of rank {names} skipped the optimizer's step after backward {self.backward}, because of inf or NaN in that rank's own gradients, and those of the others did not"
-        times = "no optimizer step" if not self.made else f"{self.made} optimizer steps"
+        times = count(self.made, "optimizer step")
         on = f" (`{shown(self.guard)}`)" if self.guard else ""
-        return f"rank {names} made {times} after backward {self.backward}{on}, and the others {self.usual}"
+        return (
+            f"rank {names} made {times} after backward {self.backward}{on}, and the others made {self.usual}"
+        )
 
     def evidence(self, cell: CellEvidence) -> Claims:
         """The number of steps of each rank, and of those that its scaler skipped."""
-        return {f"rank {r.rank} made {r.end.steps} optimizer steps{self._left_out(r)}": f"{r.source}/blackbox.bin" for r in cell.ranks[:8]
+        return {f"rank {r.rank} made {count(r.end.steps, 'optimizer step')}{self._left_out(r)}": f"{r.source}/blackbox.bin" for r in cell.ranks[:8]
             if r.end.steps is not None}  # fmt: skip
 
     def _left_out(self, rank: RankEvidence) -> str:

@@ -69,8 +69,10 @@ def dropped_states(case: Case) -> Iterator[Draft | Declined]:
             yield from _schedule_anew(case, rank, restart)
             yield from _epochs_anew(case, rank, restart, events)
         yield from _lost(case, rank, events)
-    loads = sum(o.kind == "load" for events in each.values() for _, o in events)
-    yield Declined(f"what was saved with a model was loaded with it, in {loads} loads of a state")
+    loads = any(o.kind == "load" for events in each.values() for _, o in events)
+    yield Declined(
+        "every state that was saved with a model was loaded with it" if loads else "no state was loaded"
+    )
 
 
 def _restarts(events: list[Event]) -> Iterator[Restart]:

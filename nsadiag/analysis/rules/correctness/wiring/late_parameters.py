@@ -33,7 +33,7 @@ def late_parameters(case: Case) -> Iterator[Draft | Declined]:
     yield silent_error(
         case,
         f"{shortened([c.name for c in late], 1)} got gradients in every step and never changed: put into the model after {held_by.name} was made, it is in no optimizer.",
-        f"{name} was registered after the optimizer was made, and had a gradient and the same values before steps {listed(step for step, _ in late[0].at)}",
+        f"{name} was registered after the optimizer was made, and had a gradient and kept its values before steps {listed(step for step, _ in late[0].at)}",
         only_call(code, held_by.name) or assigned or held_by.place,
         Where(parameter=name, module=module or None, step=0, phase="optimizer"),
     )

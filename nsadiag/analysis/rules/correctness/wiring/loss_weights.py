@@ -15,6 +15,7 @@ from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.spans import by_rank
@@ -32,7 +33,12 @@ def loss_weights(case: Case) -> Iterator[Draft | Declined]:
     yield from _other_scale(case)
     yield from _unequal(case)
     yield from _divided_twice(case)
-    yield Declined(f"the ranks' losses have the same weight, in {len(backwards_of(case))} steps")
+    steps = len(backwards_of(case))
+    yield Declined(
+        f"the ranks' losses have the same weight, in {count(steps, 'step')}"
+        if steps
+        else "no loss was recorded"
+    )
 
 
 def _other_scale(case: Case) -> Iterator[Draft]:

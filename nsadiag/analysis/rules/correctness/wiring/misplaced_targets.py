@@ -12,6 +12,7 @@ from nsadiag.analysis.relations.invariants.operations import LEAST, steps_of
 from nsadiag.analysis.relations.invariants.tensors import inputs_differ
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Where
 from nsadiag.source.patterns.single_call import target_near
 
@@ -19,7 +20,10 @@ from nsadiag.source.patterns.single_call import target_near
 def misplaced_targets(case: Case) -> Iterator[Draft | Declined]:
     terms = terms_of(case)
     if len(terms) < LEAST:
-        yield Declined(f"targets of a classification were recorded on all ranks in {len(terms)} steps")
+        steps = count(len(terms), "step")
+        yield Declined(
+            f"targets of a classification were recorded on all ranks in {steps}: too few to compare"
+        )
         return
     if all(t.unshifted for found in terms.values() for t in found.values()):
         yield _draft(
@@ -37,7 +41,7 @@ def misplaced_targets(case: Case) -> Iterator[Draft | Declined]:
             "Add rank * batch_size to the targets.",
         )
     yield Declined(
-        f"targets of {len(terms)} steps are neither the inputs themselves nor numbered alike on all ranks"
+        f"the targets of {count(len(terms), 'step')} are neither the inputs themselves nor numbered alike on all ranks"
     )
 
 

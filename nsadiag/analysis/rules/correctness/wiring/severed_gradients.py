@@ -21,6 +21,7 @@ from nsadiag.analysis.rules.correctness.wiring.flows import (
 )
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Call
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.spans import listed
 from nsadiag.source.patterns.gradient_cuts import cut_between, number_in_loss, reaches_loss, used_after
@@ -41,7 +42,9 @@ def severed_gradients(case: Case) -> Iterator[Draft | Declined]:
     ):
         yield from found
     yield Declined(
-        f"gradients reach every module that optimizers hold, or nothing uses it, in {len(flows_of(case))} recorded flows"
+        "gradients reach every module whose parameters an optimizer holds and whose output is used"
+        if flows_of(case)
+        else "no flow of activations was recorded"
     )
 
 
@@ -88,7 +91,7 @@ def _without_graph(case: Case, idle: list[Idle]) -> Iterator[Draft]:
                 case,
                 each,
                 f"{_no_gradient(each)}: it runs without recording a graph.",
-                f"what {each.name} returns requires no gradient in any of {len(each.steps)} steps, and {still[0]} is the same at every recorded one",
+                f"the output of {each.name} requires no gradient in any of {len(each.steps)} steps, and {still[0]} is the same in each of them",
                 each.place,
             )
             return
@@ -109,9 +112,10 @@ def _lost_in_exchange(case: Case) -> Iterator[Draft]:
             yield _draft(
                 case,
                 each,
-                f"No gradient reaches {each.held} parameters that the optimizer is to train: the loss is made of what {each.name} returns, which carries no gradient.",
-                f"{each.name} ({each.place}) is given what {each.held} parameters have made, none of which has a gradient in steps {each.steps_listed}",
+                f"No gradient reaches {count(each.held, 'parameter')} that the optimizer is to train: the loss is computed from the output of {each.name}, which carries no gradient.",
+                f"the input of {each.name} ({each.place}) is computed from {count(each.held, 'parameter')} without any gradient in steps {each.steps_listed}",
                 at,
+                subject=f"the modules before {each.name}",
             )
             return
 
@@ -134,7 +138,7 @@ def _on_some_ranks(case: Case, idle: list[Idle]) -> Iterator[Draft]:
             case,
             each,
             f"Every gradient of {each.name} is zero on rank {each.rank}, in each of {len(each.steps)} steps, and not on other ranks: nothing of the loss depends on it there.",
-            f"{each.name} ({each.place}): {each.held} parameters without any gradient on rank {each.rank}, steps {each.steps_listed}",
+            f"{each.name} ({each.place}): {count(each.held, 'parameter')} without any gradient on rank {each.rank}, steps {each.steps_listed}",
             each.place,
             (each.rank,),
         )
@@ -164,7 +168,9 @@ def _as_number(case: Case, idle: list[Idle]) -> Iterator[Draft]:
 
 
 def _no_gradient(idle: Idle) -> str:
-    return f"No gradient reaches {idle.name}, whose {idle.held} parameters the optimizer is to train"
+    return (
+        f"No gradient reaches {idle.name}, of which the optimizer is to train {count(idle.held, 'parameter')}"
+    )
 
 
 def _draft(
@@ -174,8 +180,9 @@ def _draft(
     claim: str,
     at: Place | str | None,
     ranks: tuple[int, ...] | None = None,
+    subject: str = "",
 ) -> Draft:
-    besides = f"gradients of {idle.name} are missing or zero in steps {idle.steps_listed}, while others of the same optimizer are not"
+    besides = f"gradients of {subject or idle.name} are missing or zero in steps {idle.steps_listed}, while others of the same optimizer are not"
     return silent_error(
         case,
         summary,

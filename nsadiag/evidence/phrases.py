@@ -1,0 +1,71 @@
+"""Parts of sentences that verdicts, reports and commands share: numbers with their nouns, ranks, calls, tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+
+from nsadiag.evidence.spans import rank_names
+
+# The flight recorder's names of types.
+DTYPES = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8", "Char": "int8",
+    "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool", "ComplexFloat": "complex64",
+}  # fmt: skip
+
+
+def count(number: int, noun: str) -> str:
+    """`no step`, `1 step`, `3 steps`."""
+    return f"{number or 'no'} {noun}{'s' * (number > 1)}"
+
+
+def seconds(value: float) -> str:
+    """`45 ms`, `1.2 s`."""
+    return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.0f} ms"
+
+
+def all_of(number: int, noun: str = "rank") -> str:
+    """`the one rank`, `both ranks`, `all 8 ranks`."""
+    return {1: f"the one {noun}", 2: f"both {noun}s"}.get(number, f"all {number} {noun}s")
+
+
+def these(ranks: Collection[int]) -> str:
+    """`rank 1`, or `ranks 0, 2`."""
+    return f"rank{'s' * (len(ranks) > 1)} {rank_names(ranks)}"
+
+
+def are(names: Collection[object]) -> str:
+    """The verb behind so many names."""
+    return "is" if len(names) == 1 else "are"
+
+
+def was(names: Collection[object]) -> str:
+    """The same in the past."""
+    return "was" if len(names) == 1 else "were"
+
+
+def waits_wait(names: Collection[object]) -> str:
+    """The same of another verb."""
+    return "waits" if len(names) == 1 else "wait"
+
+
+def group_name(name: str) -> str:
+    """A process group in a sentence: torch numbers those that are given no name."""
+    return f"group {name}" if name.isdigit() else name
+
+
+def call_name(op: str, number: int | None, group: str) -> str:
+    """`all_reduce #10 of default_pg`."""
+    return f"{op}{'' if number is None else f' #{number}'} of {group_name(group)}"
+
+
+def tensor_names(sizes: Sequence[Sequence[int]] | None, dtypes: Sequence[str] | None) -> list[str]:
+    """Tensors of the flight recorder as one writes them in Python: `float32[8,2]`; the last type is that of all further sizes."""
+    names = [DTYPES.get(dtype, dtype) for dtype in dtypes or ()]
+    pairs = itertools.zip_longest(sizes or (), names, fillvalue=names[-1] if names else "")
+    return [f"{name}[{','.join(map(str, size))}]" for size, name in pairs if not isinstance(size, str)]
+
+
+def capitalized(sentence: str) -> str:
+    """The sentence with its first letter in upper case, and names as they are."""
+    return sentence[:1].upper() + sentence[1:]
