@@ -106,7 +106,7 @@ def test_many_culprits_are_all_named_and_few_are_listed_as_evidence(tmp_path: Pa
         path.write_bytes(pickle.dumps(dump, 2))
     verdict = judge_external(tmp_path)
     assert verdict.guilty_ranks == tuple(range(20, 40))
-    assert "Ranks 20-39 never joined" in verdict.summary and "44 of 64 ranks" in verdict.summary
+    assert "Ranks 20-39 never reached" in verdict.summary and "44 of 64 ranks" in verdict.summary
     assert len(verdict.evidence) < 8
 
 

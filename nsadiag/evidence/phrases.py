@@ -26,7 +26,7 @@ def seconds(value: float) -> str:
 
 def all_of(number: int, noun: str = "rank") -> str:
     """`the one rank`, `both ranks`, `all 8 ranks`."""
-    return {1: f"the one {noun}", 2: f"both {noun}s"}.get(number, f"all {number} {noun}s")
+    return {1: f"the one {noun}", 2: f"both {noun}s"}.get(number, f"all {number:,} {noun}s")
 
 
 def these(ranks: Collection[int]) -> str:

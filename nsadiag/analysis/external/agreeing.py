@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from nsadiag.analysis.external.load import ExternalEvidence
-from nsadiag.analysis.external.view import NEXT, View, ranks_first, ranks_text
+from nsadiag.analysis.external.view import NEXT, View
+from nsadiag.evidence.phrases import all_of, these
 from nsadiag.evidence.records import Evidence, Finding, Strength
 
 # A collective that was pending for less when its dump was written may just have been in flight.
@@ -28,19 +29,19 @@ def late(view: View) -> Finding:
         cls="straggler_rank",
         outcome="slow",
         strength=Strength.LIKELY if len(behind) < len(pending.started) else Strength.GUESS,
-        summary=f"{ranks_first(behind)} issued {view.name(first)} like all others, but the GPU has not come to it, while {len(pending.started):,} of {view.world:,} ranks wait in it: it is behind with what comes before.",
+        summary=f"{these(behind).capitalize()} issued {view.name(first)} like all others, but the GPU has not reached it, while {len(pending.started):,} of {view.world:,} ranks wait in it: it is behind with what comes before.",
         guilty_ranks=behind,
         at=own,
         peers_at=first.place if first else None,
         evidence=tuple(evidence),
         ruled_out={
-            "missing_rank": f"{ranks_text(behind)} issued the collective that the others wait in",
-            "network_stall": f"the GPUs of {ranks_text(behind)} have not begun it, those of {len(pending.started):,} ranks have",
+            "missing_rank": f"{these(behind)} issued the collective that the others wait in",
+            "network_stall": f"the GPUs of {these(behind)} have not begun it, those of {len(pending.started):,} ranks have",
         },
         gaps=(
             "one dump a rank does not tell a slow GPU from one whose kernel never ends (gpu_kernel_hang): a second dump would",
         ),
-        fix=f"Look at what {ranks_text(behind)} computes before that line: more data than the others, a slower GPU, or a kernel that never ends.",
+        fix=f"Look at what {these(behind)} computes before that line: more data than the others, a slower GPU, or a kernel that never ends.",
     )
 
 
@@ -52,14 +53,14 @@ def in_flight(view: View) -> Finding:
         outcome="unknown",
         strength=Strength.NONE,
         blocked_ranks=(),
-        summary=f"{ranks_first(pending.deviating)} had not come to {view.name(first)}, which was pending for {view.pending_s():.1f} s when the dumps were written: a job that runs well looks the same.",
+        summary=f"{these(pending.deviating).capitalize()} had not reached {view.name(first)}, which was pending for {view.pending_s():.1f} s when the dumps were written: a job that runs well looks the same.",
         at=first,
         evidence=tuple(view.waiting_evidence(first)),
         ruled_out={
             "missing_rank": f"the call had been pending for {view.pending_s():.1f} s, and in a running job ranks may be {IN_FLIGHT_S:.0f} s apart",
         },
         fix=None,
-        next="dump again some seconds later: whoever still has not come is missing",
+        next="dump again some seconds later: a rank that still has not reached it is missing",
     )
 
 
@@ -69,14 +70,14 @@ def without_a_dump(view: View) -> Finding:
     return view.finding(
         cls="missing_rank",
         strength=Strength.GUESS,
-        summary=f"All {len(pending.waiting):,} ranks with a dump wait in {view.name(first)}; {ranks_text(pending.unseen)} left none, so it is among them that one must be missing.",
+        summary=f"{all_of(len(pending.waiting)).capitalize()} with a dump wait in {view.name(first)}; {these(pending.unseen)} left none, so it is among them that one must be missing.",
         guilty_ranks=pending.unseen,
         at=first,
         where=view.where(first),
         peers_at=first.place if first else None,
         evidence=tuple(view.waiting_evidence(first)),
         ruled_out={
-            "network_stall": f"not every member is known to have issued it: no dump of {ranks_text(pending.unseen)}",
+            "network_stall": f"not every member is known to have issued it: no dump of {these(pending.unseen)}",
         },
         fix="Find the dump, the log or the process of the ranks named.",
     )
@@ -91,17 +92,17 @@ def stalled(view: View) -> Finding:
     stands = known and long
     doubt = "" if stands else " It may just have been in flight."
     if not known:
-        doubt = f" {ranks_first(pending.unseen)} left no dump: whoever is missing may be among them."
+        doubt = f" {these(pending.unseen).capitalize()} left no dump: whoever is missing may be among them."
     return view.finding(
         cls="network_stall" if stands else "unknown",
         outcome="hung" if stands else "unknown",
         strength=Strength.WEAK if stands else Strength.NONE,
-        summary=f"All {len(pending.waiting):,} ranks with a dump issued {view.name(first)}, and none has finished it{since}.{doubt}",
+        summary=f"{all_of(len(pending.waiting)).capitalize()} with a dump issued {view.name(first)}, and none has finished it{since}.{doubt}",
         blocked_ranks=pending.waiting if stands else (),
         at=first,
         evidence=tuple(view.waiting_evidence(first)),
         ruled_out={
-            "collective_args_mismatch": f"all {len(pending.waiting):,} dumps ask for the same in {view.name(first)}",
+            "collective_args_mismatch": f"{all_of(len(pending.waiting), 'dump')} ask for the same in {view.name(first)}",
         },
         fix="Look at the network between the ranks: NCCL_DEBUG=INFO, the link state of each host's interfaces, NCCL_SOCKET_IFNAME."
         if stands

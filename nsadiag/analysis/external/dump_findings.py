@@ -5,8 +5,9 @@ from __future__ import annotations
 from nsadiag.analysis.external.agreeing import in_flight, late, stalled, without_a_dump
 from nsadiag.analysis.external.frontier import behind, of_all_members
 from nsadiag.analysis.external.load import ExternalEvidence
-from nsadiag.analysis.external.view import SHOWN, Asked, View, blocked_by, ranks_first, ranks_text
+from nsadiag.analysis.external.view import SHOWN, Asked, View, blocked_by
 from nsadiag.analysis.facts.locations import short
+from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength
 
 MAJORITY = 3  # as many times more ranks did not come than came
@@ -57,13 +58,13 @@ def _missing(view: View) -> Finding:
     others = [View(view.external, other) for other, _ in elsewhere]
     evidence += [e for each in others[:SHOWN] for e in each.waiting_evidence(each.first_waiting)]
     nor = "".join(
-        f"; nor did {ranks_text(ranks)} join {each.name(each.first_waiting)}, in which {len(each.pending.waiting):,} wait"
+        f"; nor did {these(ranks)} reach {each.name(each.first_waiting)}, in which {len(each.pending.waiting):,} wait"
         for each, (_, ranks) in zip(others[:SHOWN], elsewhere, strict=False)
     )
     return view.finding(
         cls="missing_rank",
         strength=_sure_of_missing(view, guilty),
-        summary=f"{ranks_first(first)} never joined {view.name(peers)}, in which {len(pending.waiting):,} of {view.world:,} ranks wait{nor}.{left}",
+        summary=f"{these(first).capitalize()} never reached {view.name(peers)}, in which {len(pending.waiting):,} of {view.world:,} ranks wait{nor}.{left}",
         guilty_ranks=guilty,
         at=peers,
         where=view.where(peers).at(here),
@@ -71,10 +72,10 @@ def _missing(view: View) -> Finding:
         evidence=tuple(evidence),
         ruled_out={
             "collective_order_mismatch": f"none of the dumps holds another operation under the number of {view.name(peers)}",
-            "straggler_rank": f"{ranks_text(guilty)} never issued it, while a slow rank issues it late on its GPU alone",
+            "straggler_rank": f"{these(guilty)} never issued it, while a slow rank issues it late on its GPU alone",
         },
         gaps=(
-            f"no stack of {ranks_text(guilty)}: the line is where it issued its last collective, what it does now is not known",
+            f"no stack of {these(guilty)}: the line is where it issued its last collective, what it does now is not known",
         ),
         fix="Find what keeps the rank from that collective: look at what follows the line shown, and at branches on rank or data before it.",
     )
@@ -86,12 +87,12 @@ def _few_came(view: View, absent: tuple[int, ...]) -> Finding:
     last = view.last(absent[0])
     evidence = view.waiting_evidence(first)
     if last:
-        claim = f"{ranks_text(absent)} never did: the last of rank {last.rank} in {pending.group.name} is {last.entry['collective_seq_id']}"
+        claim = f"{these(absent)} never did: the last of rank {last.rank} in {pending.group.name} is {last.entry['collective_seq_id']}"
         evidence.append(Evidence(claim=claim, source=last.source))
     return view.finding(
         cls="rank_conditional_collective",
         strength=Strength.WEAK,
-        summary=f"Only {ranks_text(pending.waiting)} issued {view.name(first)}; {len(absent):,} of {view.world:,} ranks never did.",
+        summary=f"Only {these(pending.waiting)} issued {view.name(first)}; {len(absent):,} of {view.world:,} ranks never did.",
         guilty_ranks=pending.waiting,
         at=first,
         peers_at=last.place if last else None,
@@ -127,17 +128,17 @@ def _cycle(view: View) -> Finding:
     )
     views = [View(view.external, m) for m in all_pending]
     evidence = [e for v in views for e in v.waiting_evidence(v.first_waiting)]
-    said = "; ".join(f"{ranks_text(v.pending.waiting)} in {v.name(v.first_waiting)}" for v in views)
+    said = "; ".join(f"{these(v.pending.waiting)} in {v.name(v.first_waiting)}" for v in views)
     here = view.first_waiting
     return view.finding(
         cls="collective_order_mismatch",
         strength=Strength.LIKELY,
-        summary=f"Groups wait for each other in a circle: {said}.",
+        summary=f"Groups wait for each other in a cycle: {said}.",
         guilty_ranks=ranks,
         at=here,
         evidence=tuple(evidence),
         ruled_out={
-            "missing_rank": f"each of {ranks_text(ranks)} waits in another group itself: {said}",
+            "missing_rank": f"each of {these(ranks)} waits in another group itself: {said}",
         },
         fix="Let all ranks take the groups in the same order.",
     )
@@ -148,10 +149,10 @@ def _disagreement(view: View) -> Finding:
     pending = view.pending
     odd, other = _that_differ(view)
     everyone = len(pending.outliers) >= len(pending.waiting) and not pending.conforming
-    who, rest = ((odd.rank,), ranks_text((other.rank,))) if everyone else (pending.outliers, "the others")
+    who, rest = ((odd.rank,), these((other.rank,))) if everyone else (pending.outliers, "the others")
     waiting = f"{len(blocked_by(view, pending.outliers)):,} of {view.world:,} ranks wait"
-    late = f" {ranks_first(pending.missing)} issued none at all." if pending.missing else ""
-    both = ranks_text((odd.rank, other.rank))
+    late = f" {these(pending.missing).capitalize()} issued none at all." if pending.missing else ""
+    both = these((odd.rank, other.rank))
     if odd.op != other.op:
         cls, confused_with = "collective_order_mismatch", "collective_args_mismatch"
         did = f"issued {odd.op} as collective #{pending.seq} of {pending.group.name}, {rest} {other.op}"
@@ -159,9 +160,9 @@ def _disagreement(view: View) -> Finding:
         fix = "Make all ranks issue the same collectives in the same order; a branch on rank or data before the line shown is the usual cause."
     else:
         cls, confused_with = "collective_args_mismatch", "collective_order_mismatch"
-        did = f"brought {odd.shape} as {view.name(odd)}, {rest} {other.shape}"
+        did = f"passed {odd.shape} to {view.name(odd)}, {rest} {other.shape}"
         not_confused = f"{both} issued the same operation, {odd.op}"
-        fix = "Let all ranks bring the same sizes and types: pad the last batch, or agree on the size first."
+        fix = "Let all ranks pass the same sizes and types: pad the last batch, or agree on the size first."
     known = [other, *(a for r in pending.outliers[:SHOWN] if (a := view.asked(r)) and a.rank != other.rank)]
     claim = "rank {0.rank} issued {0.op} {0.shape} as #{1}"
     missing = Rejected(
@@ -170,7 +171,7 @@ def _disagreement(view: View) -> Finding:
     return view.finding(
         cls=cls,
         strength=Strength.CONCLUSIVE if len(pending.outliers) < len(pending.conforming) else Strength.WEAK,
-        summary=f"{ranks_first(who)} {did}; {waiting}.{late}",
+        summary=f"{these(who).capitalize()} {did}; {waiting}.{late}",
         guilty_ranks=pending.outliers,
         at=odd,
         peers_at=other.place,

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from nsadiag.analysis.external.deepspeed_log import Waits
 from nsadiag.analysis.external.load import ExternalEvidence
 from nsadiag.analysis.external.nccl_log import Init
-from nsadiag.analysis.external.view import NEXT, ranks_first, ranks_text
+from nsadiag.analysis.external.view import NEXT
+from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength, Where
 
 WORTH_SHARE = 0.2  # of the communication itself: less is the noise of any network
@@ -23,14 +24,14 @@ def never_came(external: ExternalEvidence, ranks: tuple[int, ...], source: str) 
         cls="missing_rank",
         outcome="hung",
         strength=Strength.CONCLUSIVE,
-        summary=f"{ranks_first(ranks)} never came to the monitored barrier in which the others waited.",
+        summary=f"{these(ranks).capitalize()} never came to the monitored barrier in which the others waited.",
         guilty_ranks=ranks,
         blocked_ranks=others,
         evidence=(
-            Evidence(claim=f"the barrier's own words: {ranks_text(ranks)} failed to pass it", source=source),
+            Evidence(claim=f"the barrier's own words: {these(ranks)} failed to pass it", source=source),
         ),
-        rejected=(Rejected(cls="rank_exception", because=f"no traceback of {ranks_text(ranks)}"),),
-        gaps=(f"no stack of {ranks_text(ranks)}: what it did instead is not known",),
+        rejected=(Rejected(cls="rank_exception", because=f"no traceback of {these(ranks)}"),),
+        gaps=(f"no stack of {these(ranks)}: what it did instead is not known",),
         fix="Find what keeps the rank from that barrier.",
         next=NEXT,
     )
@@ -44,7 +45,7 @@ def ended_with_code(external: ExternalEvidence, ranks: tuple[int, ...], code: in
         cls="rank_exception",
         outcome="crashed",
         strength=Strength.WEAK,
-        summary=f"{ranks_first(ranks)} was the first to end, with exit code {code}; its traceback is not among these files.",
+        summary=f"{these(ranks).capitalize()} was the first to end, with exit code {code}; its traceback is not among these files.",
         guilty_ranks=ranks,
         blocked_ranks=others,
         evidence=(Evidence(claim=f"the launcher saw exit code {code}", source=external.statements.launcher),),
@@ -52,7 +53,7 @@ def ended_with_code(external: ExternalEvidence, ranks: tuple[int, ...], code: in
             Rejected(cls="rank_killed", because=f"the launcher saw exit code {code}, and no signal"),
             Rejected(cls="rank_exited_early", because=f"exit code {code} is not that of a clean end"),
         ),
-        gaps=(f"no log of {ranks_text(ranks)}",),
+        gaps=(f"no log of {these(ranks)}",),
         fix="Read that rank's own stderr.",
         next="torchrun --log-dir logs --redirects 3 --tee 3 <the same script>, then: nsadiag analyze logs",
     )
@@ -77,11 +78,11 @@ def _stuck(rows: list[Init], came: tuple[int, ...], absent: tuple[int, ...], who
     # In a communicator of a part of the job, NCCL's numbers are not those of the job.
     numbers = "" if whole else " (as numbered in it)"
     evidence = Evidence(
-        claim=f"{ranks_text(came)}{numbers} began to create {what}, and nobody ended it",
+        claim=f"{these(came)}{numbers} began to create {what}, and nobody ended it",
         source=f"{rows[0].source}#line {rows[0].line}",
     )
     summary = (
-        f"{ranks_first(absent)}{numbers} never came to create {what}, in which {len(came)} wait."
+        f"{these(absent).capitalize()}{numbers} never came to create {what}, in which {len(came)} wait."
         if absent
         else f"All {size} ranks began to create {what}, and none has ended it."
     )
@@ -125,7 +126,7 @@ def straggler_finding(found: Iterable[Waits]) -> Finding | None:
         cls="straggler_rank",
         outcome="slow",
         strength=Strength.LIKELY if len(named) == 1 else Strength.GUESS,
-        summary=f"{ranks_first(named)} came late to collectives: rank {waited.rank} waited for it for {length}."
+        summary=f"{these(named).capitalize()} came late to collectives: rank {waited.rank} waited for it for {length}."
         if named
         else f"Rank {waited.rank} waited for ranks that came late to its collectives for {length}.",
         guilty_ranks=named,

@@ -12,9 +12,9 @@ from nsadiag.analysis.external.load import ExternalEvidence
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.ingest.dumps.columns import op_of
 from nsadiag.analysis.scale.dumps.dump_set import DumpSet, PendingCollective
+from nsadiag.evidence.phrases import call_name, tensor_names, these
 from nsadiag.evidence.recorder import Dump, Entry
 from nsadiag.evidence.records import Collective, Evidence, Finding, Outcome, Place, Rejected, Strength, Where
-from nsadiag.evidence.spans import spans
 from nsadiag.evidence.user_code import is_user
 
 SHOWN = 4  # ranks that evidence names one by one
@@ -65,14 +65,11 @@ class Asked:
 
     @property
     def shape(self) -> str:
-        """`[1024] Float`, and where it differs from the input the output."""
-        given, made = (
-            " ".join(map(str, sizes or []))
-            for sizes in (self.entry.get("input_sizes"), self.entry.get("output_sizes"))
-        )
-        dtypes = " ".join(dict.fromkeys(self.entry.get("input_dtypes") or []))
-        into = f" -> {made}" if made and made != given else ""
-        return f"{given}{into} {dtypes}".strip()
+        """`float32[1024]`, and where it differs from the input the output."""
+        entry = self.entry
+        given = " ".join(tensor_names(entry.get("input_sizes"), entry.get("input_dtypes")))
+        made = " ".join(tensor_names(entry.get("output_sizes"), entry.get("output_dtypes")))
+        return f"{given} -> {made}" if made and made != given else given
 
 
 class View:
@@ -130,9 +127,8 @@ class View:
         return next((a for r in ranks if (a := self.asked(r))), None)
 
     def name(self, asked: Asked | None) -> str:
-        """`all_reduce 17 of default_pg`."""
-        op = asked.op if asked else "collective"
-        return f"{op} #{self.pending.seq} of {self.pending.group.name}"
+        """`all_reduce #17 of default_pg`."""
+        return call_name(asked.op if asked else "collective", self.pending.seq, self.pending.group.name)
 
     def pending_s(self) -> float | None:
         """For how long it was pending when the youngest dump was written, if the files' times can be believed."""
@@ -193,19 +189,11 @@ class View:
         state = "their GPUs are in it" if self.pending.started else "it is not over"
         many = len(self.pending.waiting)
         claim = (
-            f"{ranks_text(self.pending.waiting)} issued {self.name(asked)}, and {state}"
+            f"{these(self.pending.waiting)} issued {self.name(asked)}, and {state}"
             if many > 1
             else f"rank {asked.rank} issued {self.name(asked)}, and it is not over"
         )
         return [Evidence(claim=claim, source=asked.source)]
-
-
-def ranks_text(ranks: tuple[int, ...]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {spans(ranks)}"
-
-
-def ranks_first(ranks: tuple[int, ...]) -> str:
-    return ranks_text(ranks).capitalize()
 
 
 def blocked_by(view: View, guilty: tuple[int, ...]) -> tuple[int, ...]:
