@@ -257,6 +257,7 @@ def test_two_that_send_to_each_other_first_are_both_guilty() -> None:
     """A first step: who has a message too many, and who a receive too few, nobody can tell."""
     rows = stage(0, [">>"]) + stage(1, ["<>"])
     some: Any = SimpleNamespace(
+        cell=cell(),
         transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
         thread_states={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
     )

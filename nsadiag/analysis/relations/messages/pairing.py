@@ -145,19 +145,20 @@ def left_out(case: Case, pending: Pending) -> bool:
     if pending.counterpart is None or pending.peer is None or pending_of(case, pending.peer) is not None:
         return False
     begun = messages_of_peer(case, pending).begin_s.tolist()
+    if len(begun) <= ROUNDS:
+        return False
     events = case.events
     mine = events[(events["rank"] == pending.peer) & (events.kind == Kind.BACKWARD)]
     backwards = mine[mine.phase == Phase.BEGIN].t_s
     between = [int(backwards.between(*both).sum()) for both in itertools.pairwise(begun)]
-    since = int((backwards > begun[-1]).sum()) if begun else 0
-    return len(between) >= ROUNDS and set(between) == {1} and since > 1
+    return set(between) == {1} and int((backwards > begun[-1]).sum()) > 1
 
 
 def messages_of_peer(case: Case, pending: Pending) -> pd.DataFrame:
     """The messages of the peer's that the pending one would have been the next of."""
     calls = calls_of(case)
     mine = calls[(calls["rank"] == pending.peer) & (calls.tag == pending.tag)]
-    return mine[[link == pending.link for link in zip(mine.sender, mine.receiver, strict=True)]]
+    return mine.loc[[link == pending.link for link in zip(mine.sender, mine.receiver, strict=True)]]
 
 
 def left_short(case: Case, rank: int) -> bool:
