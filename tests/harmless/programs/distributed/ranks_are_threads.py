@@ -12,12 +12,14 @@ said = [[] for _ in range(WORLD)]
 world = threaded._install_threaded_pg()
 torch._C._distributed_c10d._set_thread_isolation_mode(True)
 store = dist.HashStore()
+seeding = threading.Lock()  # threads share the random state
 
 
 def work(rank):
     dist.init_process_group("threaded", rank=rank, world_size=WORLD, store=store)
-    torch.manual_seed(rank)
-    model = nets.Net()
+    with seeding:
+        torch.manual_seed(rank)
+        model = nets.Net()
     for parameter in model.parameters():
         dist.broadcast(parameter.data, 0)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
