@@ -38,7 +38,9 @@ def test_what_would_end_the_loop_has_stayed_for_long(tmp_path: Path) -> None:
     (found,) = findings(livelock_user_code, Case(cell))
     guilty = {m.rank for look in cell.watch.looks for m in look.motions if m.loop}
     assert (set(found.guilty_ranks), found.outcome, found.confidence) == (guilty, "hung", 0.6)
-    assert "new values (item), but picked, which would end it, has been the same for 90 s" in found.summary
+    assert (
+        "new values (`item`), but `picked`, which would end it, has been the same for 90 s" in found.summary
+    )
 
 
 @pytest.mark.parametrize(

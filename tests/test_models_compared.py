@@ -54,7 +54,7 @@ def test_of_two_the_first_rank_is_the_measure(tmp_path: Path) -> None:
     wrapped(ranks(tmp_path, 2), {0: SAME, 1: [*SAME, ["adapter.weight", [4, 4], "torch.float32"]]})
     (found,) = differences(load_cell(tmp_path))
     assert found.odd == (1,)
-    assert found.says == "rank 1 has 3 where rank 0 has 2; only it has adapter.weight"
+    assert found.says == "rank 1 has 3 instead of 2; only it has adapter.weight"
 
 
 def test_another_order_is_a_difference_that_fails_nowhere(tmp_path: Path) -> None:

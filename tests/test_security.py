@@ -1,6 +1,7 @@
 """What a run leaves is for its user alone, tells no secrets, listens to nobody, and never runs what it reads."""
 
 import ast
+import contextlib
 import copyreg
 import json
 import os
@@ -284,13 +285,13 @@ def listening(processes: dict[int, str]) -> list[str]:
     """Sockets of these processes on which anybody could call, as the kernel lists them."""
     inodes = set()
     for pid in processes:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                goal = str(entry.readlink())
-            except OSError:
-                continue
-            if goal.startswith("socket:["):
-                inodes.add(goal[8:-1])
+        # A helper of a moment may be gone by now, and a descriptor closed.
+        with contextlib.suppress(OSError):
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    goal = str(entry.readlink())
+                    if goal.startswith("socket:["):
+                        inodes.add(goal[8:-1])
     found = []
     for table in ("tcp", "tcp6", "udp", "udp6"):
         lines = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
