@@ -72,3 +72,15 @@ def test_a_bad_file_of_a_snapshot_says_nothing_against_a_job_that_completed(tmp_
     verdict = judge(load_cell(run.path))
     assert (verdict.outcome, verdict.cls) == ("healthy", "healthy")
     assert any("proc.json" in gap for gap in verdict.gaps)
+
+
+@pytest.mark.parametrize("name", ["missing_rank_suspended", "missing_rank_suspended_midway"])
+def test_who_waits_in_a_backward_for_a_stopped_rank_is_proven_to_while_the_job_runs(
+    name: str, tmp_path: Path
+) -> None:
+    """Native stacks, which show the collective inside the backward, are taken when the job is ended."""
+    run = unpack(RECORDINGS[name], tmp_path)
+    for path in run.path.rglob("native.txt"):
+        path.unlink()
+    verdict = judge(load_cell(run.path))
+    assert (verdict.cls, verdict.guilty_ranks, verdict.certainty) == ("missing_rank", (1,), "proven")

@@ -52,8 +52,10 @@ def deadlock_of(case: Case) -> Deadlock | None:
     } - ended
     inert = ended | stopped
     graph = Graph(edges=(*graph.edges, *_for_inert(case, inert)), met=graph.met)
-    peers = {r for r, at in case.thread_states.items() if _waits_for_peers(at, graph)} - ended
-    blocked = _largest(graph, inert | locked, peers)
+    states = {r: at for r, at in case.thread_states.items() if r not in ended and not at.in_kernel}
+    peers = {r for r, at in states.items() if at.waits_for_peers}
+    in_backward = {r for r, at in states.items() if _waits_in_backward(at, graph)}
+    blocked = _largest(graph, inert | locked, peers | in_backward)
     if not blocked - inert and _all_disagree(case, graph, peers, inert):
         blocked = peers | inert
     waiting = blocked - inert
@@ -78,10 +80,9 @@ def _for_inert(case: Case, inert: set[int]) -> Iterator[Edge]:
             )
 
 
-def _waits_for_peers(at: ThreadState, graph: Graph) -> bool:
-    """Whether its main thread waits for other ranks, by its stack; or, asleep in a backward, by a collective under way."""
-    in_backward = at.doing == "backward" and at.same and not at.running and at.rank in graph.waiters
-    return (at.waits_for_peers or in_backward) and not at.in_kernel
+def _waits_in_backward(at: ThreadState, graph: Graph) -> bool:
+    """Whether its main thread sleeps in a backward, with a collective under way that only the recorder shows."""
+    return at.doing == "backward" and at.same and not at.running and at.rank in graph.waiters
 
 
 def _largest(graph: Graph, never: set[int], waiting: set[int]) -> set[int]:

@@ -62,7 +62,7 @@ def _with_unusual_count(e: Exchange) -> tuple[int, ...]:
     return which(e.involved, lambda rank: _is_unusual(e.case, rank))
 
 
-def _without_this_rounds(e: Exchange) -> tuple[int, ...]:
+def _left_out(e: Exchange) -> tuple[int, ...]:
     return tuple(sorted({p.peer for p in e.waiting.values() if p.peer is not None and left_out(e.case, p)}))
 
 
@@ -107,7 +107,7 @@ def _at_own_line(e: Exchange) -> tuple[int, ...]:
 MESSAGES: tuple[CriterionTest[Exchange], ...] = (
     (Criterion.UNUSUAL_COUNT, _with_unusual_count),
     (Criterion.ALIKE, _alike),
-    (Criterion.LEFT_OUT, _without_this_rounds),
+    (Criterion.LEFT_OUT, _left_out),
     (Criterion.GONE_ON, _gone_on),
     (Criterion.ELSEWHERE, _elsewhere),
     (Criterion.UNMATCHED, _unmatched),

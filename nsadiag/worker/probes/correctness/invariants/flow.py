@@ -152,8 +152,8 @@ class Flow:
 
 def _is_passed(tensor: torch.Tensor) -> bool:
     plain = tensor.layout == torch.strided and tensor.device.type != "meta"
-    watched = hasattr(tensor, "_local_tensor") or not module_tree.is_quiet(tensor)
-    return plain and tensor.is_floating_point() and tensor.numel() > FEW and not watched
+    large = plain and tensor.is_floating_point() and tensor.numel() > FEW
+    return large and not hasattr(tensor, "_local_tensor") and module_tree.is_quiet(tensor)
 
 
 def _leaves(tensors: list[torch.Tensor]) -> frozenset[int]:

@@ -128,14 +128,13 @@ def _backward(tensors: Any, gradients: Any) -> None:
         tensors if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and gradients is None else None
     )
     reads = journal.valued and not is_captured()
-    readable = loss is not None and not loss.is_complex() and module_tree.is_quiet(loss)
-    known = readable and loss is not None and (reads or loss.device.type == "cpu")
+    known = loss if loss is not None and not loss.is_complex() and module_tree.is_quiet(loss) else None
     lying = [(number, p) for number, held in roles.ours() if (p := _kept_by(held)) is not None]
     root = loss.grad_fn if loss is not None and reads else None
     number, behind = divided(root)
     _running = journal.note(
         "backward",
-        value=float(loss.detach()) if known and loss is not None else None,
+        value=float(known.detach()) if known is not None and (reads or known.device.type == "cpu") else None,
         kept=[number for number, _ in lying],
         divisor=number if number != 1 else None,
         losses=losses(root, behind) if root is not None else [],
