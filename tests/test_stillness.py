@@ -19,6 +19,7 @@ from nsadiag.agent.stillness.judgement import judge
 from nsadiag.agent.stillness.motion import Motion, gpu_pct, joining
 from nsadiag.agent.stillness.timed_waits import limit_s, naps, same_nap
 from nsadiag.agent.watching.sampler import is_torn, where_it_works
+from nsadiag.evidence.blocking import is_timer
 from nsadiag.evidence.documents.kernel import KernelProcess
 from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
 
@@ -185,6 +186,30 @@ def test_a_wait_for_an_event_with_a_time_limit_is_a_sleep_that_ends() -> None:
     polls = [WAIT[0], ("_try_get_data", "/lib/torch/utils/data/dataloader.py", 1243), WAIT[1]]
     assert naps(first, second, polls)[0] is None
     assert naps(first, second, [("wait", "/lib/torch/distributed/x.py", 1), WAIT[1]])[0] is None
+
+
+def test_a_timer_that_has_not_rung_counts_as_one_that_sleeps() -> None:
+    """Other threads wait for a lock with a limit because they serve: for the next record, or the next second."""
+
+    def at(seconds: int) -> KernelProcess:
+        return in_wait(
+            t_mono_ns=seconds * 10**9, threads=[{"tid": 5}, {"tid": 6, "waits_until_mono_ns": 30 * 10**9}]
+        )
+
+    assert naps(at(7), at(9), WAIT, timers={6}) == (None, 21.0)
+    assert naps(at(7), at(9), WAIT) == (None, None)
+
+
+def test_a_timer_waits_in_its_own_run() -> None:
+    file = "/lib/python3.12/threading.py"
+    inner = [("Condition.wait", file), ("Event.wait", file)]
+    outer = [("Thread._bootstrap_inner", file), ("Thread._bootstrap", file)]
+    assert is_timer([*inner, ("Timer.run", file), *outer])
+    assert is_timer(
+        [("wait", file), ("wait", file), ("run", file), ("_bootstrap_inner", file)]
+    )  # Python 3.10
+    assert not is_timer([*inner, ("Monitor.run", "/lib/tqdm/_monitor.py"), *outer])
+    assert not is_timer([*inner, ("beat", "/home/u/train.py"), ("Thread.run", file), *outer])
 
 
 def test_a_thread_that_sleeps_counts_for_a_while_where_the_main_thread_waits_for_threads() -> None:

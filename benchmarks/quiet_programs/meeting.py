@@ -126,6 +126,7 @@ def rare_averaging(job: Job) -> None:
     while time.monotonic() < until:
         local(torch.randn(4, 64)).sum().backward()
         optimizer.step()
+        optimizer.zero_grad()
         time.sleep(0.5 if job.is_quiet_one else 0.05)
     for parameter in local.parameters():
         dist.all_reduce(parameter.data)

@@ -244,6 +244,12 @@ def by_frames(frames: Sequence[Frame]) -> Blocking | None:
     )
 
 
+def is_timer(frames: Sequence[Frame]) -> bool:
+    """Whether this is the stack of a threading.Timer before its call: the `run` of that class waits there itself."""
+    names = [function.rpartition(".")[2] for function, file in frames if file.endswith("/threading.py")]
+    return len(names) == len(frames) and "wait run" in " ".join(names)
+
+
 def by_native(names: Iterable[str]) -> Blocking | None:
     """The row of the innermost native function that has one."""
     rows = ((row, name) for name in names for row in NATIVE)

@@ -9,12 +9,12 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from json import dumps
+from json import dumps, loads
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nsadiag.evidence.documents import kept
-from nsadiag.evidence.documents.files import check_own_folder, holds_anything, numbered
+from nsadiag.evidence.documents.files import check_own_folder, holds_anything, numbered, read_evidence
 from nsadiag.evidence.secrets.masking import mask_text
 
 if TYPE_CHECKING:
@@ -271,6 +271,19 @@ def append_json_line(path: Path, value: Any) -> None:
         os.write(handle, (mask_text(dumps(value, default=str)) + "\n").encode())
     finally:
         os.close(handle)
+
+
+def read_own_json(path: Path) -> dict[str, Any]:
+    """A document that a rank wrote, read by a rank: unchecked, and empty where there is none.
+
+    Types are dataclasses, and those are made by executing text. A process that does so after a KeyboardInterrupt that
+    nobody caught ends with exit code 1, and no longer by SIGINT: CPython forgets what it was about.
+    """
+    try:
+        document = loads(read_evidence(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def read_json(path: Path, default: Any = None, gaps: list[Unfit] | None = None) -> Any:

@@ -6,9 +6,9 @@ import importlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nsadiag.evidence.layout import RankDir, RunDir, log_of, make_private_dir, read_json, write_json
+from nsadiag.evidence.layout import RankDir, RunDir, log_of, make_private_dir, read_own_json, write_json
 from nsadiag.worker.interruptions import pass_on, tolerated
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def become(recorder: Recorder, rank: int, world_size: int) -> None:
         home.rmdir()
     _rename_socket(recorder.rank, rank)
     recorder.renumber(target, rank, world_size)
-    about = {**read_json(target.meta, {}), "rank": rank, "world_size": world_size, "logs": _logs()}
+    about = {**read_own_json(target.meta), "rank": rank, "world_size": world_size, "logs": _logs()}
     about["local_rank"] = int(os.environ.get("LOCAL_RANK", rank))
     about.pop(GUESSED, None)
     write_json(target.meta, about)
@@ -87,13 +87,13 @@ def _rename_socket(before: int, now: int) -> None:
     if folder and before != now:
         # Whoever is that rank may have taken the name meanwhile; then it is theirs.
         with tolerated(OSError):
-            if read_json(RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"])).rank(before).meta, None) is None:
+            if not read_own_json(RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"])).rank(before).meta):
                 Path(folder, f"{before}.sock").rename(Path(folder, f"{now}.sock"))
 
 
 def _home(directory: RankDir) -> Path:
     """The directory of this process's files: the rank for which it was taken may have come meanwhile."""
-    meta: Any = read_json(directory.meta, {})
+    meta = read_own_json(directory.meta)
     return directory.path if meta.get("pid") == os.getpid() else _aside(directory, os.getpid())
 
 
@@ -103,7 +103,7 @@ def _aside(directory: RankDir, pid: int) -> Path:
 
 def _displace_a_guess(directory: RankDir) -> None:
     """Renamed as a whole: what is open in it stays open, and its own process finds it by its pid."""
-    meta: Any = read_json(directory.meta, {})
+    meta = read_own_json(directory.meta)
     if meta.get(GUESSED) and meta["pid"] != os.getpid():
         with tolerated(OSError):
             directory.path.rename(_aside(directory, meta["pid"]))

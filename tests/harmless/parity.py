@@ -40,6 +40,10 @@ NOT_ALIKE = (
     (rb"\b\d+\.\d+ ?(?:s|ms|seconds)\b", b"SECONDS"),
     (rb"\btorchelastic_\w+|none_[a-z0-9_]{8}\b", b"RUN"),
     (rb"\b\d+:\d+ (\w+\.cpp:)", rb"PID \1"),  # Kineto's, on a CUDA build without a GPU
+    (
+        rb"\bcuda[0-9a-f]{11}\b",
+        b"cuda",
+    ),  # a thread of CUDA's driver: its descriptor is in the name, as in the next
     (rb"\bfd=\d+", b"fd="),  # torch's C++ logs of a socket: docs/harmless.md, descriptors
     (rb"\brun_id: [\w-]+", b"RUN"),
     (rb"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_\w{8}\b", b"RUN"),  # torchrun's folder of error files

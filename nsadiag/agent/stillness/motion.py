@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +14,7 @@ from nsadiag.agent.stillness.external_waits import IDLE_S, PACED_S, Stack, patie
 from nsadiag.agent.stillness.idle_consumers import idleness
 from nsadiag.agent.stillness.lost_workers import lost_worker
 from nsadiag.agent.stillness.timed_waits import in_event_loop, limit_s, naps, waited_for
+from nsadiag.evidence.blocking import Frame, is_timer
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelChild, KernelProcess
 from nsadiag.evidence.documents.python_stacks import AUTOGRAD, PythonThread, StackFrame, frames_of_main
 from nsadiag.evidence.documents.training import Loader
@@ -127,9 +128,17 @@ def main_frames(capture: CaptureDir) -> Stack:
 
 def _event_loops(threads: list[PythonThread]) -> set[int]:
     """Those that stand in an event loop of their own."""
-    return {
-        t.os_thread_id for t in threads if t.os_thread_id and in_event_loop([f.filename for f in t.frames])
-    }
+    return {tid for tid, frames in _frames_by_tid(threads) if in_event_loop([file for _, file in frames])}
+
+
+def _timers(threads: list[PythonThread]) -> set[int]:
+    return {tid for tid, frames in _frames_by_tid(threads) if is_timer(frames)}
+
+
+def _frames_by_tid(threads: list[PythonThread]) -> Iterator[tuple[int, list[Frame]]]:
+    for thread in threads:
+        if thread.os_thread_id:
+            yield thread.os_thread_id, [(frame.name, frame.filename) for frame in thread.frames]
 
 
 def _stack(frames: Iterable[StackFrame]) -> Stack:
@@ -187,7 +196,11 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     stands = now if [f[:2] for f in then] == [f[:2] for f in now] else []
     others = [thread for thread in stacks_in(b) if not thread.is_main]
     own_nap_s, helper_nap_s = naps(
-        *procs, now, asks_for_child=polls_children(procs[1], stands), loops=_event_loops(others)
+        *procs,
+        now,
+        asks_for_child=polls_children(procs[1], stands),
+        loops=_event_loops(others),
+        timers=_timers(others),
     )
     outside, outside_s = patience(*procs, stands, [_stack(thread.frames) for thread in others])
     idle, idle_s = idleness(*procs, then, now, others)

@@ -33,11 +33,13 @@ def naps(
     *,
     asks_for_child: bool = False,
     loops: Collection[int] = (),
+    timers: Collection[int] = (),
 ) -> tuple[float | None, float | None]:
     """Seconds until the main thread goes on by itself, and until a thread does that it may be waiting for, by two proc.json.
 
     `frames`: the main thread's stack at the second look, innermost first. `asks_for_child`: it naps between questions
-    whether a process of its own has ended. `loops`: other threads that stand in an event loop of theirs.
+    whether a process of its own has ended. `loops`: other threads that stand in an event loop of theirs; `timers`: those
+    that are a threading.Timer before its call.
     """
     files = [str(frame[1]) for frame in frames]
     children = after.children if asks_for_child else waited_for(after, frames)
@@ -48,9 +50,9 @@ def naps(
     until = after.waits_until_mono_ns
     if until and _is_one(before.waits_until_mono_ns, until) and not has_own_limits(caller):
         own = (until - after.t_mono_ns) / 1e9
-    then, now = _naps_beside(before), _naps_beside(after)
+    then, now = _naps_beside(before, timers), _naps_beside(after, timers)
     ends = [(end - after.t_mono_ns) / 1e9 for tid, end in now.items() if end and _is_one(then.get(tid), end)]
-    return own, min([*ends, *_timers(before, after, loops)], default=None)
+    return own, min([*ends, *_limits(before, after, loops)], default=None)
 
 
 def waited_for(proc: KernelProcess, frames: list[tuple[Any, ...]]) -> Sequence[KernelChild]:
@@ -76,7 +78,7 @@ def in_event_loop(files: list[str]) -> bool:
     )
 
 
-def _timers(before: KernelProcess, after: KernelProcess, loops: Collection[int]) -> list[float]:
+def _limits(before: KernelProcess, after: KernelProcess, loops: Collection[int]) -> list[float]:
     """Longest waits of other threads' event loops, where a task of theirs sleeps for longer than the looks are apart.
 
     As with sleeps, a loop that asks more often than that only polls.
@@ -96,10 +98,14 @@ def _long_nap(before: KernelProcess, after: KernelProcess) -> float | None:
     return left if left > (now - (before.t_mono_ns or now)) / 1e9 else None
 
 
-def _naps_beside(proc: KernelProcess) -> dict[int, int | None]:
-    """The times at which threads other than the main one wake, and children, by their ids."""
+def _naps_beside(proc: KernelProcess, timers: Collection[int]) -> dict[int, int | None]:
+    """The times at which threads other than the main one wake, and children, by their ids.
+
+    Of timed waits for a lock only a timer's counts: other threads wait so for work, again and again.
+    """
     threads = {t.tid: t.sleeps_until_mono_ns for t in proc.threads if t.tid != proc.pid}
-    return threads | {child.pid: child.sleeps_until_mono_ns for child in proc.children}
+    ringing = {t.tid: t.waits_until_mono_ns for t in proc.threads if t.tid in timers}
+    return threads | ringing | {child.pid: child.sleeps_until_mono_ns for child in proc.children}
 
 
 def _is_one(first: int | None, second: int | None) -> bool:

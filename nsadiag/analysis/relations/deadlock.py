@@ -19,7 +19,7 @@ from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
 from nsadiag.analysis.relations.pending import Wait, waits
 from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
-from nsadiag.evidence.blocking import Waker, by_frames, by_native, by_wchan, mutex_address
+from nsadiag.evidence.blocking import Waker, by_frames, by_native, by_wchan, is_timer, mutex_address
 from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.phrases import are, these, waits_wait
@@ -29,6 +29,7 @@ from nsadiag.evidence.user_code import is_user
 FOR_THREADS = ("lock", "queue")
 # Native threads of torch and of its backends, by the beginning of their names: they serve collectives, and no other wait.
 TRANSPORTS = ("pt_", "gloo_", "cuda", "nccl")
+POLL_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +171,18 @@ def _has_limit(cell: CellEvidence, rank: int) -> bool:
 def _may_act(thread: PythonThread, capture: CaptureEvidence) -> bool:
     """Whether a thread could still do something by itself: all but those that wait for other threads without a limit."""
     seen = next((row for row in capture.proc.threads if row.tid == thread.os_thread_id), None)
-    if seen and (seen.sleeps_until_mono_ns or seen.wait_limit_s):
+    frames = [(f.name, f.filename) for f in thread.frames]
+    if is_timer(frames) or (seen and (seen.sleeps_until_mono_ns or seen.wait_limit_s)):
         return True
-    row = by_frames([(f.name, f.filename) for f in thread.frames]) or by_wchan(seen.wchan if seen else None)
+    if seen and _waits_long(seen, capture) and any(is_user(f.filename) for f in thread.frames):
+        return True
+    row = by_frames(frames) or by_wchan(seen.wchan if seen else None)
     return row is None or bool(row.waker & ~Waker.THREAD)
+
+
+def _waits_long(thread: KernelThread, capture: CaptureEvidence) -> bool:
+    """Whether its wait ends at a time that is not about to come: one that polls asks again, and the interpreter lock is waited for in slices."""
+    return (thread.waits_until_mono_ns or 0) - capture.proc.t_mono_ns > POLL_NS
 
 
 def _reason(

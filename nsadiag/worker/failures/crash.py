@@ -13,7 +13,7 @@ from time import monotonic_ns, time_ns
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nsadiag.evidence.layout import append_json_line, read_json, write_json
+from nsadiag.evidence.layout import append_json_line, read_own_json, write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.place import user_place
@@ -106,7 +106,7 @@ def _noting_leave(recorder: Recorder, name: str) -> Callable[..., None]:
             given[0], int
         ):
             # How multiprocessing ends each process that it has started: the user's own line came before.
-            left = {**(read_json(path) or left), "ended_with": given[0]}
+            left = {**(read_own_json(path) or left), "ended_with": given[0]}
         write_json(path, left)
 
     return note

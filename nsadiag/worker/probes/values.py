@@ -29,3 +29,14 @@ def tensors_among(values: Iterable[Any], depth: int = 4) -> Iterator[torch.Tenso
             yield value
         elif depth:
             yield from tensors_among(items_of(value), depth - 1)
+
+
+def groups_of(optimizer: Any) -> list[dict[str, Any]]:
+    """The groups that an optimizer holds itself; none of one that makes or fetches them when it is asked."""
+    groups = object.__getattribute__(optimizer, "__dict__").get("param_groups")
+    return groups if is_a(groups, list) else []
+
+
+def stepped_by(optimizer: Any) -> list[torch.Tensor]:
+    """The parameters of its groups."""
+    return [p for group in groups_of(optimizer) for p in group["params"]]

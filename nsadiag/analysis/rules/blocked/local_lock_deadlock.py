@@ -19,7 +19,7 @@ from nsadiag.analysis.rules.drafts import at_line, inside_rank
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead_child, waits_for_children
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.blocking import is_server
+from nsadiag.evidence.blocking import is_server, is_timer
 from nsadiag.evidence.records import Strength
 from nsadiag.source import loops
 
@@ -38,6 +38,11 @@ NO_THREAD = Why(
     "no other thread that runs user code is left in the process to wake it",
     "Find what ended the thread that should have answered, and wait with a timeout that reports it.",
     Strength.STRONG,
+)
+PENDING_TIMER = Why(
+    "of other threads only a threading.Timer is left, which has not yet called its function",
+    "Find what ended the thread that should have answered. If the timer's function is what answers, the wait is as long as its interval.",
+    Strength.LIKELY,
 )
 IDLE_SERVER = Why(
     "no active thread of the process can wake it, but one belongs to a server without a request",
@@ -127,6 +132,8 @@ def _why(cell: CellEvidence, blocked: BlockedRank) -> Why:
         return threads
     if any(f.filename.endswith("multiprocessing/pool.py") for f in blocked.capture.main_frames):
         return POOL._replace(strength=Strength.STRONG) if has_dead_child(blocked) else POOL
+    if any(is_timer([(f.name, f.filename) for f in t.frames]) for t in blocked.capture.other_threads):
+        return PENDING_TIMER
     # The child's exception is the cause, but is not available here; rank_exception finds it in the rank's stderr.
     return DEAD_CHILD if waits_for_children(blocked) and has_dead_child(blocked) else NO_THREAD
 

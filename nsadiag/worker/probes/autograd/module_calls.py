@@ -8,6 +8,7 @@ without it would have found, since `torch.fx` and others patch `nn.Module.__call
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import torch.fx._symbolic_trace as fx_trace
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from nsadiag.worker import session
+from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.autograd import module_tree, roots
 from nsadiag.worker.probes.patch import dressed, failed, not_compiled, replaced, unseen
@@ -31,6 +33,7 @@ _is_fx_tracing: Callable[[], bool] = (
 )
 
 EVERY_DEPTH = 1 << 30
+COMPILES = "torch._dynamo.callback"
 WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
 # Called with each root module the first time it runs; probes that need parameters subscribe here.
@@ -289,6 +292,7 @@ class _Patches:
         self._users = 0
         self._compiling: Callable[[], Any] | None = None
         self.everywhere = False
+        self.compiled = False  # whether Dynamo has compiled anything yet
 
     def add_root(self, root: torch.nn.Module) -> None:
         self._roots.add(type(root))
@@ -308,6 +312,7 @@ class _Patches:
             from torch._C._dynamo.eval_frame import get_eval_frame_callback
 
             self._compiling = get_eval_frame_callback
+            when_imported(COMPILES, self._stay_out_of_graphs)
         self._users += 1
         if self._users == 1:
             observe(EVERY_DEPTH, everywhere=True)
@@ -322,6 +327,22 @@ class _Patches:
             # Numbers are those of a recording that may be over.
             _names.clear()
             roots.forget()
+
+    def _stay_out_of_graphs(self) -> None:
+        """Has the frame on the roots alone from the first compilation on.
+
+        Graphs are guarded by what nn.Module had for a `__call__` when they were traced: they would be compiled again
+        when the frame moves.
+        """
+
+        def compiles(_about: Any) -> None:
+            try:
+                self.compiled = True
+                _apply()
+            except Exception as error:
+                failed(_Patches._stay_out_of_graphs, error)
+
+        sys.modules[COMPILES].callback_handler.register_start_callback(compiles)
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
@@ -354,7 +375,11 @@ def _replaced_call(owner: type[torch.nn.Module], compiling: Callable[[], Any]) -
         ours = _around_all(original, compiling)
     else:
         ours = _around_own(owner, original, compiling)
-    with replaced(owner, "__call__", ours):
+    # nn.Module has it by two names, and pickles find it by the other.
+    aliases = [name for name in (original.__name__,) if vars(owner).get(name) is original]
+    with contextlib.ExitStack() as undo:
+        for name in dict.fromkeys(("__call__", *aliases)):
+            undo.enter_context(replaced(owner, name, ours))
         yield
 
 
@@ -382,6 +407,7 @@ def observe_all(now: bool) -> None:
 
 def _apply() -> None:
     limit, everywhere = (EVERY_DEPTH, True) if _all else _asked
+    everywhere = everywhere and not patches.compiled
     calls.limit = limit
     if patches.everywhere != everywhere:
         patches.place(everywhere=everywhere)

@@ -35,6 +35,7 @@ from nsadiag.worker.probes.correctness.fingerprints import (
 from nsadiag.worker.probes.correctness.parameter_sketches import rows_of
 from nsadiag.worker.probes.correctness.shards import Named, named, pieces_of
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
+from nsadiag.worker.probes.values import stepped_by
 from nsadiag.worker.recorder import Recorder
 
 STEPS = 3
@@ -134,7 +135,7 @@ def _before_step(optimizer: Any, *_: Any) -> None:
     if rank is None or _over or _capturing():
         return
     number = _optimizers.setdefault(id(optimizer), len(_optimizers))
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = stepped_by(optimizer)
     if number < MOST_OPTIMIZERS and _seen[number] < STEPS:
         _take(rank, parameters, phase="step", optimizer=number, scale=getattr(optimizer, "grad_scale", None))
     _clipped.difference_update(map(id, parameters))

@@ -34,6 +34,7 @@ from nsadiag.worker.probes.collectives.collectives import on_destroy
 from nsadiag.worker.probes.collectives.ddp_buckets import left_out, own_buffers, wrapped_models
 from nsadiag.worker.probes.patch import failed, not_compiled, replaced, stands_for
 from nsadiag.worker.probes.training.optimizer import first_held
+from nsadiag.worker.probes.values import groups_of, stepped_by
 from nsadiag.worker.recorder import Recorder
 
 Item = TypeVar("Item")
@@ -60,10 +61,6 @@ _shadowed = 0  # forwards of others that this rank went along in, having no data
 _deferred: tuple[int, int] | None = None  # optimizer and step whose gradients are looked at when it is done
 _rates: list[Any] = []  # of the last step, by group of parameters
 _noted = 0  # steps that had been made when they were last noted
-
-
-def _parameters(optimizer: Any) -> list[torch.Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _name(parameter: torch.Tensor, index: int) -> str:
@@ -121,7 +118,7 @@ def _note_missing(rank: Recorder, optimizer: Any, number: int, step: int) -> Non
     """A row whenever the set of parameters without a gradient has changed."""
     global _skip, _last, _rows, _each_s
     started = monotonic()
-    parameters = _parameters(optimizer)
+    parameters = stepped_by(optimizer)
     missing: tuple[int, ...] = ()
     # In C, as nearly always there is nothing to find: a fifth of what a loop would cost.
     # A question of ours is none of a tensor subclass's.
@@ -169,7 +166,7 @@ def _after_step(optimizer: Any, *_: Any) -> None:
             _note_missing(rank, optimizer, asked, begun)
         if _before:
             before, _before = _before, set()
-            async_handles.report(rank, {_name(p, i): p for i, p in enumerate(_parameters(optimizer))}, before)
+            async_handles.report(rank, {_name(p, i): p for i, p in enumerate(stepped_by(optimizer))}, before)
         if _subject is not None and optimizer is _subject():
             _since += 1
             _rates = _rates_of(optimizer)
@@ -255,7 +252,7 @@ def _can_be_summed(tensor: torch.Tensor) -> bool:
 def _sum(rank: Recorder, optimizer: Any) -> None:
     if rank.world_size < 2 or not (dist.is_available() and dist.is_initialized()):
         return
-    trained = [(i, p) for i, p in enumerate(_parameters(optimizer)) if _can_be_summed(p)]
+    trained = [(i, p) for i, p in enumerate(stepped_by(optimizer)) if _can_be_summed(p)]
     chosen = evenly(trained)
     buffers = evenly([(n, b) for n, b in own_buffers() if _can_be_summed(b)])[:BUFFERS]
     both = sums_of([p for _, p in chosen] + [b for _, b in buffers])
@@ -280,7 +277,7 @@ def _sum(rank: Recorder, optimizer: Any) -> None:
 
 
 def _rates_of(optimizer: Any) -> list[Any]:
-    return [group.get("lr") for group in optimizer.param_groups]
+    return [group.get("lr") for group in groups_of(optimizer)]
 
 
 def _moment(rank: Recorder) -> dict[str, Any]:

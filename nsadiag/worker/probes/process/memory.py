@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nsadiag.evidence.layout import read_json, write_json
+from nsadiag.evidence.layout import read_own_json, write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.probes.patch import harmless
@@ -59,8 +59,7 @@ def _at_exit() -> None:
         "resident_peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "device_peak_kib": device_kib()[1],
     }
-    meta = read_json(rank.directory.meta)
-    if isinstance(meta, dict):
+    if meta := read_own_json(rank.directory.meta):
         write_json(rank.directory.meta, {**meta, "memory": peaks})
 
 

@@ -13,6 +13,7 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
 from nsadiag.worker.probes.patch import failed, not_compiled
+from nsadiag.worker.probes.values import stepped_by
 
 SOME_STEPS = 50
 # Called after the first step and every SOME_STEPS, with the optimizer and the number of steps so far.
@@ -53,7 +54,7 @@ def _before(optimizer: Any, *_: Any) -> None:
 
 def first_held(optimizer: Any) -> Any:
     """Its first parameter: an optimizer that is made anew, after a restart within the job, has the one of the old."""
-    return next((p for group in optimizer.param_groups for p in group["params"]), None)
+    return next(iter(stepped_by(optimizer)), None)
 
 
 def _take_over(optimizer: Any) -> None:

@@ -24,6 +24,7 @@ from nsadiag.worker.probes.autograd.module_calls import on_root
 from nsadiag.worker.probes.collectives.collectives import on_group
 from nsadiag.worker.probes.patch import harmless
 from nsadiag.worker.probes.training.optimizer import on_some_steps
+from nsadiag.worker.probes.values import groups_of, stepped_by
 from nsadiag.worker.recorder import Recorder
 
 MAX_ROOTS = 16  # a module that is called by itself is a root too
@@ -121,9 +122,7 @@ def _model(optimizer: Any) -> dict[str, Any]:
     models = roots.living()[:MAX_ROOTS]
     parameters = {id(p): p for root in models for _, p in module_tree.named_parameters(root)}
     buffers = {id(b): b for root in models for _, b in module_tree.named_buffers(root)}
-    stepped = (
-        [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else []
-    )
+    stepped = stepped_by(optimizer) if optimizer is not None else []
     parameters = parameters or {id(p): p for p in stepped}
     # Of what this thread has stepped alone: the gradient of another thread's model may be replaced by its backward right now.
     gradients = [p.grad for p in stepped if p.grad is not None]
@@ -141,7 +140,7 @@ def _optimizer(optimizer: Any) -> dict[str, Any] | None:
         return None
     groups = [
         {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in g.items() if k != "params"}
-        for g in optimizer.param_groups[:MAX_ROOTS]
+        for g in groups_of(optimizer)[:MAX_ROOTS]
     ]
     return {"type": type(optimizer).__name__, "groups": groups}
 

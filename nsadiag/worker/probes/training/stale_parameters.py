@@ -22,6 +22,7 @@ from nsadiag.worker.probes.autograd import module_calls, module_tree, roots
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.patch import harmless
 from nsadiag.worker.probes.training import optimizer
+from nsadiag.worker.probes.values import stepped_by
 from nsadiag.worker.recorder import Recorder
 
 MOST_ROWS = 12
@@ -47,12 +48,12 @@ def _held() -> set[int]:
     """By every optimizer there is: one that makes its first step later holds its parameters now."""
     # The type alone: a proxy would be asked what it stands for, and might go and fetch it.
     living = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
-    return {id(p) for optimizer in living for group in optimizer.param_groups for p in group["params"]}
+    return {id(p) for optimizer in living for p in stepped_by(optimizer)}
 
 
 def _look(rank: Recorder, stepping: Any) -> None:
     global _rows
-    mine = [p for group in stepping.param_groups for p in group["params"]]
+    mine = stepped_by(stepping)
     own = {id(p) for p in mine}
     models = _in_models(roots.living())
     stale = [p for p in mine if p.grad is None and p.requires_grad and id(p) not in models]

@@ -1,6 +1,7 @@
 # how: many
 import copyreg
 import pickle
+import typing  # noqa: F401 - Python 3.12's registers two of its classes
 
 import seen
 

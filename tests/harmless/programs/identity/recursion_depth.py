@@ -1,7 +1,10 @@
 # how: many
+import nets
 import seen
 import torch
 from torch import nn
+
+nets.train(nets.Net(), 200)  # until then docs/harmless.md has a row, "stack"
 
 
 class Nest(nn.Module):

@@ -1,4 +1,5 @@
 # how: shell
+# by-design: variables
 # line: mkdir -p one/space/models two/space/train "three dir"; cp nets.py seen.py two; echo 'import nets; class_of = nets.Net' > one/space/models/net.py; cp train.py two/space/train/run.py; cd "three dir"; RANK=0 WORLD_SIZE=1 PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}../one:../two" python -m space.train.run a; echo $?; cd ../two/space; RANK=0 WORLD_SIZE=1 PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}../../one:.." python -c 'import runpy; runpy.run_module("space.train.run", run_name="__main__", alter_sys=True)'
 import importlib
 import os

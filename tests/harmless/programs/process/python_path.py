@@ -1,4 +1,5 @@
 # how: rank
+# by-design: variables
 # env: PYTHONPATH=$PWD/more:/nowhere
 import sys
 

@@ -26,6 +26,7 @@ from nsadiag.worker.probes.correctness.invariants.states import settle, states
 from nsadiag.worker.probes.correctness.replicas import evenly
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.probes.training import optimizer as steps
+from nsadiag.worker.probes.values import groups_of
 from nsadiag.worker.recorder import Recorder
 
 MOST_INPUTS = 4
@@ -167,7 +168,7 @@ def _was_added_to(held: weakref.ref[torch.Tensor], gradient: int, version: int) 
 
 def _kept_by(optimizer: Any) -> torch.Tensor | None:
     """The first parameter with a gradient, if that is of before and not zero; on a GPU nobody waits for it."""
-    for group in optimizer.param_groups:
+    for group in groups_of(optimizer):
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is not None:
@@ -244,7 +245,7 @@ def _settings(optimizer: Any) -> list[str]:
     plain = (bool, int, float, str, tuple)
     return [
         " ".join(f"{k}={v}" for k, v in sorted(group.items()) if k != "params" and isinstance(v, plain))
-        for group in optimizer.param_groups[:16]
+        for group in groups_of(optimizer)[:16]
     ]
 
 

@@ -10,6 +10,7 @@ import torch
 
 from nsadiag.worker.probes.autograd import module_tree, roots
 from nsadiag.worker.probes.autograd.gradients import name_of
+from nsadiag.worker.probes.values import stepped_by
 
 MOST_SHOWN = 4
 
@@ -47,7 +48,7 @@ def name(found: str, parameter: torch.Tensor) -> str:
 
 def held_by(optimizer: Any) -> list[tuple[str, torch.Tensor]]:
     """Its parameters with their names; one that no module was seen with is called by its place."""
-    held = [p for group in optimizer.param_groups for p in group["params"]]
+    held = stepped_by(optimizer)
     return [(name_of(p) or f"parameter {n}", p) for n, p in enumerate(held)]
 
 
