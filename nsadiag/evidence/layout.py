@@ -134,7 +134,6 @@ class RankDir:
     ddp = property(lambda self: self.path / "ddp.json")
     graph = property(lambda self: self.path / "graph.json")
     recomputed = property(lambda self: self.path / "recomputed.jsonl")
-    recorded_gradients = property(lambda self: self.path / "recorded_gradients.json")
     units = property(lambda self: self.path / "units.json")
     loaders = property(lambda self: self.path / "loaders.json")
     settings = property(lambda self: self.path / "settings.json")

@@ -128,7 +128,6 @@ DOCUMENTS: dict[str, Shape] = {
     "ray.json": row_at("actors:RayJob"),
     "ras.json": row_at("captures:NcclStatus"),
     "py_spy.json": rows(row_at("python_stacks:PythonThread")),
-    "recorded_gradients.json": TEXTS,
     "settings.json": row_at("training:Settings", model=MODEL, optimizer=maybe(OPTIMIZER)),
     "tasks.json": rows(row_at("captures:Task")),
     "ungraded.json": row_at("training:MissingNow"),

@@ -11,6 +11,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import Break, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.exceptions import SentSignal
@@ -55,7 +56,7 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
             first,
             killed,
             cls="host_oom",
-            by=" by the kernel's out-of-memory killer",
+            how=f"was killed by the kernel's out-of-memory killer ({killed.name})",
             evidence=memory,
             fix=OOM_FIX,
         )
@@ -81,13 +82,14 @@ def _draft(
     killed: signal.Signals,
     *,
     fix: str,
-    by: str = "",
+    how: str = "",
     sent_at: Place | None = None,
     evidence: Claims | None = None,
     cls: str = "rank_killed",
     actions: tuple[Act, ...] = ("fix code",),
 ) -> Draft:
     rank = first.rank
+    lost = "; the other ranks failed because it was gone." if rank.meta.world_size > 1 else "."
     found = {
         f"rank {rank.rank} ended by {killed.name} at {first.t_s:.1f} s, before any other rank failed": "ends.json"
     }
@@ -97,7 +99,7 @@ def _draft(
         cls=cls,
         outcome="crashed",
         strength=Strength.CONCLUSIVE,
-        summary=f"Rank {rank.rank} was killed{by} with {killed.name} after {count(rank.end.steps or 0, 'step')}; the other ranks failed because it was gone.",
+        summary=f"Rank {rank.rank} {how or f'was killed with {killed.name}'} after {count(rank.end.steps or 0, 'step')}{lost}",
         guilty_ranks=(rank.rank,),
         at=locations.of_faults(rank.faults) or sent_at or locations.of_black_box(rank),
         evidence={**found, **(evidence or {})},
@@ -123,15 +125,15 @@ def _of_the_launcher(cell: CellEvidence, first: Break, killed: signal.Signals) -
 
 
 def _by_a_rank(first: Break, killed: signal.Signals, sender: RankEvidence, row: SentSignal) -> Draft:
-    itself = sender.rank == first.rank.rank
+    itself, at = sender.rank == first.rank.rank, locations.of_text(row.place)
     who = "the rank itself" if itself else f"rank {sender.rank}"
     return _draft(
         first,
         killed,
-        by=f" by {'itself' if itself else who} ({row.call})",
-        sent_at=locations.of_text(row.place),
+        how=f"killed itself with {killed.name}" if itself else f"was killed by {who} with {killed.name}",
+        sent_at=at,
         evidence={
-            f"rank {sender.rank} sent it by {row.call} at {row.place}": f"{sender.source}/signals.jsonl"
+            f"rank {sender.rank} sent it by {row.call}(){at_line(at)}": f"{sender.source}/signals.jsonl"
         },
         fix=f"The line shown sends {killed.name}, on {who}: find what led there. To stop a job on purpose, raise an exception, so that the reason is on record.",
     )

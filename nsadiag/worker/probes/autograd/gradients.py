@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
@@ -92,9 +91,9 @@ def spread(count: int, wanted: int) -> set[int]:
 def _review(step_s: float) -> None:
     """Keeps as many hooks as the budget has room for, spread over the model."""
     global _thinned
-    everyones = [hooked for hooked in list(_known.values()) if hooked.parameter() is not None]
     here = roots.here()
-    living = [hooked for hooked in everyones if hooked.owner.thread == here]
+    known = [hooked for hooked in list(_known.values()) if hooked.parameter() is not None]
+    living = [hooked for hooked in known if hooked.owner.thread == here]
     afforded = budget.afforded(step_s, COST)
     keep = spread(len(living), afforded)
     for number, hooked in enumerate(living):
@@ -103,11 +102,7 @@ def _review(step_s: float) -> None:
         else:
             hooked.unhook()
     rank = session.current()
-    if rank is None:
-        return
-    # Whoever reads the events must not take a gradient that nobody looks for to be missing.
-    write_json(rank.directory.recorded_gradients, sorted(h.text for h in everyones if h.undo is not None))
-    if budget.is_full() and len(keep) < len(living) and not _thinned:
+    if rank is not None and budget.is_full() and len(keep) < len(living) and not _thinned:
         _thinned = True
         rank.gap(
             f"gradients of {len(keep)} of {len(living)} parameters are recorded: a step takes only {step_s * 1e3:.1f} ms"
