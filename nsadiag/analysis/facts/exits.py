@@ -23,11 +23,14 @@ MISMATCH = re.compile(
     r"|message truncated : receiv|mismatch in collective sizes|Mismatched collective detected",
     re.IGNORECASE,
 )
-# torchrun, of a rank that had ended so (SIGINT, SIGTERM) before it sent a signal to the others.
-SEEN_FIRST = re.compile(r"failed \(exitcode: -(?:2|15)\) local_rank: \d+ \(pid: (\d+)\)")
+# torchrun, of a rank that had ended so before it sent a signal to the others: by SIGINT or SIGTERM, or with the exit code
+# that an interrupted Python has where an exception hook is installed (as on Ubuntu).
+SEEN_FIRST = re.compile(r"failed \(exitcode: (?:-2|-15|1)\) local_rank: \d+ \(pid: (\d+)\)")
 # Ends are seen by looking again and again: of two so near, either may have been first.
 TOGETHER_S = 0.5
 HELD_BACK_NS = 60 * 1_000_000_000
+
+Kind = Literal["killed", "exception", "exited"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,7 @@ class Break:
     """One rank's end, other than at the end of its work."""
 
     rank: RankEvidence
-    kind: Literal["killed", "exception", "exited"]
+    kind: Kind
     t_s: float
     follows_a_peer: bool = False
 
@@ -57,7 +60,11 @@ def _with_own_ends_before_sigterm(found: list[Break]) -> list[Break]:
 
 def _with_first_kill_its_own(found: list[Break]) -> list[Break]:
     """Launchers end the ranks that are left by SIGTERM: unless it is the first thing that happened at all."""
-    if found and found[0].kind == "killed" and not _gave_up_waiting(found[0].rank):
+    if (
+        found
+        and found[0].kind == "killed"
+        and not (_gave_up_waiting(found[0].rank) or is_interrupted(found[0].rank))
+    ):
         return _with_first_its_own(found)
     return found
 
@@ -116,7 +123,8 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
             # What was raised `from None` in its place may not say it.
             hidden = rank.exception.hidden
             follows = follows_a_peer(first_of(rank.exception)) or bool(hidden and follows_a_peer(hidden))
-            found.append(Break(rank=rank, kind="exception", t_s=t_s, follows_a_peer=follows))
+            kind: Kind = "killed" if is_interrupted(rank) else "exception"
+            found.append(Break(rank=rank, kind=kind, t_s=t_s, follows_a_peer=follows))
     # Python runs its exit handlers before it ends itself by the SIGINT that it was sent.
     if end.signal and not end.by_us and (not end.clean or end.signal == signal.SIGINT):
         follows = end.signal == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
@@ -126,6 +134,12 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
             Break(rank=rank, kind="exited", t_s=end.t_s or 0.0, follows_a_peer=_gave_up_a_peer(rank))
         )
     return found
+
+
+def is_interrupted(rank: RankEvidence) -> bool:
+    """Whether a SIGINT ended it by the exception that Python makes of one."""
+    raised = rank.exception
+    return raised is not None and raised.in_main_thread and raised.type == "KeyboardInterrupt"
 
 
 def _gave_up_a_peer(rank: RankEvidence) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exits import Break, first_break
+from nsadiag.analysis.facts.exits import Break, first_break, is_interrupted
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.reasons import other_break
@@ -26,6 +26,7 @@ FIXES = {
     signal.SIGFPE: "Native code divided by zero: look at the line shown for a size or count that is 0 on this rank.",
     signal.SIGXCPU: "The rank has used up its CPU time (ulimit -t): raise the limit, or ask the scheduler for more.",
     signal.SIGALRM: "A timer of the job's own ended it: cancel it on every path out of the code that it guards (in a finally: signal.alarm(0)), or install a handler.",
+    signal.SIGINT: "Find who interrupts single ranks (kill -INT, a notebook, a supervisor): to stop a job, send the signal to its launcher.",
     signal.SIGTERM: "Find what terminates single ranks: a preempting scheduler, a health check, a clean-up script.",
 }
 OOM_FIX = "The machine, or the job's cgroup, ran out of memory: load less at once, use fewer workers, or raise the limit."
@@ -49,7 +50,7 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
     if first is None or first.kind != "killed":
         yield from other_break(cell)
         return
-    killed = signal.Signals(first.rank.end.signal or 0)
+    killed = signal.SIGINT if is_interrupted(first.rank) else signal.Signals(first.rank.end.signal or 0)
     memory = _out_of_memory(cell, first.rank) if killed == signal.SIGKILL else {}
     if memory:
         yield _draft(

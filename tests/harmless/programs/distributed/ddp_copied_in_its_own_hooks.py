@@ -4,6 +4,7 @@ import io
 import pickle
 
 import nets
+import seen
 import torch
 from seen import say
 from torch import nn
@@ -15,13 +16,13 @@ kept = []
 
 
 def whole(*_):
-    kept.append((nets.digest(copy.deepcopy(model.module)), len(pickle.dumps(optimizer))))
+    kept.append((nets.digest(copy.deepcopy(model.module)), seen.size(pickle.dumps(optimizer))))
 
 
 def written(*_):
     buffer = io.BytesIO()
     torch.save({"model": model.module, "optimizer": optimizer, "state": optimizer.state_dict()}, buffer)
-    kept.append((b"nsadiag" in buffer.getvalue(), len(buffer.getvalue())))
+    kept.append((b"nsadiag" in buffer.getvalue(), seen.size(buffer.getvalue())))
     again = torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
     again["model"](torch.ones(2, 8)).sum().backward()
     again["optimizer"].step()

@@ -30,7 +30,7 @@ for thing in (
             seen.say(
                 getattr(thing, "__name__", type(thing).__name__),
                 library.__name__,
-                len(data),
+                seen.size(data),
                 library.loads(data) is thing,
             )
         except Exception as error:

@@ -13,7 +13,7 @@ _, optimizer = nets.train(model, 80)
 file = io.BytesIO()
 torch.save(model, file)
 seen.say(
-    len(file.getvalue()),
+    seen.size(file.getvalue()),
     nets.digest(torch.load(io.BytesIO(file.getvalue()), weights_only=False)) == nets.digest(model),
 )
 twin, other = copy.deepcopy((model, optimizer))
@@ -33,6 +33,6 @@ for thing in (
         again = pickle.loads(data)
         # A storage is named by its address, which has fourteen digits or fifteen.
         data = re.sub(rb"\d{14,15}", b"", data)
-        seen.say(type(thing).__name__, len(data), type(again).__name__)
+        seen.say(type(thing).__name__, seen.size(data), type(again).__name__)
     except Exception as error:
         seen.say(type(thing).__name__, type(error).__name__, error)

@@ -4,6 +4,7 @@ import io
 import pickle
 
 import nets
+import seen
 import torch
 
 
@@ -46,5 +47,5 @@ for step in range(20):
     optimizer.zero_grad()
     if twin is not None:
         twin.step()
-        print(nets.of(*[p for group in twin.param_groups for p in group["params"]]), len(pickle.dumps(twin)))
+        print(nets.of(*[p for group in twin.param_groups for p in group["params"]]), seen.size(pickle.dumps(twin)))
 print(nets.digest(model))

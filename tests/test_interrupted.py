@@ -1,0 +1,48 @@
+"""A rank that is interrupted alone is told from a job that is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support.golden import GOLDEN, unpack
+
+from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.verdict import judge
+from nsadiag.evidence.layout import RunDir, read_json
+
+EXIT_CODES = [
+    (-2, {"signal": 2, "exit_code": None}),
+    (1, {"signal": None, "exit_code": 1}),  # Python with an exception hook that runs text, as on Ubuntu
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return unpack(GOLDEN / "rank_killed_interrupted.tar.xz", tmp_path)
+
+
+@pytest.mark.parametrize("code, end", EXIT_CODES)
+def test_whoever_is_interrupted_alone_is_named_whatever_its_exit_code(
+    run: RunDir, code: int, end: dict[str, int | None]
+) -> None:
+    (said,) = run.path.glob("nodes/*/launcher.stderr.log")
+    said.write_text(said.read_text().replace("failed (exitcode: -2)", f"failed (exitcode: {code})"))
+    ends = read_json(run.ends)
+    run.ends.write_text(json.dumps({**ends, "1": {**ends["1"], **end}}))
+    verdict = judge(load_cell(run.path))
+    assert (verdict.cls, verdict.guilty_ranks, verdict.action.do) == ("rank_killed", (1,), "retry")
+    assert "SIGINT" in verdict.summary
+
+
+def test_no_rank_is_named_where_all_are_interrupted(run: RunDir) -> None:
+    (said,) = run.path.glob("nodes/*/launcher.stderr.log")
+    said.write_text(
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 2\n"
+    )
+    shutil.copy(run.rank(1).path / "exception.json", run.rank(0).path / "exception.json")
+    verdict = judge(load_cell(run.path))
+    assert verdict.cls not in ("rank_killed", "rank_exception"), verdict.summary
+    assert verdict.guilty_ranks == ()
