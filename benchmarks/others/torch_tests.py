@@ -67,7 +67,7 @@ TRUTH = {
     "test_gather_object_subgroup": Truth(classes=RAISES),
     "test_scatter_object_list": Truth(classes=RAISES),
     "test_barrier_timeout_global": Truth(classes=ABSENT, guilty=((1,),)),
-    "test_barrier_timeout_group": Truth(ranks=3, classes=ABSENT, guilty=((2,),)),
+    "test_barrier_timeout_group": Truth(ranks=8, classes=ABSENT, guilty=((2,),)),
     "test_barrier_timeout_full_group": Truth(ranks=3, classes=ABSENT, guilty=((1, 2), (1,), (2,))),
     "test_monitored_barrier_gloo": Truth(classes=ABSENT, guilty=((1,),)),
     "test_monitored_barrier_gloo_subgroup": Truth(classes=ABSENT, guilty=((1,),)),

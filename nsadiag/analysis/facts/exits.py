@@ -42,6 +42,11 @@ class Break:
     t_s: float
     follows_a_peer: bool = False
 
+    @property
+    def signal(self) -> signal.Signals:
+        """The signal that ended the rank, where it was killed."""
+        return signal.SIGINT if is_interrupted(self.rank) else signal.Signals(self.rank.end.signal or 0)
+
 
 def breaks(cell: CellEvidence) -> list[Break]:
     """All of them, earliest first."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exits import Break, first_break, is_interrupted
+from nsadiag.analysis.facts.exits import Break, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.reasons import other_break
@@ -50,7 +50,7 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
     if first is None or first.kind != "killed":
         yield from other_break(cell)
         return
-    killed = signal.SIGINT if is_interrupted(first.rank) else signal.Signals(first.rank.end.signal or 0)
+    killed = first.signal
     memory = _out_of_memory(cell, first.rank) if killed == signal.SIGKILL else {}
     if memory:
         yield _draft(

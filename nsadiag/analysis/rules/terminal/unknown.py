@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
@@ -11,6 +10,7 @@ from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, is_suspended
 from nsadiag.analysis.relations.steadiness import damage, launches
+from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Outcome, Place, Strength
 
@@ -32,7 +32,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     evidence = {**_launcher_said(cell), **_launched(case)}
     captured = next((r for r in cell.ranks if r.captures), None)
     here = locations.of_rank_now(captured) if captured else None
-    if outcome == "crashed" and (first := _first_to_end(cell)):
+    if outcome == "crashed" and (first := _first_to_end(cell) or _left_by_itself(cell)):
         place, claim, source = first
         here, evidence = place or here, {claim: source, **evidence}
     process = next((c for c in reversed(cell.processes) if locations.of_frames(c.main_frames)), None)
@@ -95,9 +95,18 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, str, str] | None:
         first = (rank.exception.message.splitlines() or [""])[0]
         claim = f"rank {rank.rank} was the first to fail, {at_s}: {rank.exception.type}: {first}"
         return locations.of_exception(rank.exception), claim[:300], f"{rank.source}/exception.json"
-    name = signal.Signals(rank.end.signal or 0).name
     here = locations.of_faults(rank.faults) or locations.of_black_box(rank)
-    return here, f"rank {rank.rank} was the first to end, {at_s}, by {name}", "ends.json"
+    return here, f"rank {rank.rank} was the first to end, {at_s}, by {broke.signal.name}", "ends.json"
+
+
+def _left_by_itself(cell: CellEvidence) -> tuple[Place | None, str, str] | None:
+    """A rank that called for its end, with an exit code that says it failed: the line of the call."""
+    for rank in cell.ranks:
+        if rank.leaving and rank.end.exit_code:
+            place = locations.of_text(rank.leaving.place)
+            claim = f"rank {rank.rank} ended itself with exit code {rank.end.exit_code}{at_line(place)}"
+            return place, claim, f"{rank.source}/leaving.json"
+    return None
 
 
 def _launched(case: Case) -> Claims:
