@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 from support.costs import Costs
 from support.jobs import Jobs
+from support.ranks import Ranks
 from support.verdicts import Verdicts, shared_folder
+from support.warm_python import WarmPython
 
 # Most tests wait for a verdict on a job that does hang: a suspicion counts at once. Those about patience name their own.
 os.environ.setdefault("NSADIAG_PATIENCE", "0")
@@ -48,6 +50,22 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     """The verdicts of whole recordings, each judged once a test run."""
     return Verdicts(shared_folder(tmp_path_factory, "verdicts"))
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """Processes of Python that have imported torch already."""
+    warm = WarmPython()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture
+def ranks(jobs: Jobs, warm_python: WarmPython) -> Iterator[Ranks]:
+    """Ranks that nobody watches."""
+    started = Ranks(jobs, warm_python)
+    yield started
+    started.close()
 
 
 @pytest.fixture

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import GIVE_UP_S, Jobs
+from support.ranks import Ranks
 
 from nsadiag.evidence.layout import RankDir, RunDir
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import read_blackbox
 
-RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python")
 HEAD = """
 import os, sys, threading
 import torch
@@ -71,21 +69,15 @@ def train(model, steps=3):
 
 
 @pytest.fixture
-def stuck(jobs: Jobs) -> Iterator[Any]:
-    """Starts a job with these probes, and gives its rank's directory once it has said that it is stuck."""
-    started = []
+def stuck(ranks: Ranks) -> Any:
+    """Starts a rank with these probes, and gives its directory once it has said that it is stuck."""
 
     def start(body: str, probes: str = "full") -> RankDir:
-        (jobs.directory / "job.py").write_text(HEAD + body)
-        options = ("--stall-after", "3600", "--probes", probes, "--out", "run")
-        started.append(jobs.start("run", *options, "--", *RANK, "job.py"))
-        jobs.signals.wait()
-        return RunDir(path=jobs.directory / "run").rank(0)
+        ranks.start(HEAD + body, probes=probes)
+        ranks.stuck()
+        return ranks.directory()
 
-    yield start
-    for process in started:
-        process.terminate()
-        process.communicate(timeout=GIVE_UP_S)
+    return start
 
 
 def events(rank: RankDir) -> list[tuple[Kind, Phase, str, int, int, int]]:
@@ -231,14 +223,14 @@ def test_the_graph_is_counted_by_type_and_by_module(stuck: Any) -> None:
     assert sum(graph["types"].values()) == graph["nodes"]
 
 
-def test_short_steps_are_recorded_less_densely_and_the_gap_says_so(jobs: Jobs) -> None:
-    (jobs.directory / "job.py").write_text(
+def test_short_steps_are_recorded_less_densely_and_the_gap_says_so(ranks: Ranks) -> None:
+    ranks.start(
         HEAD + "model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(200)])\n"
         "optimizer = torch.optim.SGD(model.parameters(), 1e-3)\n"
         "for step in range(20):\n    model(torch.randn(1, 2)).sum().backward(); optimizer.step()\n"
     )
-    jobs.run("run", "--probes", "full", "--out", "run", "--", *RANK, "job.py")
-    rank = RunDir(path=jobs.directory / "run").rank(0)
+    ranks.end()
+    rank = ranks.directory()
     seen = events(rank)
     arrived = [len([e for e in seen if e[0] == Kind.GRADIENT and e[3] == step]) for step in (0, 18)]
     assert arrived[0] == 400
@@ -246,10 +238,8 @@ def test_short_steps_are_recorded_less_densely_and_the_gap_says_so(jobs: Jobs) -
     assert "of 400 parameters are recorded" in rank.gaps.read_text()
 
 
-def test_a_model_compiled_as_one_graph_stays_one_graph(jobs: Jobs) -> None:
-    (jobs.directory / "job.py").write_text(
-        HEAD
-        + """
+def test_a_model_compiled_as_one_graph_stays_one_graph(ranks: Ranks) -> None:
+    job = """
 class Checkpointed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -266,21 +256,18 @@ for _ in range(6):
     model(torch.randn(4, 8))["loss"].backward(); step(); optimizer.zero_grad()
 print("graphs", torch._dynamo.utils.counters["stats"]["unique_graphs"], len(torch._dynamo.utils.counters["graph_break"]))
 """
-    )
-    outputs = set()
     for probes in ("none", "light", "full"):
-        done = jobs.run("run", "--probes", probes, "--out", probes, "--", *RANK, "job.py")
-        assert done.returncode == 0, done.stdout + done.stderr
-        outputs |= {line for line in done.stdout.splitlines() if line.startswith("graphs")}
+        ranks.run = RunDir(path=ranks.jobs.directory / probes)
+        ranks.start(HEAD + job, probes=probes)
+    outputs = {line for text in ranks.end() for line in text.splitlines() if line.startswith("graphs")}
     assert len(outputs) == 1
-    seen = events(RunDir(path=jobs.directory / "light").rank(0))
+    seen = events(RunDir(path=ranks.jobs.directory / "light").rank(0))
     assert names(seen, Kind.FORWARD, Phase.BEGIN) == ["OptimizedModule"] * 6
     assert "blocks.0.up.weight" in names(seen, Kind.GRADIENT, Phase.POINT)
 
 
-def test_a_model_that_ran_under_the_probes_can_be_pickled_without_them(jobs: Jobs) -> None:
-    (jobs.directory / "job.py").write_text(HEAD + "model = nn.Sequential(nn.Linear(2, 2))\n"
+def test_a_model_that_ran_under_the_probes_can_be_pickled_without_them(ranks: Ranks) -> None:
+    ranks.start(HEAD + "model = nn.Sequential(nn.Linear(2, 2))\n"
         "model(torch.randn(1, 2)).sum().backward()\ntorch.save(model, 'model.pt')\n")  # fmt: skip
-    done = jobs.run("run", "--probes", "full", "--out", "run", "--", *RANK, "job.py")
-    assert done.returncode == 0
-    assert b"nsadiag" not in (jobs.directory / "model.pt").read_bytes()
+    ranks.end()
+    assert b"nsadiag" not in (ranks.jobs.directory / "model.pt").read_bytes()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.warm_python import WarmProcess, WarmPython
 
 # -- all of them, by comparing what there was before and after -------------------------------------------
 
@@ -22,7 +22,7 @@ import builtins, logging, threading, traceback
 
 def owners():
     for name, module in list(sys.modules.items()):
-        if isinstance(module, types.ModuleType) and not name.startswith("nsadiag"):
+        if isinstance(module, types.ModuleType) and not name.startswith(("nsadiag", "__m")):
             yield name, module
     seen = [torch.nn.Module, torch.optim.Optimizer, torch.utils.hooks.RemovableHandle, torch.Tensor, logging.Logger]
     seen += [threading.Thread, traceback.TracebackException, torch.amp.GradScaler, dist.Work, dist.Store, dist.Reducer]
@@ -82,27 +82,32 @@ print(json.dumps({"changed": [".".join(p) for p in sorted(changed)], "differs": 
 
 
 @pytest.fixture(scope="module", params=["light", "full,parity"])
-def all_of_them(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def all_of_them(
+    request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     where = tmp_path_factory.mktemp("patches")
-    return run(where, ALL, request.param)
+    return run(warm_python, where, ALL, request.param)
 
 
-def run(where: Path, program: str, *arguments: str, **environment: str) -> dict[str, Any]:
+def run(warm_python: WarmPython, where: Path, program: str, *arguments: str) -> dict[str, Any]:
     """The program in a process of its own; what it prints last, as JSON."""
     script = where / "program.py"
     script.write_text(program)
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        cwd=where,
-        env={**os.environ, "NSADIAG_RUN_DIR": str(where), "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    env = {**os.environ, "NSADIAG_RUN_DIR": str(where), "OMP_NUM_THREADS": "1"}
+    found: dict[str, Any] = json.loads(
+        printed(warm_python.start(script, *arguments, cwd=where, env=env)).splitlines()[-1]
     )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def printed(process: WarmProcess) -> str:
+    """By a process that ends well."""
+    try:
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+    finally:
+        process.close()
+    return out
 
 
 def test_what_is_replaced_keeps_name_signature_source_and_pickle(all_of_them: dict[str, Any]) -> None:
@@ -157,13 +162,13 @@ assert "__call__" in vars(Net) and "__call__" in vars(nn.Linear), "the frame is 
 """
 
 
-def booted(where: Path, program: str) -> dict[str, Any]:
-    return run(where, BOOT + program)
+@pytest.fixture
+def booted(warm_python: WarmPython, tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    return lambda program: run(warm_python, tmp_path, BOOT + program)
 
 
-def test_a_patch_of_every_module_call_sees_the_modules_that_we_watch(tmp_path: Path) -> None:
+def test_a_patch_of_every_module_call_sees_the_modules_that_we_watch(booted: Any) -> None:
     found = booted(
-        tmp_path,
         """
 seen, before = [], nn.Module.__call__
 def mine(self, *args, **kwargs):
@@ -179,10 +184,9 @@ print(json.dumps({"seen": seen}))
     assert found["seen"] == ["Net", "Sequential", "Linear", "ReLU"]
 
 
-def test_a_torch_that_lacks_what_we_ask_it_runs_the_model_all_the_same(tmp_path: Path) -> None:
+def test_a_torch_that_lacks_what_we_ask_it_runs_the_model_all_the_same(booted: Any) -> None:
     """torch 2.15 renamed a private flag, and every watched job failed in its first forward."""
     found = booted(
-        tmp_path,
         """
 asked = torch._C._functorch.peek_interpreter_stack
 del torch._C._functorch.peek_interpreter_stack
@@ -196,9 +200,8 @@ print(json.dumps({"shape": list(out), "gaps": session.current().directory.gaps.r
     assert "_is_transformed failed" in found["gaps"]
 
 
-def test_fx_traces_the_graph_that_it_would_without_us(tmp_path: Path) -> None:
+def test_fx_traces_the_graph_that_it_would_without_us(booted: Any) -> None:
     found = booted(
-        tmp_path,
         """
 from torch.fx import symbolic_trace
 print(json.dumps({"nodes": [f"{n.op} {n.target}" for n in symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU())).graph.nodes]}))
@@ -207,9 +210,8 @@ print(json.dumps({"nodes": [f"{n.op} {n.target}" for n in symbolic_trace(nn.Sequ
     assert found["nodes"] == ["placeholder input", "call_module 0", "call_module 1", "output output"]
 
 
-def test_a_patch_placed_over_ours_outlives_our_removal_and_calls_through(tmp_path: Path) -> None:
+def test_a_patch_placed_over_ours_outlives_our_removal_and_calls_through(booted: Any) -> None:
     found = booted(
-        tmp_path,
         """
 saved, calls = torch.save, []
 def mine(*args, **kwargs):
@@ -228,10 +230,9 @@ print(json.dumps({"kept": calls, "files": os.path.exists("x.pt") and os.path.exi
     assert found == {"kept": ["save"], "files": True, "classes": [False, False], "module": True}
 
 
-def test_a_class_pickled_by_value_takes_nothing_of_ours_along(tmp_path: Path) -> None:
+def test_a_class_pickled_by_value_takes_nothing_of_ours_along(booted: Any) -> None:
     pytest.importorskip("cloudpickle", reason="pickles classes by value")
     found = booted(
-        tmp_path,
         """
 import cloudpickle, subprocess, sys
 data = cloudpickle.dumps(net)
@@ -245,9 +246,8 @@ print(json.dumps({"out": done.stdout.strip(), "error": done.stderr[-300:]}))
     assert found == {"out": "False", "error": ""}
 
 
-def test_an_object_of_another_class_may_be_called_through_ours(tmp_path: Path) -> None:
+def test_an_object_of_another_class_may_be_called_through_ours(booted: Any) -> None:
     found = booted(
-        tmp_path,
         """
 class Loud(nn.Module):
     def forward(self, x): return x + 1
@@ -320,25 +320,14 @@ all_of_it()
 """
 
 
-def test_tracebacks_and_warnings_are_those_of_the_plain_job(tmp_path: Path) -> None:
+def test_tracebacks_and_warnings_are_those_of_the_plain_job(warm_python: WarmPython, tmp_path: Path) -> None:
     script = tmp_path / "speaks.py"
     script.write_text(SPEAKS)
     rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    texts = []
-    bootstrap = Path(__file__).parents[1] / "nsadiag" / "worker" / "bootstrap"
-    for more in ({}, {"NSADIAG_RUN_DIR": str(tmp_path / "out"), "PYTHONPATH": str(bootstrap)}):
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            cwd=tmp_path,
-            env={**os.environ, **rank, "OMP_NUM_THREADS": "1", **more},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        texts.append(done.stdout)
-    plain, watched = texts
+    env = {**os.environ, **rank, "OMP_NUM_THREADS": "1", "NSADIAG_RUN_DIR": str(tmp_path / "out")}
+    plain, watched = (
+        printed(warm_python.start(script, cwd=tmp_path, env=env, rank=recorded)) for recorded in (False, True)
+    )
     assert (tmp_path / "out" / "ranks" / "00000" / "blackbox.bin").exists()
     assert plain.count("Traceback") > 40
     assert watched.splitlines() == plain.splitlines()

@@ -2,23 +2,19 @@
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import GIVE_UP_S, Jobs, wait_until
+from support.jobs import Jobs, wait_until
+from support.ranks import Ranks
 
-import nsadiag
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.layout import RankDir, RunDir, read_json
+from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.evidence.ring.reader import Recording, read_blackbox
+from nsadiag.evidence.ring.reader import Recording
 
-BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
 # Each job says that it has come so far, and then never comes back.
 BLOCK = """
 import atexit, os, threading
@@ -42,75 +38,6 @@ def join(timeout_s=600):
     atexit.register(dist.destroy_process_group)
     return rank
 """
-
-
-class Ranks:
-    """Ranks with our bootstrap and nobody watching, as a launcher would start them."""
-
-    def __init__(self, jobs: Jobs) -> None:
-        self.jobs = jobs
-        self.run = RunDir(path=jobs.directory / "run")
-        self.started: list[subprocess.Popen[str]] = []
-
-    def start(self, job: str, *, size: int = 1, probes: str = "full", **more: str) -> None:
-        self.run.path.mkdir(exist_ok=True)
-        (self.jobs.directory / "job.py").write_text(BLOCK + job)
-        for rank in range(size):
-            ours = {
-                "PYTHONPATH": str(BOOTSTRAP),
-                "NSADIAG_RUN_DIR": str(self.run.path),
-                "NSADIAG_PROBES": probes,
-            }
-            environment = self.jobs.environment(
-                {**ours, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), **more}
-            )
-            process = subprocess.Popen(
-                [sys.executable, "job.py"],
-                cwd=self.jobs.directory, env=environment, text=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )  # fmt: skip
-            self.started.append(process)
-
-    def stuck(self, word: str = "stuck") -> None:
-        """Returns once a rank has said the word."""
-        while self.jobs.signals.wait() != word:
-            pass
-
-    def end(self) -> list[str]:
-        """What each printed, once all have ended well."""
-        texts = []
-        for process in self.started:
-            stdout, stderr = process.communicate(timeout=GIVE_UP_S)
-            assert process.returncode == 0, stderr
-            texts.append(stdout)
-        return texts
-
-    def directory(self, rank: int = 0) -> RankDir:
-        return self.run.rank(rank)
-
-    def recording(self, rank: int = 0) -> Recording:
-        directory = self.directory(rank)
-        return read_blackbox(directory.blackbox)
-
-    def gaps(self, rank: int = 0) -> str:
-        gaps = self.directory(rank).gaps
-        return gaps.read_text() if gaps.exists() else ""
-
-    def close(self) -> None:
-        # Not their output to the end: their children may hold it, and end only with the `jobs`.
-        for process in self.started:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-
-
-@pytest.fixture
-def ranks(jobs: Jobs) -> Iterator[Ranks]:
-    started = Ranks(jobs)
-    yield started
-    started.close()
 
 
 Row = dict[str, Any]
@@ -179,7 +106,7 @@ if __name__ == "__main__":
 def test_a_loop_that_waits_for_its_batch_stands_in_next_and_names_its_workers(
     ranks: Ranks, jobs: Jobs, workers: int
 ) -> None:
-    ranks.start(LOADER.replace("WORKERS", str(workers)))
+    ranks.start(BLOCK + LOADER.replace("WORKERS", str(workers)))
     stuck_in = int(jobs.signals.wait().removeprefix("stuck in "))
     wait_until(lambda: len(still_open(ranks.recording(), Kind.DATA)) == 1, "the third batch is asked for")
     # With workers the loop may still be at an earlier batch: the begin of the last is what counts.
@@ -212,7 +139,7 @@ IO_CALLS = {
 def test_a_checkpoint_that_does_not_end_is_known_by_its_masked_path_and_line(
     ranks: Ranks, jobs: Jobs, call: str
 ) -> None:
-    ranks.start("class Never:\n    def __reduce__(self):\n        block()\n" + IO_CALLS[call])
+    ranks.start(BLOCK + "class Never:\n    def __reduce__(self):\n        block()\n" + IO_CALLS[call])
     ranks.stuck()
     (writing,) = still_open(ranks.recording(), Kind.IO)
     name = "torch.save" if "checkpoint" not in call else call
@@ -231,7 +158,7 @@ class Never:
 torch.save(Never(), "model.pt")
 torch.load("model.pt", weights_only=False)
 """
-    ranks.start(job)
+    ranks.start(BLOCK + job)
     ranks.stuck()
     (reading,) = still_open(ranks.recording(), Kind.IO)
     assert reading["name"] == "torch.load model.pt"
@@ -267,7 +194,7 @@ train(optimizer, 1.0)
 
 
 def test_a_scaler_says_which_steps_it_skipped_and_where_it_stands(ranks: Ranks, jobs: Jobs) -> None:
-    ranks.start(SCALED)
+    ranks.start(BLOCK + SCALED)
     ranks.stuck()
     recording = ranks.recording()
     ended = [(r["name"], r["a"], r["b"]) for r in rows(recording, Kind.SCALER) if r["phase"] == Phase.END]
@@ -292,7 +219,7 @@ for _ in range(EXTRA):
 
 
 def test_memory_is_recorded_at_boot_after_the_first_step_and_now_and_then(ranks: Ranks) -> None:
-    ranks.start(STEPS.replace("EXTRA", "110") + "block()")
+    ranks.start(BLOCK + STEPS.replace("EXTRA", "110") + "block()", cold=True)
     ranks.stuck()
     memory = rows(ranks.recording(), Kind.MEMORY)
     assert [r["name"] for r in memory] == ["boot", "step 1", "step", "step"]
@@ -302,7 +229,7 @@ def test_memory_is_recorded_at_boot_after_the_first_step_and_now_and_then(ranks:
 
 
 def test_the_peak_of_memory_is_left_with_the_rank_at_its_exit(ranks: Ranks) -> None:
-    ranks.start(STEPS.replace("EXTRA", "0"))
+    ranks.start(BLOCK + STEPS.replace("EXTRA", "0"))
     ranks.end()
     meta = read_json(ranks.directory().meta)
     assert meta["memory"]["resident_peak_kib"] > 10_000
@@ -317,13 +244,13 @@ register_optimizer_step_post_hook(lambda *_: say("hooked"))
 
 
 def test_hooks_that_the_job_has_on_every_optimizer_are_called_as_ever(ranks: Ranks) -> None:
-    ranks.start(HOOK + STEPS.replace("EXTRA", "0"))
+    ranks.start(BLOCK + HOOK + STEPS.replace("EXTRA", "0"))
     ranks.stuck("hooked")
     ranks.end()
 
 
 def test_the_settings_in_effect_are_on_disk_after_the_first_step(ranks: Ranks) -> None:
-    ranks.start(STEPS.replace("EXTRA", "0") + "block()", NCCL_API_KEY="planted", NCCL_DEBUG="WARN")
+    ranks.start(BLOCK + STEPS.replace("EXTRA", "0") + "block()", NCCL_API_KEY="planted", NCCL_DEBUG="WARN")
     ranks.stuck()
     settings = read_json(ranks.directory().settings)
     assert settings["when"] == "first step"
@@ -340,7 +267,7 @@ def test_the_settings_in_effect_are_on_disk_after_the_first_step(ranks: Ranks) -
 
 
 def test_groups_are_in_the_settings_before_anything_is_trained(ranks: Ranks) -> None:
-    ranks.start('join(77)\ndist.new_group([0], group_desc="mine")\nblock()')
+    ranks.start(BLOCK + 'join(77)\ndist.new_group([0], group_desc="mine")\nblock()')
     ranks.stuck()
     settings = read_json(ranks.directory().settings)
     assert [(g["description"], g["ranks"]) for g in settings["groups"]] == [
@@ -375,7 +302,7 @@ TRANSFERS = {
 
 @pytest.mark.parametrize("call", TRANSFERS)
 def test_a_rank_that_receives_what_nobody_sends_names_its_peer(ranks: Ranks, jobs: Jobs, call: str) -> None:
-    ranks.start(PEERS.format(call), size=2)
+    ranks.start(BLOCK + PEERS.format(call), size=2)
     ranks.stuck("begins")
     wait_until(lambda: still_open(ranks.recording(), Kind.COLLECTIVE), "rank 0 in its receive")
     wait_until(
@@ -401,7 +328,7 @@ if rank == 0:
     threading.Thread(target=other, daemon=True).start()
     dist.recv(tensor, 1)
 """
-    ranks.start(PEERS.format(job), size=2)
+    ranks.start(BLOCK + PEERS.format(job), size=2)
     ranks.stuck("begins")
     wait_until(lambda: len(still_open(ranks.recording(), Kind.COLLECTIVE)) == 2, "both threads in their call")
     waiting = still_open(ranks.recording(), Kind.COLLECTIVE)
@@ -417,7 +344,7 @@ assert type(work) is dist.Work, type(work)
 assert work.wait() is True and work.is_completed()
 print("done")
 """
-    ranks.start(job, size=2)
+    ranks.start(BLOCK + job, size=2)
     assert ranks.end() == ["done\n"] * 2
     names = [r["name"] for r in rows(ranks.recording(), Kind.COLLECTIVE) if r["phase"] == Phase.END]
     assert [n for n in names if not n.startswith("store")] == ["all_reduce", "all_reduce.wait"]
@@ -431,7 +358,7 @@ store = dist.TCPStore("127.0.0.1", 0, 1, True, timeout=timedelta(seconds=600))
 
 
 def test_a_rank_that_waits_for_a_key_names_it(ranks: Ranks, jobs: Jobs) -> None:
-    ranks.start(STORE + 'say("begins")\nstore.get("epoch/3")')
+    ranks.start(BLOCK + STORE + 'say("begins")\nstore.get("epoch/3")')
     ranks.stuck("begins")
     wait_until(lambda: still_open(ranks.recording(), Kind.COLLECTIVE), "in the store")
     (waiting,) = still_open(ranks.recording(), Kind.COLLECTIVE)
@@ -448,7 +375,7 @@ for attempt in range(5):
         pass
 block("tried")
 """
-    ranks.start(STORE + poll)
+    ranks.start(BLOCK + STORE + poll)
     ranks.stuck("tried")
     assert [(r["phase"], r["name"]) for r in rows(ranks.recording(), Kind.COLLECTIVE)] == [
         (Phase.BEGIN, "store.wait")
@@ -483,7 +410,7 @@ model(torch.ones(2, 8)).sum().backward()
 @pytest.mark.parametrize(("kind", "probes"), [("FSDP2", "full"), ("FSDP2", "light"), ("FSDP1", "full")])
 def test_a_rank_whose_peer_never_unshards_names_the_unit(ranks: Ranks, kind: str, probes: str) -> None:
     job = (FSDP2 if kind == "FSDP2" else FSDP1) + STUCK_UNIT.replace("model[2]", "list(model.children())[-1][2]" if kind == "FSDP1" else "model[2]")  # fmt: skip
-    ranks.start(job, size=2, probes=probes)
+    ranks.start(BLOCK + job, size=2, probes=probes)
     ranks.stuck()
     wait_until(lambda: "unshard 2" in {r["name"] for r in still_open(ranks.recording(), Kind.UNIT)}, "unit 2")
     assert [r["name"] for r in still_open(ranks.recording(), Kind.UNIT)] == ["unshard 2"]
@@ -539,7 +466,7 @@ def buckets_job(*, steps: int, hook: bool = False, stuck: int = -1) -> str:
 
 @pytest.mark.parametrize("steps", [2, 5])
 def test_ddp_json_says_who_is_in_which_bucket_as_ddp_itself_does(ranks: Ranks, steps: int) -> None:
-    ranks.start(buckets_job(steps=steps), size=2)
+    ranks.start(BLOCK + buckets_job(steps=steps), size=2)
     ranks.end()
     (model,) = read_json(ranks.directory().ddp)
     assert [p["name"] for p in model["parameters"]] == [
@@ -563,7 +490,7 @@ def test_ddp_json_says_who_is_in_which_bucket_as_ddp_itself_does(ranks: Ranks, s
 
 
 def test_a_comm_hook_of_the_users_stays_and_is_named(ranks: Ranks) -> None:
-    ranks.start(buckets_job(steps=3, hook=True), size=2)
+    ranks.start(BLOCK + buckets_job(steps=3, hook=True), size=2)
     assert ranks.end() == ["[0, 0, 1, 0, 1]\n"] * 2
     (model,) = read_json(ranks.directory().ddp)
     assert model["comm_hook"] == "hook"
@@ -640,7 +567,7 @@ def test_results_and_graphs_are_bitwise_those_without_probes(ranks: Ranks, compi
     for probes in ("none", "light", "full"):
         (ranks.jobs.directory / "store").unlink(missing_ok=True)
         ranks.run = RunDir(path=ranks.jobs.directory / probes)
-        ranks.start(COMPILERS[compiler] + SAME, size=2, probes=probes)
+        ranks.start(BLOCK + COMPILERS[compiler] + SAME, size=2, probes=probes)
         printed.append(ranks.end())
         ranks.started.clear()
     assert printed[0] == printed[1] == printed[2]
@@ -662,7 +589,7 @@ dist.new_group([0])
 dist.recv(torch.ones(5), 1) if rank == 0 else dist.send(torch.ones(5), 0)
 dist.all_reduce(torch.ones(7, dtype=torch.int64))
 """
-    ranks.start(job, size=2)
+    ranks.start(BLOCK + job, size=2)
     ranks.end()
     case = Case(load_cell(ranks.run.path))
     asked = case.asked[case.asked["rank"] == 0]

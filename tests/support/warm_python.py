@@ -1,0 +1,177 @@
+"""Processes of Python that have imported torch already: forked from one that has, and each a fresh `__main__`.
+
+To import torch, and dynamo behind its first optimizer, takes five seconds of a processor; to fork after it, a hundredth of
+one. A rank begins as one on a warm launcher does (nsadiag/agent/job/warm_rank.py). For tests whose subject is what comes
+after the import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PRELOAD = (
+    "torch",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "nsadiag.worker.startup",
+    "nsadiag.worker.session",
+)
+MOST_BYTES = 1 << 20  # of a request: mostly the environment
+
+
+class WarmProcess:
+    """Used like subprocess.Popen; what it prints is kept in memory."""
+
+    def __init__(self, pid: int, status: int, out: int, err: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+        self._printed = [os.fdopen(each, errors="replace") for each in (out, err)]
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"warm process {self.pid}", timeout or 0)
+            self.returncode = int(os.read(self._status, 64))
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        self.wait(timeout)
+        for file in self._printed:
+            file.seek(0)
+        out, err = (file.read() for file in self._printed)
+        return out, err
+
+    def close(self) -> None:
+        """Ends it, and all that it started and that did not leave its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self.returncode is None:
+            self.wait()
+        os.close(self._status)
+        for file in self._printed:
+            file.close()
+
+
+class WarmPython:
+    """Starts them; the process they are forked from is started by the first."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(
+        self, script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], rank: bool = False
+    ) -> WarmProcess:
+        """`python SCRIPT ARGUMENTS`; a `rank` is recorded, as where our bootstrap is on its path."""
+        if self._socket is None:
+            self._start_server()
+        assert self._socket is not None
+        said = {"argv": [str(script), *arguments], "cwd": str(cwd), "env": dict(env), "rank": rank}
+        status, told = os.pipe()
+        out, err = (os.memfd_create(name) for name in ("stdout", "stderr"))
+        socket.send_fds(self._socket, [json.dumps(said).encode()], [told, os.dup(out), os.dup(err)])
+        os.close(told)
+        return WarmProcess(int(self._socket.recv(64)), status, out, err)
+
+    def _start_server(self) -> None:
+        # One message is one request, however long.
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_BYTES)
+        self._server = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    def close(self) -> None:
+        if self._socket is not None and self._server is not None:
+            self._socket.close()
+            self._server.wait()
+
+
+Request = dict[str, Any]
+
+
+def serve(requests: socket.socket) -> Request:
+    """Forks one process for each request; returns in that process, with the request."""
+    told: dict[int, int] = {}
+
+    def reap(*_: object) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                os.write(told[ended[0]], str(os.waitstatus_to_exitcode(ended[1])).encode())
+                os.close(told.pop(ended[0]))
+
+    signal.signal(signal.SIGCHLD, reap)
+    while True:
+        said, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)
+        if not said:
+            break
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until its descriptor is noted
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
+            for each in told.values():
+                os.close(each)
+            for given, own in zip(descriptors[1:], (1, 2), strict=True):
+                os.dup2(given, own)
+        for each in descriptors[1:] if pid else descriptors:
+            os.close(each)
+        if pid == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+            return dict(json.loads(said))
+        told[pid] = descriptors[0]
+        requests.send(str(pid).encode())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for pid in told:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def become(request: Request) -> tuple[Any, dict[str, Any]]:
+    """This process as Python would start it; what to run, and its globals."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.argv = request["argv"]
+    sys.orig_argv = [sys.executable, *sys.argv]
+    script = Path(sys.argv[0]).absolute()
+    sys.path[0] = str(script.parent)
+    main = types.ModuleType("__main__")
+    main.__file__ = str(script)
+    sys.modules["__main__"] = main
+    if request["rank"]:
+        startup = importlib.import_module("nsadiag.worker.startup")
+        startup.attach_to_warm_process(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    return compile(script.read_bytes(), str(script), "exec"), vars(main)
+
+
+if __name__ == "__main__":
+    sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+    for name in PRELOAD:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what the collector does not touch, those forked share
+    code, names = become(serve(socket.socket(fileno=int(sys.argv[1]))))
+    exec(code, names)  # and ends as Python does: threads are joined and exit handlers run
