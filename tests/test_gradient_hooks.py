@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.jobs import Jobs
+from support.ranks import Ranks
 
 from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, Kind, Phase, make_emit
 from nsadiag.worker.probes.autograd.gradient_hooks import follow
@@ -89,18 +89,19 @@ def test_those_chosen_lie_all_over_the_model() -> None:
         assert max(b - a for a, b in itertools.pairwise(chosen)) <= 2 * 199 / (wanted - 1) + 1
 
 
-def test_light_probes_leave_most_parameters_of_short_steps_as_they_found_them(jobs: Jobs) -> None:
-    (jobs.directory / "job.py").write_text(
+def test_light_probes_leave_most_parameters_of_short_steps_as_they_found_them(ranks: Ranks) -> None:
+    ranks.start(
         "import torch\n"
         "model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(100)])\n"
         "optimizer = torch.optim.SGD(model.parameters(), 1e-3)\n"
         "for step in range(8):\n    model(torch.randn(1, 2)).sum().backward(); optimizer.step()\n"
         "def with_any(kind): return sum(getattr(p, kind) is not None for p in model.parameters())\n"
-        "print('hooked', with_any('_backward_hooks'), with_any('_post_accumulate_grad_hooks'))\n"
+        "print('hooked', with_any('_backward_hooks'), with_any('_post_accumulate_grad_hooks'))\n",
+        probes="light",
     )
-    done = jobs.run("run", "--passthrough", "--out", "run", "--", "python", "job.py")
-    hooked = next(line for line in done.stdout.splitlines() if line.startswith("hooked")).split()
-    assert 2 <= int(hooked[1]) < 100, done.stdout
+    (printed,) = ranks.end()
+    hooked = next(line for line in printed.splitlines() if line.startswith("hooked")).split()
+    assert 2 <= int(hooked[1]) < 100, printed
     assert hooked[2] == "0"
 
 
@@ -129,8 +130,10 @@ trained.set(); other.join()
 
 
 @pytest.mark.parametrize("warm_up", [False, True], ids=["", "warmed_up_by_this_one"])
-def test_the_hooks_of_a_model_in_another_threads_backward_stay_as_they_are(jobs: Jobs, warm_up: bool) -> None:
+def test_the_hooks_of_a_model_in_another_threads_backward_stay_as_they_are(
+    ranks: Ranks, warm_up: bool
+) -> None:
     """Changed under it, they crashed three of 24 jobs that trained several models in threads."""
-    (jobs.directory / "job.py").write_text(IN_ANOTHER_THREAD.replace("WARM_UP", str(warm_up)))
-    done = jobs.run("run", "--passthrough", "--out", "run", "--", "python", "job.py")
-    assert "changed False False" in done.stdout, done.stdout
+    ranks.start(IN_ANOTHER_THREAD.replace("WARM_UP", str(warm_up)), probes="light")
+    (printed,) = ranks.end()
+    assert "changed False False" in printed, printed

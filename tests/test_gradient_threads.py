@@ -4,12 +4,17 @@ import json
 from textwrap import dedent
 
 import pytest
-from support.jobs import Jobs
+from support.ranks import Ranks
 
 PRELUDE = """
-import json, os, sys, threading
+import atexit, json, os, sys, threading
 import torch, torch.distributed as dist
 from torch import nn
+
+def join():  # by a file: nobody has to choose a port
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=rank, world_size=size)
+    atexit.register(dist.destroy_process_group)
 
 class Stays(torch.autograd.Function):  # in its backward, until it is let go
     @staticmethod
@@ -41,7 +46,7 @@ def stay(model):
 """
 
 IN_ANOTHER_THREAD = """
-dist.init_process_group("gloo")
+join()
 ours = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
 optimizer = torch.optim.SGD(ours.parameters(), 1e-3)
 theirs = nn.Sequential(ours[0], Layer())  # shares a layer, and has one that is younger than the optimizer
@@ -59,7 +64,7 @@ if dist.get_rank() == 0: print("readers", json.dumps(sorted(readers)))
 """
 
 IN_THE_MAIN_THREAD = """
-dist.init_process_group("gloo")
+join()
 runs, model = threading.current_thread(), Layer()
 optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 model(torch.randn(4, 8)).sum().backward(); optimizer.step()
@@ -90,26 +95,20 @@ print("told", json.dumps(told))
 """
 
 
-def said(jobs: Jobs, script: str, word: str, *launcher: str) -> object:
-    (jobs.directory / "job.py").write_text(dedent(PRELUDE + script))
-    done = jobs.run(
-        "run", "--passthrough", "--probes", "light,invariants", "--out", "run", "--", *launcher, "job.py"
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith(f"{word} ")]
-    assert len(lines) == 1, done.stdout + done.stderr
+def said(ranks: Ranks, script: str, word: str, size: int) -> object:
+    ranks.start(dedent(PRELUDE + script), size=size, probes="light,invariants")
+    lines = [line for text in ranks.end() for line in text.splitlines() if line.startswith(f"{word} ")]
+    assert len(lines) == 1, lines
     return json.loads(lines[0].removeprefix(f"{word} "))
-
-
-TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 
 
 @pytest.mark.parametrize("script", [IN_ANOTHER_THREAD, IN_THE_MAIN_THREAD], ids=["trains", "exchanges"])
 def test_gradients_of_a_model_in_a_threads_backward_are_not_read_by_a_thread_that(
-    jobs: Jobs, script: str
+    ranks: Ranks, script: str
 ) -> None:
-    assert said(jobs, script, "readers", *TORCHRUN) == []
+    assert said(ranks, script, "readers", 2) == []
 
 
-def test_missing_gradients_are_not_told_while_any_thread_is_in_a_backward(jobs: Jobs) -> None:
-    told = said(jobs, TWO_BACKWARDS, "told", "python")
+def test_missing_gradients_are_not_told_while_any_thread_is_in_a_backward(ranks: Ranks) -> None:
+    told = said(ranks, TWO_BACKWARDS, "told", 1)
     assert told == [None, None, [{"of": 1, "count": 1, "missing": ["weight"]}]]

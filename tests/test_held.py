@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.findings import findings
 from support.jobs import GIVE_UP_S, Jobs
+from support.ranks import Ranks
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
@@ -56,27 +57,23 @@ train(model, torch.optim.SGD([*model.body.parameters(), *later.parameters()], 0.
 }
 
 
-def run(jobs: Jobs, body: str) -> tuple[dict[str, Any], RunDir]:
-    (jobs.directory / "job.py").write_text(JOB + body)
+def test_a_layer_put_in_after_the_optimizer_was_made_is_told_with_its_line(jobs: Jobs) -> None:
+    (jobs.directory / "job.py").write_text(JOB + REPLACED)
     process = jobs.start("run", "--json", "--out", "run", "--", *RANK)
     stdout, stderr = process.communicate(timeout=GIVE_UP_S)
     assert stdout, stderr
-    directory = RunDir(path=jobs.directory / "run")
-    return json.loads(directory.verdict.read_text()), directory
-
-
-def test_a_layer_put_in_after_the_optimizer_was_made_is_told_with_its_line(jobs: Jobs) -> None:
-    verdict, _ = run(jobs, REPLACED)
+    verdict = json.loads((jobs.directory / "run/verdict.json").read_text())
     assert (verdict["class"], verdict["outcome"]) == ("silently_wrong", "wrong"), verdict["summary"]
     assert verdict["where"]["parameter"] == "head.weight"
     assert verdict["where"]["code"].strip() == "model.head = nn.Linear(16, 3)"
 
 
 @pytest.mark.parametrize("how", RIGHT)
-def test_what_is_left_alone_on_purpose_is_not_told(jobs: Jobs, how: str) -> None:
-    verdict, directory = run(jobs, RIGHT[how])
-    assert verdict["class"] == "healthy", verdict["summary"]
-    assert not read_json_lines(directory.rank(0).unheld)
+def test_what_is_left_alone_on_purpose_is_not_told(ranks: Ranks, how: str) -> None:
+    ranks.start(JOB + RIGHT[how], probes="light")
+    ranks.end()
+    assert not found_in(load_cell(ranks.run.path))
+    assert not read_json_lines(ranks.directory().unheld)
 
 
 def found_in(cell: CellEvidence) -> list[Finding]:
