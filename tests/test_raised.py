@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import Jobs
+from support.jobs import GIVE_UP_S, Jobs
+from support.ranks import Ranks
 
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, headline, memory_of, place_of
 from nsadiag.evidence.documents.exceptions import Cause, Raised, TracebackFrame
 from nsadiag.evidence.documents.values import value_of
-from nsadiag.evidence.layout import RunDir, read_json, read_json_lines
+from nsadiag.evidence.layout import RankDir, RunDir, read_json, read_json_lines
 
 RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python")
 SWALLOWS = """
@@ -52,15 +53,15 @@ thread.join()
 """
 
 
-def run(jobs: Jobs, tmp_path: Path, source: str) -> RunDir:
-    script = tmp_path / "train.py"
-    script.write_text(source)
-    jobs.run("run", "--out", tmp_path / "out", "--", *RANK, script)
-    return RunDir(path=tmp_path / "out")
+def left_by(ranks: Ranks, source: str, code: int = 0) -> RankDir:
+    """What a rank leaves that ends with this exit code."""
+    ranks.start(source, probes="light")
+    assert ranks.started[0].wait(GIVE_UP_S) == code
+    return ranks.directory()
 
 
-def test_what_a_handler_swallows_is_noted_with_its_line(jobs: Jobs, tmp_path: Path) -> None:
-    directory = run(jobs, tmp_path, SWALLOWS).rank(0)
+def test_what_a_handler_swallows_is_noted_with_its_line(ranks: Ranks) -> None:
+    directory = left_by(ranks, SWALLOWS)
     rows = read_json_lines(directory.raised)
     noted = {(row["how"], row["during"]): row for row in rows}
     assert [row["how"] for row in rows] == ["left", "handled", "handled", "handled", "thread"]
@@ -73,9 +74,7 @@ def test_what_a_handler_swallows_is_noted_with_its_line(jobs: Jobs, tmp_path: Pa
     assert noted["thread", "writer"]["message"] == "'in a thread'"
 
 
-def test_what_a_handler_says_to_a_logger_that_does_not_listen_is_noted_too(
-    jobs: Jobs, tmp_path: Path
-) -> None:
+def test_what_a_handler_says_to_a_logger_that_does_not_listen_is_noted_too(ranks: Ranks) -> None:
     source = """
 import logging
 import torch
@@ -88,13 +87,13 @@ except KeyError:
     log.debug("step failed", exc_info=True)
 log.debug("no more")
 """
-    rows = read_json_lines(run(jobs, tmp_path, source).rank(0).raised)
+    rows = read_json_lines(left_by(ranks, source).raised)
     assert [(row["how"], row["message"]) for row in rows] == [("handled", "'dropped'")]
 
 
-def test_an_exception_of_the_main_thread_is_kept_before_one_of_another(jobs: Jobs, tmp_path: Path) -> None:
+def test_an_exception_of_the_main_thread_is_kept_before_one_of_another(ranks: Ranks) -> None:
     source = SWALLOWS + 'raise ValueError("the last")\n'
-    assert read_json(run(jobs, tmp_path, source).rank(0).exception)["message"] == "the last"
+    assert read_json(left_by(ranks, source, 1).exception)["message"] == "the last"
 
 
 def test_a_port_that_somebody_else_holds_is_the_ranks_own_failure() -> None:
@@ -108,7 +107,7 @@ def test_a_port_that_somebody_else_holds_is_the_ranks_own_failure() -> None:
 LEAVES = """
 import os, signal, sys
 import torch
-if sys.argv[-1] == "exit":
+if HOW == "exit":
     try:
         {}["missing"]
     except KeyError:
@@ -117,16 +116,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_was_being_handled_as_the_process_left_is_told(jobs: Jobs, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(LEAVES)
-    jobs.run("run", "--out", tmp_path / "out", "--", *RANK, script, "exit")
-    leaving = read_json(RunDir(path=tmp_path / "out").rank(0).leaving)
+def test_what_was_being_handled_as_the_process_left_is_told(ranks: Ranks) -> None:
+    leaving = read_json(left_by(ranks, LEAVES.replace("HOW", "'exit'"), 3).leaving)
     assert (leaving["call"], leaving["handling"]["message"]) == ("exit", "'missing'")
 
 
 def test_a_signal_that_a_rank_sends_itself_is_told_with_its_line(jobs: Jobs, tmp_path: Path) -> None:
-    verdict = json.loads((run(jobs, tmp_path, LEAVES).verdict).read_text())
+    (tmp_path / "train.py").write_text(LEAVES.replace("HOW", "'signal'"))
+    jobs.run("run", "--out", tmp_path / "out", "--", *RANK, tmp_path / "train.py")
+    verdict = json.loads(RunDir(path=tmp_path / "out").verdict.read_text())
     assert verdict["class"] == "rank_killed"
     assert verdict["where"]["code"] == "os.kill(os.getpid(), signal.SIGKILL)"
     assert "itself" in verdict["summary"]
