@@ -1,13 +1,12 @@
 """Watched or not, a job computes the same bits: under DDP and FSDP2, with every way of checkpointing, compiled or not."""
 
-from pathlib import Path
-
 import pytest
-from support.jobs import Jobs
+from support.ranks import Ranks
 
-TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+from nsadiag.evidence.layout import RunDir
+
 TRAIN = """
-import contextlib, hashlib, itertools, os, sys
+import contextlib, hashlib, itertools, os
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -75,8 +74,9 @@ def train(parallel, checkpointing, compiled):
     print(f"rank {dist.get_rank()} {parallel} {checkpointing} {compiled} {seen.hexdigest()}", flush=True)
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
-    compiled = sys.argv[1] == "compiled"
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=rank, world_size=size)
+    compiled = HOW == "compiled"
     ways = ("none", "non-reentrant") if compiled else ("none", "reentrant", "non-reentrant", "wrapper")
     for parallel, checkpointing in itertools.product(("ddp", "fsdp2"), ways):
         train(parallel, checkpointing, compiled)
@@ -85,22 +85,21 @@ if __name__ == "__main__":
 """
 
 
-def lines(output: str) -> list[str]:
-    return sorted(line for line in output.splitlines() if line.startswith("rank "))
+def lines(printed: list[str]) -> list[str]:
+    return sorted(line for text in printed for line in text.splitlines() if line.startswith("rank "))
 
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("how", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
-def test_a_watched_job_computes_the_same_bits(jobs: Jobs, how: str) -> None:
-    (jobs.directory / "train.py").write_text(TRAIN)
-    job = (*TORCHRUN, "train.py", how)
-    # `none` is the control: the same launcher, watched from outside, with nothing inside the ranks.
+def test_a_watched_job_computes_the_same_bits(ranks: Ranks, how: str) -> None:
+    # `none` is the control: the same start, with nothing patched inside the ranks.
     seen = {}
     for probes in ("none", "light", "light,invariants", "full,parity"):
-        done = jobs.run("run", "--passthrough", "--probes", probes, "--out", probes, "--", *job)
-        assert done.returncode == 0, done.stderr
-        seen[probes] = lines(done.stdout)
-        gaps = [p.read_text() for p in Path(jobs.directory / probes).glob("ranks/*/gaps.jsonl")]
+        (ranks.jobs.directory / "store").unlink(missing_ok=True)
+        ranks.run = RunDir(path=ranks.jobs.directory / probes)
+        ranks.start(TRAIN.replace("HOW", repr(how)), size=2, probes=probes)
+        seen[probes] = lines(ranks.end()[-2:])
+        gaps = [p.read_text() for p in ranks.run.path.glob("ranks/*/gaps.jsonl")]
         assert not [gap for gap in gaps if "failed" in gap or "stepped aside" in gap]
     assert len(seen["none"]) == (16 if how == "eager" else 8)
     assert seen["light"] == seen["none"]
