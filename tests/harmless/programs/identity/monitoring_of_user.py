@@ -1,4 +1,4 @@
-# how: rank
+# how: many
 import sys
 
 import nets
