@@ -12,6 +12,7 @@ from support.costs import Costs
 from support.jobs import Jobs
 from support.ranks import Ranks
 from support.verdicts import Verdicts, shared_folder
+from support.warm_jobs import WarmJobs
 from support.warm_python import WarmPython
 
 # Most tests wait for a verdict on a job that does hang: a suspicion counts at once. Those about patience name their own.
@@ -56,6 +57,14 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
 def warm_python() -> Iterator[WarmPython]:
     """Processes of Python that have imported torch already."""
     warm = WarmPython()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture(scope="session")
+def warm_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJobs]:
+    """Jobs that a verdict is asked of, on one launcher."""
+    warm = WarmJobs(tmp_path_factory.mktemp("warm_jobs"))
     yield warm
     warm.close()
 

@@ -1,12 +1,11 @@
 """Which units of FSDP each rank gathered in one forward, by the events of its black box."""
 
-import json
-from textwrap import dedent
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
-from support.jobs import Jobs
+from support.warm_jobs import WarmJobs
 
 from nsadiag.analysis.rules.desync.divergent_units import Gathered, differing_units
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -44,11 +43,11 @@ DROPS = """
 """
 
 
-def test_layers_that_each_rank_drops_for_itself_are_told_by_what_was_gathered(jobs: Jobs) -> None:
+def test_layers_that_each_rank_drops_for_itself_are_told_by_what_was_gathered(
+    warm_jobs: WarmJobs, tmp_path: Path
+) -> None:
     """It completes, and has computed with halves of one layer and halves of another."""
-    (jobs.directory / "train.py").write_text(dedent(DROPS))
-    jobs.run("run", "--out", "run", "--", "torchrun", "--standalone", "--nproc-per-node", "2", "train.py")
-    verdict = json.loads((jobs.directory / "run" / "verdict.json").read_text())
+    verdict = warm_jobs.judged(DROPS, tmp_path)
     assert (verdict["class"], verdict["outcome"], verdict["guilty_ranks"]) == (
         "divergent_module_execution",
         "wrong",

@@ -1,12 +1,12 @@
 """Parameters without a gradient in the step in which a job hangs, told by the rank itself at the look."""
 
 import json
-from textwrap import dedent
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.jobs import Jobs
+from support.warm_jobs import WarmJobs
 
 from nsadiag.analysis.facts.parameters import without_gradient_now
 from nsadiag.evidence.documents.training import Missing, MissingNow
@@ -44,23 +44,21 @@ TRAIN = """
 
 
 def test_a_bucket_that_never_fills_before_the_optimizer_has_seen_it_is_told_by_what_the_rank_holds(
-    jobs: Jobs,
+    warm_jobs: WarmJobs, tmp_path: Path
 ) -> None:
-    (jobs.directory / "train.py").write_text(dedent(TRAIN).replace("BARE", "rank == 1 and step == 2"))
-    jobs.run("run", "--out", "run", "--", "torchrun", "--standalone", "--nproc-per-node", "2", "train.py")
-    verdict = json.loads((jobs.directory / "run" / "verdict.json").read_text())
+    verdict = warm_jobs.judged(TRAIN.replace("BARE", "rank == 1 and step == 2"), tmp_path)
     assert (verdict["class"], verdict["guilty_ranks"]) == ("ddp_unused_parameter", [1]), verdict["summary"]
     assert verdict["where"]["parameter"].startswith("pictures.")
     assert (verdict["where"]["code"], verdict["where"]["step"]) == ("if pictures is not None:", 2)
     source = verdict["evidence"][0]["source"]
-    told = json.loads((jobs.directory / "run" / source).read_text())
+    told = json.loads((tmp_path / "run" / source).read_text())
     assert told == {
         "step": 2,
         "optimizers": 1,
         "models": [{"of": 4, "count": 2, "missing": told["models"][0]["missing"]}],
     }
     # Rank 0 is in its backward: it is not asked while gradients are being made.
-    assert not list((jobs.directory / "run" / "ranks" / "00000").glob("captures/*/ungraded.json"))
+    assert not list((tmp_path / "run" / "ranks" / "00000").glob("captures/*/ungraded.json"))
 
 
 @pytest.mark.parametrize(
