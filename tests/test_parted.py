@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +13,8 @@ import pytest
 import torch
 from support.events import events
 from support.findings import findings
-from support.jobs import GIVE_UP_S, Jobs
 from support.looks import sample
+from support.warm_jobs import WarmJobs
 
 from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
 from nsadiag.analysis.records import CellEvidence
@@ -480,13 +479,12 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_that_have_other_numbers_of_batches_under_join_are_no_replicas_that_part(jobs: Jobs) -> None:
-    (jobs.directory / "job.py").write_text(JOINED)
-    launch = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
-    stdout, stderr = jobs.start("run", "--json", "--out", "run", "--", *launch).communicate(timeout=GIVE_UP_S)
-    assert stdout, stderr
-    assert json.loads(stdout)["verdict"]["class"] == "healthy", stdout
-    cell = load_cell(jobs.directory / "run")
+def test_ranks_that_have_other_numbers_of_batches_under_join_are_no_replicas_that_part(
+    warm_jobs: WarmJobs, tmp_path: Path
+) -> None:
+    verdict = warm_jobs.judged(JOINED, tmp_path)
+    assert verdict["class"] == "healthy", verdict["summary"]
+    cell = load_cell(tmp_path / "run")
     assert not cell.gaps and drift(cell, in_step=False), "their sums do differ"
     # What is noted at the end, without sums, is behind the second loop as well.
     assert max(row.shadowed for row in cell.ranks[0].replicas if row.parameters) == 7
