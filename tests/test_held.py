@@ -15,6 +15,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.correctness.stale_optimizer import stale_optimizer
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, read_json_lines, write_json
 from nsadiag.evidence.records import Finding
 
@@ -72,7 +73,9 @@ def test_a_layer_put_in_after_the_optimizer_was_made_is_told_with_its_line(jobs:
 def test_what_is_left_alone_on_purpose_is_not_told(ranks: Ranks, how: str) -> None:
     ranks.start(JOB + RIGHT[how], probes="light")
     ranks.end()
-    assert not found_in(load_cell(ranks.run.path))
+    cell = load_cell(ranks.run.path)
+    assert not found_in(cell)
+    assert judge(cell).outcome != "wrong"
     assert not read_json_lines(ranks.directory().unheld)
 
 

@@ -47,5 +47,8 @@ for step in range(20):
     optimizer.zero_grad()
     if twin is not None:
         twin.step()
-        print(nets.of(*[p for group in twin.param_groups for p in group["params"]]), seen.size(pickle.dumps(twin)))
+        print(
+            nets.of(*[p for group in twin.param_groups for p in group["params"]]),
+            seen.size(pickle.dumps(twin)),
+        )
 print(nets.digest(model))
