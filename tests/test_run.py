@@ -357,8 +357,8 @@ def test_who_waits_for_a_silent_job_is_told_what_it_is_at(tmp_path: Path) -> Non
 
 def test_a_silence_is_told_of_again_when_it_is_twice_as_long(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines()
-    for quiet_s in (7.0, 16.0, 25.0, 33.0, 64.0, 70.0, 15.5):  # the last is of another silence
+    for quiet_s in (3.0, 7.0, 16.0, 25.0, 33.0, 64.0, 70.0, 15.5):  # the last is of another silence
         lines.quiet(quiet_s, "rank 1 used 1.00 CPUs")
     told = capsys.readouterr().err.splitlines()
-    assert [line.split()[4] for line in told] == ["16", "33", "70", "16"]
+    assert [line.split()[4] for line in told] == ["7", "16", "33", "70", "16"]
     assert told[0].endswith("rank 1 used 1.00 CPUs. Ctrl-C ends the job with a verdict.")

@@ -22,8 +22,7 @@ TIMEOUT = re.compile(
     rb"|wait timeout after \d+ms|Root Cause \(first observed failure\)"
 )
 JUST_S = 5.0
-FIRST_S = 15.0  # of silence; after it, each time there has been twice as much
-WORTH_S = 4.0  # a shorter silence is no news
+WORTH_S = 4.0  # a shorter silence is no news; what is found in it is said again each time there has been twice as much
 IN_VAIN = 3  # snapshots that found nothing, after which taking another one is no news
 Tell = Callable[[str, str], None]  # the event's name, and the words
 
@@ -62,7 +61,7 @@ class Lines:
     def quiet(self, quiet_s: float, seen: str) -> None:
         if quiet_s < self._told_s:
             self._told_s = 0.0  # another silence
-        if quiet_s < max(FIRST_S, 2 * self._told_s):
+        if quiet_s < max(WORTH_S, 2 * self._told_s):
             return
         self._told_s = quiet_s
         self._say(
