@@ -73,8 +73,8 @@ TRUTH = {
     "test_monitored_barrier_gloo_subgroup": Truth(classes=ABSENT, guilty=((1,),)),
     # Its limit is 0 s: rank 0 gives up before anybody could come.
     "test_monitored_barrier_gloo_rank_0_timeout": Truth(classes=RAISES | ABSENT, guilty=((0,), (1,))),
-    "test_monitored_barrier_failure_order": Truth(ranks=3, classes=ABSENT, guilty=((2,),)),
-    "test_monitored_barrier_wait_all_ranks": Truth(ranks=3, classes=ABSENT, guilty=((1, 2), (1,), (2,))),
+    "test_monitored_barrier_failure_order": Truth(ranks=8, classes=ABSENT, guilty=((2,),)),
+    "test_monitored_barrier_wait_all_ranks": Truth(ranks=8, classes=ABSENT, guilty=((1, 2), (1,), (2,))),
 }
 TIMEOUT_S = 120.0
 

@@ -27,6 +27,7 @@ from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.evidence.secrets.published import MASK
 from nsadiag.evidence.stacks import stacks_in
 from nsadiag.evidence.user_code import counted, is_user, roots_in
+from nsadiag.source.syntax import parse
 
 MOST_FILES = 64
 MOST_BYTES = 512 * 1024
@@ -115,7 +116,7 @@ def _text(file: Path) -> str | None:
 def _neighbours(file: Path, text: str) -> Iterator[str]:
     """Modules beside it, or below its package's parents, that it imports."""
     try:
-        tree = ast.parse(text)
+        tree = parse(text)
     except (SyntaxError, ValueError):
         return
     for node in ast.walk(tree):

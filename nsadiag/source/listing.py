@@ -7,6 +7,8 @@ import functools
 import inspect
 import sys
 
+from nsadiag.source.syntax import parse
+
 
 def text_of(value: object) -> str | None:
     """The source of an expression; None of anything else."""
@@ -18,7 +20,7 @@ def row_lines(module: str) -> dict[int, int]:
     """By the identity of each row in a tuple of that module of ours, its line there."""
     loaded = sys.modules[module]
     found: dict[int, int] = {}
-    for statement in ast.parse(inspect.getsource(loaded)).body:
+    for statement in parse(inspect.getsource(loaded)).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple):
             table = getattr(loaded, ast.unparse(statement.targets[0]), ())
             if len(table) == len(statement.value.elts):

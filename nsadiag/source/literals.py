@@ -9,6 +9,8 @@ import tokenize
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from nsadiag.source.syntax import parse
+
 
 def docstring_of(text: str) -> str:
     """The docstring of a module, empty if it has none: read up to there alone, a tenth of the time of parsing it all."""
@@ -22,13 +24,13 @@ def docstring_of(text: str) -> str:
 
 def imported_by(text: str) -> dict[str, str]:
     """The module from which each name comes that a module imports at its top. Raises SyntaxError."""
-    imports = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom) and node.module]
+    imports = [node for node in parse(text).body if isinstance(node, ast.ImportFrom) and node.module]
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
 def table_of(text: str, *names: str) -> dict[str, str]:
     """By key, the name that each entry of these dict literals has for its value. Raises SyntaxError."""
-    assigned = [node for node in ast.parse(text).body if isinstance(node, ast.AnnAssign)]
+    assigned = [node for node in parse(text).body if isinstance(node, ast.AnnAssign)]
     tables = [a.value for a in assigned if isinstance(a.value, ast.Dict) and ast.unparse(a.target) in names]
     return {
         str(key.value): value.id
@@ -40,7 +42,7 @@ def table_of(text: str, *names: str) -> dict[str, str]:
 
 def docstring_of_function(text: str, name: str) -> str:
     """The docstring of a function of a module. Raises SyntaxError, StopIteration where there is none of that name."""
-    functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+    functions = (node for node in parse(text).body if isinstance(node, ast.FunctionDef))
     return ast.get_docstring(next(each for each in functions if each.name == name)) or ""
 
 

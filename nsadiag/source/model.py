@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from nsadiag.evidence.records import Place
 from nsadiag.source.archive import is_source
+from nsadiag.source.syntax import parse
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.While
@@ -145,7 +146,7 @@ class SourceModel:
 def parsed(path: str, text: str | None) -> SourceFile | None:
     """The text as a file of that name; None where it is not Python."""
     try:
-        return SourceFile(path, ast.parse(text)) if text is not None else None
+        return SourceFile(path, parse(text)) if text is not None else None
     except (SyntaxError, ValueError, RecursionError):
         return None
 

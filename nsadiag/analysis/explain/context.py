@@ -9,7 +9,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.relations import call_paths
 from nsadiag.analysis.relations.call_paths import CallPaths
-from nsadiag.analysis.relations.pending import Wait, is_still, waits
+from nsadiag.analysis.relations.pending import Wait, is_still, waiting_group, waits
 from nsadiag.analysis.relations.timeline import Divergence, Timelines
 from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Collective, Evidence, Place
@@ -57,11 +57,8 @@ class Context:
         return waits(self.case) if self.still else []
 
     def members(self) -> tuple[int, ...]:
-        """Ranks among which somebody waits, the smallest such set first; all ranks where no dump tells."""
-        sets = [{*w.waiting, *w.missing, *(int(r) for r in w.calls["rank"])} for w in self.waits]
-        sets = [s for s in sets if len(s) > 1]
-        found = min(sets, key=len) if sets else {r.rank for r in self.cell.ranks}
-        return tuple(sorted(found))
+        """Ranks among which somebody waits."""
+        return tuple(sorted(self.case.once(waiting_group)))
 
     @cached_property
     def divergence(self) -> Divergence | None:

@@ -1,15 +1,19 @@
-"""Pending collectives of all ranks, matched by group and sequence number."""
+"""Pending collectives of all ranks, matched by group and sequence number, and the group in which somebody waits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.facts.exits import breaks
+from nsadiag.analysis.facts.groups import Members
+from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.records import Collective, Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,3 +102,40 @@ def waits(case: Case) -> list[Wait]:
             )
         )
     return found
+
+
+def waiting_group(case: Case) -> Members:
+    """Members of the group in which somebody waits for a peer, or waited until that peer's end ended it.
+
+    Of several such groups the smallest; all ranks where nothing says who is needed.
+    """
+    sets = [*_in_dumps(case)] if is_still(case.cell) else [*_left_behind(case)]
+    everyone = frozenset(rank.rank for rank in case.cell.ranks)
+    return min((each for each in sets if len(each) > 1), key=len, default=everyone)
+
+
+def _in_dumps(case: Case) -> Iterator[Members]:
+    for wait in waits(case):
+        yield frozenset({*wait.waiting, *wait.missing, *(int(rank) for rank in wait.calls["rank"])})
+
+
+def _left_behind(case: Case) -> Iterator[Members]:
+    """The groups of what ranks were in last that failed for want of a peer."""
+    for one in breaks(case.cell):
+        if one.follows_a_peer and (members := _needed_by(case, one.rank)):
+            yield members
+
+
+def _needed_by(case: Case, rank: RankEvidence) -> Members | None:
+    events = case.events
+    begun = events[(events["rank"] == rank.rank) & (events.phase == Phase.BEGIN)]
+    began = begun[begun.kind.isin((Kind.COLLECTIVE, Kind.BACKWARD))]
+    if began.empty:
+        return None
+    last = began.iloc[-1]
+    if last.kind == Kind.BACKWARD:
+        # What reduces gradients there is DDP, on the group of the model.
+        groups = {frozenset(model.ranks) for model in rank.ddp}
+        return groups.pop() if len(groups) == 1 else None
+    label = case.groups.label(rank.rank, last.group)
+    return case.groups.members(label) if case.groups.is_known(label) else None

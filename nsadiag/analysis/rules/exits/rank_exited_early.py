@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exits import breaks, first_break
+from nsadiag.analysis.facts.exits import Break, breaks, first_break
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.messages.unsent import shortfalls
+from nsadiag.analysis.relations.pending import waiting_group
 from nsadiag.analysis.rules.drafts import recorder_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -32,6 +33,13 @@ def _doubts(case: Case, rank: RankEvidence) -> list[str]:
     return doubts
 
 
+def _needed(case: Case, first: Break) -> Break:
+    """The exit that left a peer waiting, in the group where it waits: ranks that are done may leave before."""
+    members = case.once(waiting_group)
+    left = (b for b in breaks(case.cell) if b.kind == "exited" and not b.follows_a_peer)
+    return next((b for b in left if b.rank.rank in members), first)
+
+
 def _how(rank: RankEvidence) -> str:
     number, code = rank.end.signal, rank.end.exit_code
     if number:
@@ -50,7 +58,8 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
             recorder_of(case.cell, short.receiver),
         )
         return
-    rank, doubts = first.rank, _doubts(case, first.rank)
+    needed = _needed(case, first)
+    rank, doubts = needed.rank, _doubts(case, needed.rank)
     called_exit_at = locations.of_text(rank.leaving.place) if rank.leaving else None
     peers = (peer for peer in case.cell.ranks if peer.rank != rank.rank)
     yield Draft(
@@ -60,7 +69,7 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
         at=called_exit_at or locations.of_black_box(rank),
         peers_at=next((_lost_it_at(peer) for peer in peers), None),
         evidence={
-            f"rank {rank.rank} ran its exit handlers and ended at {first.t_s:.1f} s, without an exception": "ends.json"
+            f"rank {rank.rank} ran its exit handlers and ended at {needed.t_s:.1f} s, without an exception": "ends.json"
         },
         gaps=tuple(doubts),
     )
