@@ -66,6 +66,10 @@ def test_a_source_that_has_left_before_its_receivers_come_waits_for_none_of_them
     assert list(waits_in([one(0, 1.0, 1.1), one(1, 4.0, 4.1)])) == []
 
 
+def test_damaged_times_are_no_waits() -> None:
+    assert list(waits_in([one(0, 5.0, 1.0), one(1, 6.0, 2.0)])) == []
+
+
 def test_an_asynchronous_collective_is_waited_for_from_its_wait_on() -> None:
     issued = [one(0, 1.0, 1.1), one(0, 1.0, 5.1, blocked_s=4.0), one(1, 5.0, 5.1)]
     (found,) = waits_in(issued)

@@ -109,7 +109,8 @@ def waits_in(participations: Iterable[Participation]) -> Iterator[Wait]:
             if each.left_s is None:
                 continue  # what is not over is for the wait-for graph
             before = {r: t for r, t in came.items() if t <= each.left_s + SLACK_S}
-            last = max(before, key=before.__getitem__)
+            # In a damaged recording it may have left before anybody came.
+            last = max(before, key=before.__getitem__, default=each.rank)
             if last != each.rank and before[last] - each.blocked_s > AT_LEAST_S:
                 waited[last].append((before[last] - each.blocked_s, each.rank, before[last]))
         for rank, rows in waited.items():
