@@ -271,3 +271,15 @@ def test_a_model_that_ran_under_the_probes_can_be_pickled_without_them(ranks: Ra
         "model(torch.randn(1, 2)).sum().backward()\ntorch.save(model, 'model.pt')\n")  # fmt: skip
     ranks.end()
     assert b"nsadiag" not in (ranks.jobs.directory / "model.pt").read_bytes()
+
+
+def test_of_dynamos_callbacks_ours_is_one_and_goes_with_the_last_probe() -> None:
+    from torch._dynamo.callback import callback_handler
+
+    from nsadiag.worker.probes.autograd import module_calls
+
+    for _ in range(2):
+        before = len(callback_handler.start_callbacks)
+        with module_calls.observed_calls(), module_calls.observed_calls():
+            assert len(callback_handler.start_callbacks) == before + 1
+        assert len(callback_handler.start_callbacks) == before

@@ -21,6 +21,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 
 from nsadiag.worker import session
 from nsadiag.worker.imports.on_import import when_imported
+from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.autograd import module_tree, roots
 from nsadiag.worker.probes.patch import dressed, failed, not_compiled, replaced, unseen
@@ -307,13 +308,17 @@ class _Patches:
 
     def acquire(self) -> None:
         """Raises ImportError where this torch cannot say whether it compiles."""
-        if self._compiling is None:
+        first = self._compiling is None
+        if first:
             # Once: a program's own `__import__` is not to see it in the middle of its training.
             from torch._C._dynamo.eval_frame import get_eval_frame_callback
 
             self._compiling = get_eval_frame_callback
-            when_imported(COMPILES, self._stay_out_of_graphs)
         self._users += 1
+        if first:
+            when_imported(COMPILES, self._stay_out_of_graphs)
+        elif COMPILES in sys.modules:
+            self._stay_out_of_graphs()
         if self._users == 1:
             observe(EVERY_DEPTH, everywhere=True)
 
@@ -322,6 +327,9 @@ class _Patches:
         if not self._users:
             self._undo.close()
             self.everywhere = False
+            if COMPILES in sys.modules:
+                with tolerated(ValueError):  # the program has cleared them
+                    sys.modules[COMPILES].callback_handler.remove_start_callback(self._compiles)
             # Somebody may have kept a frame of ours, and put it back later.
             calls.limit = 0
             # Numbers are those of a recording that may be over.
@@ -334,15 +342,16 @@ class _Patches:
         Graphs are guarded by what nn.Module had for a `__call__` when they were traced: they would be compiled again
         when the frame moves.
         """
+        handler = sys.modules[COMPILES].callback_handler
+        if self._users and self._compiles not in handler.start_callbacks:
+            handler.register_start_callback(self._compiles)
 
-        def compiles(_about: Any) -> None:
-            try:
-                self.compiled = True
-                _apply()
-            except Exception as error:
-                failed(_Patches._stay_out_of_graphs, error)
-
-        sys.modules[COMPILES].callback_handler.register_start_callback(compiles)
+    def _compiles(self, _about: Any) -> None:
+        try:
+            self.compiled = True
+            _apply()
+        except Exception as error:
+            failed(_Patches._compiles, error)
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
