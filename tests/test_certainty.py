@@ -84,3 +84,21 @@ def test_who_waits_in_a_backward_for_a_stopped_rank_is_proven_to_while_the_job_r
         path.unlink()
     verdict = judge(load_cell(run.path))
     assert (verdict.cls, verdict.guilty_ranks, verdict.certainty) == ("missing_rank", (1,), "proven")
+
+
+def test_a_thread_of_the_users_that_waits_for_long_with_a_limit_may_go_on_by_itself(tmp_path: Path) -> None:
+    """The timer's place is taken by a function of the script's, whose wait ends as late."""
+    run = unpack(RECORDINGS["local_lock_deadlock_watchdog"], tmp_path)
+    for path in run.path.glob("ranks/00001/captures/*/py_spy.json"):
+        threads = read_json(path, [])
+        users = next(t for t in threads if t["thread_name"] == "MainThread")["frames"]
+        script = next(f["filename"] for f in users if f["filename"].endswith("watchdog.py"))
+        for frame in (f for thread in threads for f in thread["frames"] if f["name"] == "Timer.run"):
+            frame.update(name="report_later", filename=script)
+        path.write_text(json.dumps(threads))
+    assert "report_later" in path.read_text()
+    watch = read_json(run.watch, {})
+    for motion in (m for look in watch["looks"] for m in look["motions"]):
+        motion.update(helper_wakes_in_s=None)  # the agent's look knows timers alone
+    run.watch.write_text(json.dumps(watch))
+    assert judge(load_cell(run.path)).certainty == "suspected"

@@ -15,7 +15,7 @@ from nsadiag.evidence.layout import RunDir, read_json
 
 EXIT_CODES = [
     (-2, {"signal": 2, "exit_code": None}),
-    (1, {"signal": None, "exit_code": 1}),  # Python with an exception hook that runs text, as on Ubuntu
+    (1, {"signal": None, "exit_code": 1}),  # seen of Ubuntu's Python 3.12
 ]
 
 
@@ -46,3 +46,15 @@ def test_no_rank_is_named_where_all_are_interrupted(run: RunDir) -> None:
     verdict = judge(load_cell(run.path))
     assert verdict.cls not in ("rank_killed", "rank_exception"), verdict.summary
     assert verdict.guilty_ranks == ()
+
+
+def test_a_crash_without_a_cause_names_the_line_at_which_a_rank_ended_itself(run: RunDir) -> None:
+    for rank in run.ranks():
+        (rank.path / "exception.json").unlink(missing_ok=True)
+        left = {"call": "exit", "arguments": "(73,)", "place": "/job/train.py:20:main", "handling": None}
+        rank.leaving.write_text(json.dumps(left))
+    ends = read_json(run.ends)
+    run.ends.write_text(json.dumps({n: {**end, "signal": None, "exit_code": 73} for n, end in ends.items()}))
+    verdict = judge(load_cell(run.path))
+    assert verdict.cls == "unknown", verdict.summary
+    assert verdict.evidence[0].claim == "rank 0 ended itself with exit code 73 at train.py:20 in main"

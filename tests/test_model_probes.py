@@ -283,3 +283,20 @@ def test_of_dynamos_callbacks_ours_is_one_and_goes_with_the_last_probe() -> None
         with module_calls.observed_calls(), module_calls.observed_calls():
             assert len(callback_handler.start_callbacks) == before + 1
         assert len(callback_handler.start_callbacks) == before
+
+
+def test_an_optimizer_that_makes_its_groups_is_not_asked_for_them() -> None:
+    import torch
+
+    from nsadiag.worker.probes.values import stepped_by
+
+    class Makes(torch.optim.Optimizer):
+        def __init__(self) -> None: ...
+
+        @property
+        def param_groups(self) -> None:  # type: ignore[override]
+            raise AssertionError
+
+    weight = torch.ones(1, requires_grad=True)
+    assert stepped_by(Makes()) == []
+    assert stepped_by(torch.optim.SGD([weight], 0.1)) == [weight]

@@ -23,8 +23,8 @@ MISMATCH = re.compile(
     r"|message truncated : receiv|mismatch in collective sizes|Mismatched collective detected",
     re.IGNORECASE,
 )
-# torchrun, of a rank that had ended so before it sent a signal to the others: by SIGINT or SIGTERM, or with the exit code
-# that an interrupted Python has where an exception hook is installed (as on Ubuntu).
+# torchrun, of a rank that had ended so before it sent a signal to the others: by SIGINT or SIGTERM, or with exit code 1, as
+# an interrupted Python does that executed text after its KeyboardInterrupt (seen of Ubuntu's Python 3.12).
 SEEN_FIRST = re.compile(r"failed \(exitcode: (?:-2|-15|1)\) local_rank: \d+ \(pid: (\d+)\)")
 # Ends are seen by looking again and again: of two so near, either may have been first.
 TOGETHER_S = 0.5
@@ -43,7 +43,7 @@ class Break:
     follows_a_peer: bool = False
 
     @property
-    def signal(self) -> signal.Signals:
+    def killed_by(self) -> signal.Signals:
         """The signal that ended the rank, where it was killed."""
         return signal.SIGINT if is_interrupted(self.rank) else signal.Signals(self.rank.end.signal or 0)
 

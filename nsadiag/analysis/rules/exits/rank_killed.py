@@ -50,7 +50,7 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
     if first is None or first.kind != "killed":
         yield from other_break(cell)
         return
-    killed = first.signal
+    killed = first.killed_by
     memory = _out_of_memory(cell, first.rank) if killed == signal.SIGKILL else {}
     if memory:
         yield _draft(

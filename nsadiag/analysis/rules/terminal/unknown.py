@@ -96,7 +96,7 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, str, str] | None:
         claim = f"rank {rank.rank} was the first to fail, {at_s}: {rank.exception.type}: {first}"
         return locations.of_exception(rank.exception), claim[:300], f"{rank.source}/exception.json"
     here = locations.of_faults(rank.faults) or locations.of_black_box(rank)
-    return here, f"rank {rank.rank} was the first to end, {at_s}, by {broke.signal.name}", "ends.json"
+    return here, f"rank {rank.rank} was the first to end, {at_s}, by {broke.killed_by.name}", "ends.json"
 
 
 def _left_by_itself(cell: CellEvidence) -> tuple[Place | None, str, str] | None:

@@ -1,4 +1,4 @@
-# how: many
+# how: rank
 import builtins
 import logging
 import os

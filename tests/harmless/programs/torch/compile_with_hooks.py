@@ -1,4 +1,4 @@
-# how: many
+# how: rank
 import nets
 import torch
 import torch._dynamo as dynamo
