@@ -107,11 +107,11 @@ def waits(case: Case) -> list[Wait]:
 def waiting_group(case: Case) -> Members:
     """Members of the group in which somebody waits for a peer, or waited until that peer's end ended it.
 
-    Of several such groups the smallest; all ranks where nothing says who is needed.
+    Of several such groups the smallest; all ranks where nothing says who is needed. A member without evidence is left out.
     """
     sets = [*_in_dumps(case)] if is_still(case.cell) else [*_left_behind(case)]
     everyone = frozenset(rank.rank for rank in case.cell.ranks)
-    return min((each for each in sets if len(each) > 1), key=len, default=everyone)
+    return everyone & min((each for each in sets if len(each) > 1), key=len, default=everyone)
 
 
 def _in_dumps(case: Case) -> Iterator[Members]:
