@@ -222,6 +222,50 @@ def test_a_communicator_that_was_made_is_no_evidence_of_anything(tmp_path: Path)
         judge_external(tmp_path)
 
 
+def fingerprint(op: str, shape: str) -> str:
+    """One side of what TORCH_DISTRIBUTED_DEBUG=DETAIL says."""
+    tensor = f", TensorShape=[{shape}], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu))"
+    return f"CollectiveFingerPrint(SequenceNumber=7, OpType={op}{tensor if shape else ')'}"
+
+
+def detail_log(path: Path, calls: list[tuple[str, str]]) -> Path:
+    """The log of a job whose ranks made these calls: each compares all with its own, and names the first that differs."""
+    text = ""
+    for rank, call in enumerate(calls):
+        other = next(r for r, each in enumerate(calls) if each != call)
+        message = (
+            f"RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is running collective: "
+            f"{fingerprint(*call)}, but Rank {other} is running collective: {fingerprint(*calls[other])}."
+        )
+        lines = [
+            TRACEBACK.splitlines()[0],
+            '  File "/job/train.py", line 52, in train',
+            "    share(loss)",
+            message,
+        ]
+        text += "".join(f"[rank{rank}]: {line}\n" for line in lines)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("odd", "cls", "said"),
+    [
+        (("ALLREDUCE", "40"), "collective_args_mismatch", "all_reduce float32[40]"),
+        (("BROADCAST", "32"), "collective_order_mismatch", "broadcast float32[32]"),
+        # An older torch leaves out the sizes of the peer's call.
+        (("REDUCE", ""), "collective_order_mismatch", "reduce"),
+    ],
+)
+def test_torchs_own_comparison_of_calls_is_read(
+    tmp_path: Path, odd: tuple[str, str], cls: str, said: str
+) -> None:
+    log = detail_log(tmp_path / "job.log", [("ALLREDUCE", "32")] * 3 + [odd])
+    found = judge_external(log)
+    assert (found.outcome, found.cls, found.guilty_ranks) == ("crashed", cls, (3,))
+    assert said in found.summary
+
+
 def test_a_monitored_barrier_names_who_did_not_come(tmp_path: Path) -> None:
     said = LOST_PEER.replace("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:41023",
                              "Rank 2 failed to pass monitoredBarrier in 30000 ms")  # fmt: skip

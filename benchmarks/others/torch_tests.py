@@ -1,10 +1,11 @@
 """torch's own tests that fail on purpose, with the exceptions that they expect let out: is each failure judged right?
 
     python benchmarks/others/torch_tests.py                       # those of torch's wheel that need no GPU: 16 jobs
+    python benchmarks/others/torch_tests.py --checkout PYTORCH    # and those of its test/distributed/test_pg_wrapper.py: 5 more
     python benchmarks/others/torch_tests.py --only barrier --rows rows.jsonl
 
 torch's wheel has `torch.testing._internal.distributed.distributed_test`. Its tests are run as they stand, each as a job of two
-or three ranks on gloo under `nsadiag run`; `assertRaises` and `assertRaisesRegex` catch nothing here, so that the rank on which
+to eight ranks on gloo under `nsadiag run`; `assertRaises` and `assertRaisesRegex` catch nothing here, so that the rank on which
 the failure is expected ends with it, as a training script would. The other ranks end when their part of the test does.
 """
 
@@ -21,27 +22,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-JOB = """
+NOTHING_CAUGHT = """
 import contextlib, os, sys
 import torch.distributed as dist
-from torch.testing._internal.distributed import distributed_test as theirs
 
 @contextlib.contextmanager
 def nothing_caught():
     yield
 
-class Case(theirs.TestDistBackend, theirs.DistributedTest._DistTestBase):
+class NothingCaught:
     def assertRaises(self, expected, *call, **options):
         return call[0](*call[1:], **options) if call else nothing_caught()
 
     def assertRaisesRegex(self, expected, words, *call, **options):
         return self.assertRaises(expected, *call, **options)
+"""
+OF_THE_WHEEL = f"""{NOTHING_CAUGHT}
+from torch.testing._internal.distributed import distributed_test as theirs
+
+class Case(NothingCaught, theirs.TestDistBackend, theirs.DistributedTest._DistTestBase):
+    pass
 
 dist.init_process_group("gloo")
 case = Case(sys.argv[1])
 case.rank, case.file_name = dist.get_rank(), sys.argv[2]
 getattr(case, sys.argv[1])()
 dist.destroy_process_group()
+"""
+OF_THE_WRAPPER = f"""{NOTHING_CAUGHT}
+import test_pg_wrapper as theirs
+
+class Case(NothingCaught, theirs.ProcessGroupGlooWrapperTest):
+    rank, world_size, file_name = dist.get_node_local_rank(), int(os.environ["WORLD_SIZE"]), sys.argv[2]
+
+getattr(Case(sys.argv[1]), sys.argv[1])()
 """
 
 
@@ -52,6 +66,7 @@ class Truth:
     ranks: int = 2
     classes: frozenset[str]
     guilty: tuple[tuple[int, ...], ...] = ()  # any of these; nothing: whatever ranks are named
+    job: str = OF_THE_WHEEL
 
 
 RAISES = frozenset({"rank_exception"})
@@ -73,21 +88,33 @@ TRUTH = {
     "test_monitored_barrier_gloo_subgroup": Truth(classes=ABSENT, guilty=((1,),)),
     # Its limit is 0 s: rank 0 gives up before anybody could come.
     "test_monitored_barrier_gloo_rank_0_timeout": Truth(classes=RAISES | ABSENT, guilty=((0,), (1,))),
-    "test_monitored_barrier_failure_order": Truth(ranks=8, classes=ABSENT, guilty=((2,),)),
-    "test_monitored_barrier_wait_all_ranks": Truth(ranks=8, classes=ABSENT, guilty=((1, 2), (1,), (2,))),
+    # All but these one or two stay away. torch names the first of them, or all.
+    "test_monitored_barrier_failure_order": Truth(ranks=8, classes=ABSENT, guilty=((2, 3, 4, 5, 6, 7),)),
+    "test_monitored_barrier_wait_all_ranks": Truth(ranks=8, classes=ABSENT, guilty=((1, 2, 3, 4, 5, 6, 7),)),
+}
+# Each lets rank 0 make another call than rank 1: its condition, or the two calls that met, are the cause.
+OTHER_CALLS = frozenset({"rank_conditional_collective", "collective_order_mismatch"})
+OTHER_SIZES = frozenset({"collective_args_mismatch"})
+TRUTH_OF_THE_WRAPPER = {
+    "test_collective_hang": Truth(classes=ABSENT | OTHER_CALLS, job=OF_THE_WRAPPER),
+    "test_collectives_op_mismatch": Truth(classes=OTHER_CALLS, job=OF_THE_WRAPPER),
+    "test_collectives_op_mismatch_debug_mode": Truth(classes=OTHER_CALLS, job=OF_THE_WRAPPER),
+    "test_collective_shape_mismatch_debug_mode": Truth(classes=OTHER_SIZES, job=OF_THE_WRAPPER),
+    "test_collective_shape_mismatch_debug_mode_off": Truth(classes=OTHER_SIZES, job=OF_THE_WRAPPER),
 }
 TIMEOUT_S = 120.0
 
 
-def one(name: str, truth: Truth, folder: Path) -> dict[str, Any]:
+def one(name: str, truth: Truth, folder: Path, checkout: Path | None) -> dict[str, Any]:
     """The verdict on one test."""
-    (folder / "train.py").write_text(JOB)
+    (folder / "train.py").write_text(truth.job)
     for part in ("barrier", "test_dir", "init_dir"):
         (folder / "theirs" / part).mkdir(parents=True)
     environment = {
         **os.environ, "OMP_NUM_THREADS": "1", "BACKEND": "gloo", "TEMP_DIR": str(folder / "theirs"),
         "INIT_METHOD": f"file://{folder / 'theirs' / 'init_dir' / 'store'}",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(checkout / "test" / "distributed") if checkout else "",
     }  # fmt: skip
     launcher = ["torchrun", "--standalone", "--nproc-per-node", str(truth.ranks)]
     ours = ["nsadiag", "run", "--quiet", "--timeout", str(TIMEOUT_S), "--out", "run", "--"]
@@ -112,15 +139,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="tests in whose name this stands")
+    parser.add_argument(
+        "--checkout", type=Path, help="a clone of pytorch/pytorch, for the tests that are not in the wheel"
+    )
     parser.add_argument("--rows", type=Path, help="a file to which each row is added")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if importlib.util.find_spec("expecttest") is None:
         sys.exit("error: torch's tests import expecttest: pip install expecttest")
     rows = []
-    for name in (name for name in TRUTH if options.only in name):
+    truths = TRUTH | (TRUTH_OF_THE_WRAPPER if options.checkout else {})
+    for name, truth in truths.items():
+        if options.only not in name:
+            continue
         with tempfile.TemporaryDirectory(prefix="torch-tests-") as folder:
-            rows.append(one(name, TRUTH[name], Path(folder)))
+            rows.append(one(name, truth, Path(folder), options.checkout))
         row = rows[-1]
         mark = "right" if row["right"] else "WRONG"
         print(f"{mark} {name}: {row['class']} {row['guilty_ranks']}: {row['summary']}", file=sys.stderr)

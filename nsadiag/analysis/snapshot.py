@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from nsadiag.analysis.facts.collective_waits import Participation, participations_of, waits_in
 from nsadiag.analysis.facts.groups import DEFAULT
-from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.errors import UsageError
 from nsadiag.evidence.iterations import Iterations
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.ring.blackbox import Counter, Kind
 from nsadiag.evidence.ring.header import Header
+from nsadiag.evidence.ring.open_spans import open_spans
 from nsadiag.evidence.ring.reader import Event, Recording, read_blackbox
 
 COLLECTIVES = 2000  # events of them that are read: once a second, of each rank

@@ -55,8 +55,9 @@ def group_name(name: str) -> str:
 
 
 def call_name(op: str, number: int | None, group: str) -> str:
-    """`all_reduce #10 of default_pg`."""
-    return f"{op}{'' if number is None else f' #{number}'} of {group_name(group)}"
+    """`all_reduce #10 of default_pg`; without the group where none is known."""
+    of_group = f" of {group_name(group)}" if group else ""
+    return f"{op}{'' if number is None else f' #{number}'}{of_group}"
 
 
 def tensor_names(sizes: Sequence[Sequence[int]] | None, dtypes: Sequence[str] | None) -> list[str]:

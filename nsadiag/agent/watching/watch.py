@@ -147,7 +147,9 @@ class Watch:
         alive = self._alive()
         if self._is_over(alive):
             return True
-        self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.iterations})
+        # From the first iteration of any: a rank that never comes to iterate is of most interest then.
+        if any(r.iterations for r in alive):
+            self._sampler.sample({r.directory: r.process.pid for r in alive if r.process})
         if self._went_too_far():
             self.stopped = "timeout"
         elif self._timed_out():

@@ -11,6 +11,7 @@ from typing import Literal
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_of_the_world, is_same, words
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.documents.exceptions import NOT_RAISED, Raised
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 # What C++ says before it ends a process for a collective's sake.
 GAVE_UP = re.compile(
@@ -30,7 +31,7 @@ SEEN_FIRST = re.compile(r"failed \(exitcode: (?:-2|-15|1)\) local_rank: \d+ \(pi
 TOGETHER_S = 0.5
 HELD_BACK_NS = 60 * 1_000_000_000
 
-Kind = Literal["killed", "exception", "exited"]
+How = Literal["killed", "exception", "exited"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Break:
     """One rank's end, other than at the end of its work."""
 
     rank: RankEvidence
-    kind: Kind
+    kind: How
     t_s: float
     follows_a_peer: bool = False
 
@@ -128,17 +129,24 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
             # What was raised `from None` in its place may not say it.
             hidden = rank.exception.hidden
             follows = follows_a_peer(first_of(rank.exception)) or bool(hidden and follows_a_peer(hidden))
-            kind: Kind = "killed" if is_interrupted(rank) else "exception"
+            kind: How = "killed" if is_interrupted(rank) else "exception"
             found.append(Break(rank=rank, kind=kind, t_s=t_s, follows_a_peer=follows))
     # Python runs its exit handlers before it ends itself by the SIGINT that it was sent.
     if end.signal and not end.by_us and (not end.clean or end.signal == signal.SIGINT):
         follows = end.signal == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
         found.append(Break(rank=rank, kind="killed", t_s=end.t_s or 0.0, follows_a_peer=follows))
     elif end.t_s is not None and not end.by_us and not found and not _died_of_it(rank):
-        found.append(
-            Break(rank=rank, kind="exited", t_s=end.t_s or 0.0, follows_a_peer=_gave_up_a_peer(rank))
-        )
+        left_s = _left_s(cell, rank) or end.t_s
+        found.append(Break(rank=rank, kind="exited", t_s=left_s, follows_a_peer=_gave_up_a_peer(rank)))
     return found
+
+
+def _left_s(cell: CellEvidence, rank: RankEvidence) -> float | None:
+    """The time at which its interpreter ended, as it recorded it: the end of the process is seen up to seconds later."""
+    last = rank.recording.events[-1:]
+    if not len(last) or (int(last["kind"][0]), int(last["phase"][0])) != (Kind.PROCESS, Phase.END):
+        return None
+    return (int(last["t_ns"][0]) - cell.started_mono_ns) / 1e9
 
 
 def is_interrupted(rank: RankEvidence) -> bool:

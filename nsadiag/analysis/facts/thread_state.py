@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nsadiag.analysis.facts import device_queue, locations
-from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
 from nsadiag.evidence.blocking import (
     MACHINES,
@@ -28,6 +27,7 @@ from nsadiag.evidence.documents.kernel import Descriptor, KernelProcess
 from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, StackFrame
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind
+from nsadiag.evidence.ring.open_spans import open_spans
 from nsadiag.evidence.user_code import is_user
 
 Doing = (

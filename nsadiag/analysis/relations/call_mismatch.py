@@ -11,7 +11,9 @@ from typing import Any, Literal
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.buckets import elements_of
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.facts.exceptions import first_of
+from nsadiag.analysis.facts.fingerprints import Fingerprint, fingerprints
+from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.phrases import tensor_names
 from nsadiag.evidence.records import Collective, Place
 
@@ -245,4 +247,38 @@ def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> Asked:
         source=f"{capture.source}/fr.json#entries[{row['position']}]",
         sizes=sizes,
         dtypes=dtypes,
+    )
+
+
+def in_messages(case: Case) -> list[Disagreement]:
+    """By what TORCH_DISTRIBUTED_DEBUG=DETAIL says in the exceptions of ranks: where calls are made past torch.distributed, nothing else tells."""
+    said: dict[int, Fingerprint] = {}
+    for rank in case.cell.ranks:
+        message = first_of(rank.exception).message if rank.exception else ""
+        for number, one in enumerate(fingerprints(message)):
+            # What a rank says of its own call goes before what a peer says of it.
+            said = {**said, one.rank: one} if number == 0 else {one.rank: one, **said}
+    known = {r: one for r, one in said.items() if any(r == rank.rank for rank in case.cell.ranks)}
+    sizes, dtypes = ({r: str(getattr(one, name)) for r, one in known.items()} for name in ("sizes", "dtypes"))
+    aspects: list[tuple[Kind, dict[int, Any]]] = [
+        ("operation", {r: one.op for r, one in known.items()}), ("type", dtypes), ("size", sizes)
+    ]  # fmt: skip
+    for kind, keys in aspects:
+        if len(set(keys.values())) > 1:
+            asked = {r: _said_by_torch(case.cell.rank(r), one, keys[r]) for r, one in known.items()}
+            call = next(iter(known.values())).number
+            return [Disagreement(group="", call=call, kind=kind, asked=asked, recorded=True)]
+    return []
+
+
+def _said_by_torch(rank: RankEvidence, one: Fingerprint, key: Any) -> Asked:
+    return Asked(
+        rank=rank.rank,
+        op=one.op,
+        place=locations.of_exception(rank.exception) if rank.exception else None,
+        what=" ".join([one.op, *tensor_names(one.sizes, one.dtypes)]),
+        key=(key,),
+        source=f"{rank.source}/exception.json",
+        sizes=one.sizes,
+        dtypes=one.dtypes,
     )

@@ -13,6 +13,7 @@ from nsadiag.analysis.relations.call_mismatch import (
     Disagreement,
     in_black_boxes,
     in_both,
+    in_messages,
     still_disagree,
 )
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
@@ -42,7 +43,8 @@ CALLS_LATER = 5
 
 def collective_args_mismatch(case: Case) -> Iterator[Draft | Declined]:
     failed = is_still(case.cell) or earliest_failure(case.cell) is not None
-    found = [*in_black_boxes(case), *(one for one in in_both(case) if failed and one.recorded)]
+    recorded = [*in_black_boxes(case), *(one for one in in_both(case) if failed and one.recorded)]
+    found = recorded or in_messages(case)
     for one in found:
         matters = _is_recent(case, one) if failed else _completed_with_garbage(case, one)
         if matters and not is_out_of_order(case, one):

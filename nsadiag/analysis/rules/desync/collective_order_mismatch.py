@@ -8,7 +8,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks, says_mismatch
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes, in_both
+from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes, in_both, in_messages
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
@@ -50,9 +50,10 @@ def collective_order_crash(case: Case) -> Iterator[Draft | Declined]:
         return
     yield from order_in_a_loop(case)
     broke = [one for one in in_black_boxes(case) if is_out_of_order(case, one) and _rejected_in(case, one)]
-    for one in broke:
+    said = [one for one in in_messages(case) if is_out_of_order(case, one)]
+    for one in broke or said:
         yield _draft(case, one)
-    if not broke and any(says_mismatch(b.rank) for b in breaks(case.cell)):
+    if not (broke or said) and any(says_mismatch(b.rank) for b in breaks(case.cell)):
         yield from _of_threads(case)
 
 

@@ -19,7 +19,10 @@ from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Collective, Place, Strength, Where
 
-LIMIT = re.compile(r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout", re.IGNORECASE)
+LIMIT = re.compile(
+    r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout|failed to pass monitoredBarrier in",
+    re.IGNORECASE,
+)
 
 
 def timed_out(case: Case) -> Iterator[Draft]:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exits import Break, breaks, first_break
+from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer
+from nsadiag.analysis.facts.exits import TOGETHER_S, Break, breaks, first_break
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import waiting_group
 from nsadiag.analysis.rules.drafts import recorder_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.phrases import count
+from nsadiag.evidence.phrases import capitalized, count, these
 from nsadiag.evidence.records import Place, Strength
 
 # States in which a rank needs its peers.
 NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
+MOST_CITED = 4
 
 
 def _doubts(case: Case, rank: RankEvidence) -> list[str]:
@@ -33,11 +36,19 @@ def _doubts(case: Case, rank: RankEvidence) -> list[str]:
     return doubts
 
 
-def _needed(case: Case, first: Break) -> Break:
-    """The exit that left a peer waiting, in the group where it waits: ranks that are done may leave before."""
-    members = case.once(waiting_group)
-    left = (b for b in breaks(case.cell) if b.kind == "exited" and not b.follows_a_peer)
-    return next((b for b in left if b.rank.rank in members), first)
+def _needed(case: Case, first: Break) -> list[Break]:
+    """The exits that left a peer waiting, in the group where it waits: ranks that are done may leave before."""
+    members, found = case.once(waiting_group), breaks(case.cell)
+    left = [b for b in found if b.kind == "exited" and not b.follows_a_peer and b.rank.rank in members]
+    # Whoever had lost a peer, and caught that, came to its end later.
+    failed_s = min((b.t_s for b in found if b.follows_a_peer), default=math.inf)
+    return (
+        [b for b in left if b.t_s - failed_s < TOGETHER_S and not _lost_a_peer(b.rank)] or left[:1] or [first]
+    )
+
+
+def _lost_a_peer(rank: RankEvidence) -> bool:
+    return any(follows_a_peer(first_of(row)) for row in rank.raised)
 
 
 def _how(rank: RankEvidence) -> str:
@@ -59,17 +70,20 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
         )
         return
     needed = _needed(case, first)
-    rank, doubts = needed.rank, _doubts(case, needed.rank)
+    rank, doubts = needed[0].rank, _doubts(case, needed[0].rank)
+    left = tuple(sorted(b.rank.rank for b in needed))
     called_exit_at = locations.of_text(rank.leaving.place) if rank.leaving else None
-    peers = (peer for peer in case.cell.ranks if peer.rank != rank.rank)
+    peers = (peer for peer in case.cell.ranks if peer.rank not in left)
+    its = "its" if len(left) == 1 else "their"
     yield Draft(
         strength=Strength.GUESS if doubts else Strength.CONCLUSIVE,
-        summary=f"Rank {rank.rank} exited on its own ({_how(rank)}) after {count(rank.end.steps or 0, 'step')}, while its peers were still training.",
-        guilty_ranks=(rank.rank,),
+        summary=f"{capitalized(these(left))} exited on {its} own ({_how(rank)}) after {count(rank.end.steps or 0, 'step')}, while {its} peers were still training.",
+        guilty_ranks=left,
         at=called_exit_at or locations.of_black_box(rank),
         peers_at=next((_lost_it_at(peer) for peer in peers), None),
         evidence={
-            f"rank {rank.rank} ran its exit handlers and ended at {needed.t_s:.1f} s, without an exception": "ends.json"
+            f"rank {b.rank.rank} ran its exit handlers and ended at {b.t_s:.1f} s, without an exception": "ends.json"
+            for b in needed[:MOST_CITED]
         },
         gaps=tuple(doubts),
     )

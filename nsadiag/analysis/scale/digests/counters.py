@@ -10,11 +10,11 @@ import numpy as np
 
 from nsadiag.analysis.facts.device_queue import end_of, first_unfinished
 from nsadiag.analysis.facts.groups import newest_dump
-from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.documents.watch import RankMotion
 from nsadiag.evidence.recorder import TRANSFER
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.open_spans import open_spans
 
 RECENT = 64  # steps
 PEER = re.compile(r"\b(?:to|from)=(\d+)")

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from nsadiag.analysis.facts.locations import most_seen, of_faults
-from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.facts.thread_state import syscall_of
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
 from nsadiag.evidence.documents.captures import GilOwner
 from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.open_spans import open_spans
 from nsadiag.evidence.user_code import counted, is_user, valid_roots
 
 DIGITS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
