@@ -4,7 +4,7 @@
 What differs by design shows a row of docs/harmless.md and is counted apart; anything else that differs is a defect.
 
 python benchmarks/harmless.py                  # all of them, some twenty minutes on two idle cores
-python benchmarks/harmless.py --quick          # those that `make test` runs as well
+python benchmarks/harmless.py --quick          # without those marked slow
 python benchmarks/harmless.py --only torch/    # whose name begins so
 python benchmarks/harmless.py --probes full    # watched with every probe
 python benchmarks/harmless.py --jobs 60 --share 6    # on a large machine, in a few minutes

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,14 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--costs", type=Path, metavar="FILE", help="append each test's CPU time to FILE")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        one_in = item.get_closest_marker("one_in")
+        # By the sum of its name: the same ones each time, on every worker.
+        if one_in and zlib.crc32(item.nodeid.encode()) % one_in.args[0]:
+            item.add_marker("slow")
 
 
 def pytest_configure(config: pytest.Config) -> None:

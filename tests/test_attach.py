@@ -181,6 +181,7 @@ def line_with(stream: IO[str], words: str) -> str:
     return next(line for line in stream if words in line)
 
 
+@pytest.mark.slow
 def test_the_first_answer_comes_before_the_second_look(jobs: Jobs, train: Path) -> None:
     job = started(jobs, WAITS="1", STEPS="8")
     assert jobs.signals.wait() == "waiting"
@@ -211,6 +212,7 @@ def test_a_deadlock_is_proven_by_the_first_look_alone(jobs: Jobs) -> None:
     assert stdout.count("summed 16.0") == 2
 
 
+@pytest.mark.slow
 def test_who_follows_a_job_hears_what_changes_until_it_ends(jobs: Jobs, train: Path) -> None:
     job = started(jobs, WAITS="1")
     assert jobs.signals.wait() == "waiting"
@@ -361,6 +363,7 @@ def test_a_rank_that_meets_alone_says_nothing_of_those_on_their_way(jobs: Jobs) 
     job.wait()
 
 
+@pytest.mark.slow
 def test_ranks_of_spawn_are_told_by_what_they_gave_init_process_group(jobs: Jobs) -> None:
     (jobs.directory / "spawns.py").write_text(SPAWNS)
     job = subprocess.Popen([sys.executable, "spawns.py"], cwd=jobs.directory, env=jobs.environment())

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 
+import pytest
 from support.jobs import Jobs
 
 from nsadiag.cluster.place import free_port
@@ -39,6 +40,7 @@ def remarks(err: str) -> list[str]:
     return [line for line in after if line.endswith("The verdict follows when the job has ended.")]
 
 
+@pytest.mark.slow
 def test_a_timeout_on_one_node_is_followed_by_what_was_suspected(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(JOB)
     done = jobs.run(
@@ -51,6 +53,7 @@ def test_a_timeout_on_one_node_is_followed_by_what_was_suspected(jobs: Jobs) -> 
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_a_timeout_on_two_nodes_is_followed_by_our_line_on_each_that_prints_it(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(JOB)
     port = free_port(socket.AF_INET, "127.0.0.1")

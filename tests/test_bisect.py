@@ -153,6 +153,7 @@ def spec(jobs: Jobs) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_planted_threshold_is_found_with_its_line(jobs: Jobs, spec: Path) -> None:
     line = (
         "bisect",

@@ -89,6 +89,7 @@ def lines(printed: list[str]) -> list[str]:
     return sorted(line for text in printed for line in text.splitlines() if line.startswith("rank "))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("how", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_watched_job_computes_the_same_bits(ranks: Ranks, how: str) -> None:

@@ -166,6 +166,7 @@ def test_force_does_not_remove_what_nsadiag_did_not_write(jobs: Jobs) -> None:
     assert precious.read_text() == (jobs.directory / "file").read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_force_replaces_an_earlier_run_of_ours(jobs: Jobs) -> None:
     assert jobs.run("run", "--out", "out", "--", "true").returncode == 0
     assert_refused(jobs.run("run", "--out", "out", "--", "true"), 2, "out")

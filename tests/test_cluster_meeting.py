@@ -289,6 +289,7 @@ def _listens(at: int, address: str = "127.0.0.1") -> bool:
         return probe.connect_ex((address, at)) == 0
 
 
+@pytest.mark.slow
 def test_a_node_with_another_spec_ends_the_run_on_both_sides_with_one_line() -> None:
     at = place(0, port())
     first = Gathering(at)

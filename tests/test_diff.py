@@ -52,6 +52,7 @@ def diffed(runs: Jobs, a: str, b: str) -> tuple[int, dict[str, dict[str, Any]]]:
     return done.returncode, {row["name"]: row for row in json.loads(done.stdout)["rows"]}
 
 
+@pytest.mark.slow
 def test_two_runs_of_the_same_agree_in_all_but_the_timing(runs: Jobs) -> None:
     code, rows = diffed(runs, "slow", "again")
     assert code == 0, [row for row in rows.values() if row["differs"]]
@@ -60,6 +61,7 @@ def test_two_runs_of_the_same_agree_in_all_but_the_timing(runs: Jobs) -> None:
     assert rows["class"]["a"] == rows["class"]["b"] == "healthy"
 
 
+@pytest.mark.slow
 def test_what_differs_is_named_down_to_the_parameter(runs: Jobs) -> None:
     code, rows = diffed(runs, "slow", "fast")
     assert code == 1

@@ -94,7 +94,7 @@ def test_a_verdict_by_digests_and_few_ranks_is_that_by_the_evidence_of_all(
     [
         ("external_wait_stale_lock", 1_000),
         ("collective_args_mismatch_last_batch", 1_000),
-        ("missing_rank_suspended", 10_000),
+        pytest.param("missing_rank_suspended", 10_000, marks=pytest.mark.slow),
     ],
 )
 def test_of_very_many_ranks_the_evidence_of_a_few_is_wanted_and_names_the_guilty(

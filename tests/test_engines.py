@@ -75,6 +75,7 @@ def package(jobs: Jobs) -> dict[str, str]:
     return {"PYTHONPATH": f"{site}:{repository}"}
 
 
+@pytest.mark.slow
 def test_an_engine_of_another_package_runs_a_matrix(jobs: Jobs, package: dict[str, str]) -> None:
     out = jobs.directory / "out"
     listed = json.loads(jobs.run("list", "--json", env=package).stdout)["engines"]

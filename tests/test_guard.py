@@ -305,6 +305,7 @@ LOUD = (
 )
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_takes_no_memory_and_holds_nobody_up(jobs: Jobs) -> None:
     (jobs.directory / "loud.py").write_text(LOUD)
     started = jobs.start("run", "--out", "run", "--", "python", "loud.py", "600")
@@ -318,6 +319,7 @@ def test_output_that_nobody_reads_takes_no_memory_and_holds_nobody_up(jobs: Jobs
     assert peak_mib < 250, f"{peak_mib:.0f} MiB"
 
 
+@pytest.mark.slow
 def test_a_log_keeps_its_first_and_its_last_part(jobs: Jobs) -> None:
     counts = (
         TRAIN
@@ -351,7 +353,7 @@ sys.exit(int(sys.argv[1]))
 )
 
 
-@pytest.mark.parametrize("code", [0, 6])
+@pytest.mark.parametrize("code", [0, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_full_disk_costs_neither_the_verdict_nor_the_exit_code(
     jobs: Jobs, tiny_disk: Path, code: int
 ) -> None:
@@ -365,6 +367,7 @@ def test_a_full_disk_costs_neither_the_verdict_nor_the_exit_code(
     assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_files_that_may_not_grow_cost_neither_the_verdict_nor_the_exit_code(jobs: Jobs) -> None:
     write(jobs)
     (jobs.directory / "job.py").write_text(TRAIN + "steps(5)\nsys.exit(0)\n")
@@ -378,6 +381,7 @@ def test_files_that_may_not_grow_cost_neither_the_verdict_nor_the_exit_code(jobs
     assert "not written: " in done.stderr and done.stdout
 
 
+@pytest.mark.slow
 def test_a_script_whose_name_is_in_no_encoding_has_its_verdict(jobs: Jobs) -> None:
     name = os.fsencode(jobs.directory) + b"/bad\xff.py"
     Path(os.fsdecode(name)).write_text(TRAIN)

@@ -58,6 +58,7 @@ train(model, torch.optim.SGD([*model.body.parameters(), *later.parameters()], 0.
 }
 
 
+@pytest.mark.slow
 def test_a_layer_put_in_after_the_optimizer_was_made_is_told_with_its_line(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(JOB + REPLACED)
     process = jobs.start("run", "--json", "--out", "run", "--", *RANK)

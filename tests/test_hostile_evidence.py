@@ -30,7 +30,7 @@ from nsadiag.evidence.layout import (
 from nsadiag.evidence.recorder import member_ranks
 
 NAME = "missing_rank_suspended"
-SOME = 220
+SOME = 30
 JUDGES = """
 import json, sys
 from support.judging import judged, peak_mib, quick

@@ -195,6 +195,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_given_nothing_for_a_while_is_healthy(jobs: Jobs) -> None:
     (jobs.directory / "pool.py").write_text(POOL)
     process = jobs.start("run", "--json", "--out", "run", "--", "python", "pool.py")

@@ -92,7 +92,7 @@ def phases_of(directory: Path) -> set[str]:
     ("library", "source", "phases"),
     [
         ("transformers", TRANSFORMERS, {"train", "evaluate", "save"}),
-        ("lightning", LIGHTNING, {"train", "validate"}),
+        pytest.param("lightning", LIGHTNING, {"train", "validate"}, marks=pytest.mark.slow),
         ("accelerate", ACCELERATE, {"train", "evaluate"}),
     ],
 )
@@ -183,6 +183,7 @@ def test_tensorboard_gets_verdict_steps_and_page(hung: Path, tmp_path: Path) -> 
     assert "<svg" in (tmp_path / "logs" / "nsadiag-report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_callback_under_nsadiag_run_names_phases_and_starts_no_second_watch(jobs: Jobs) -> None:
     pytest.importorskip("transformers")
     (jobs.directory / "train.py").write_text(TRANSFORMERS)

@@ -64,6 +64,7 @@ def test_accelerate_launch(jobs: Jobs) -> None:
     check_two_ranks(jobs, "accelerate", "launch", *ranks, *plain, "job.py")
 
 
+@pytest.mark.slow
 def test_a_notebooks_launcher_which_forks(jobs: Jobs) -> None:
     write(jobs, "job.py", ACCELERATED)
     write(
@@ -85,6 +86,7 @@ def test_a_notebooks_launcher_which_forks(jobs: Jobs) -> None:
     check_two_ranks(jobs, "python", "notebook.py")
 
 
+@pytest.mark.slow
 def test_a_launcher_that_sets_the_environment_of_each_process_itself(jobs: Jobs) -> None:
     write(jobs, "job.py", PLAIN)
     # As DeepSpeed's launcher does it: a process a rank, with --local_rank on its line.

@@ -65,6 +65,7 @@ def runs(jobs: Jobs) -> Counter[str]:
     )
 
 
+@pytest.mark.slow
 def test_one_cells_death_does_not_end_the_matrix(jobs: Jobs, matrix: Path) -> None:
     started = jobs.start("matrix", "spec.yaml", "--out", matrix)
     launchers = set()

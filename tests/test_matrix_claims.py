@@ -46,6 +46,7 @@ def document(out: Path) -> dict[str, Any]:
     return json.loads((out / "matrix.json").read_text())
 
 
+@pytest.mark.slow
 def test_claims_are_settled_and_a_refusal_can_be_lifted_by_pasting_its_command(
     jobs: Jobs, spec: Path
 ) -> None:
@@ -75,6 +76,7 @@ def test_claims_are_settled_and_a_refusal_can_be_lifted_by_pasting_its_command(
     assert "It fails where layers is 5 and binding is late." in cause["words"]
 
 
+@pytest.mark.slow
 def test_a_matrix_is_judged_again_by_the_evidence_that_is_there(jobs: Jobs, spec: Path) -> None:
     jobs.run("matrix", "spec.yaml", "--out", spec)
     before = document(spec)

@@ -49,6 +49,7 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_small_cells_run_first_whatever_the_order_of_the_spec(matrix: Path) -> None:
     began = {p.parent.name: p.stat().st_mtime_ns for p in matrix.glob("cells/*/watch.json")}
     sizes = [int(name.split(",")[0].removeprefix("size=")) for name in sorted(began, key=lambda n: began[n])]
@@ -57,6 +58,7 @@ def test_small_cells_run_first_whatever_the_order_of_the_spec(matrix: Path) -> N
     assert listed[0] == "size=8,kind=a" and listed[-1] == "size=1,kind=b"
 
 
+@pytest.mark.slow
 def test_later_cells_have_a_predicted_time_in_their_verdict(matrix: Path) -> None:
     told = {}
     for folder in sorted((matrix / "cells").iterdir()):

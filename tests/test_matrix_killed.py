@@ -90,6 +90,7 @@ def assert_done_once(jobs: Jobs, matrix: Path, before: set[str]) -> None:
     assert not (matrix / "running.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_killed_at_one_instant_after_another_nothing_runs_twice(jobs: Jobs, matrix: Path) -> None:
     cell = matrix / "cells" / "what=a"
     instants: list[tuple[str, Callable[[], object]]] = [
@@ -132,6 +133,7 @@ def test_killed_at_random_instants_nothing_runs_twice(jobs: Jobs, matrix: Path) 
     assert_done_once(jobs, matrix, judged(matrix))
 
 
+@pytest.mark.slow
 def test_what_a_killed_one_left_running_is_ended_first(jobs: Jobs) -> None:
     matrix = write(jobs, ("deaf",))
     started = begin(jobs, matrix)
@@ -158,6 +160,7 @@ def test_a_killed_one_leaves_nobody_running(jobs: Jobs) -> None:
     wait_until(lambda: not jobs.left(), "a rank that ignores SIGTERM, and its launcher, gone")
 
 
+@pytest.mark.slow
 def test_a_matrix_that_is_being_run_is_left_alone(jobs: Jobs) -> None:
     matrix = write(jobs, ("deaf",))
     started = begin(jobs, matrix)

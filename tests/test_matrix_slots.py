@@ -80,6 +80,7 @@ def test_two_cells_run_at_once_and_their_results_stand_in_the_order_of_the_spec(
         assert [row["what"] for row in csv.DictReader(file)] == ["wait_a", "wait_b", "crash"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all_slots_and_the_rest_is_run_later(jobs: Jobs) -> None:
     matrix = write(jobs, good="", wait_a="", wait_b="")
     arguments = ("matrix", "spec.yaml", "--out", matrix, "--slots", "2")
@@ -101,6 +102,7 @@ def test_ctrl_c_ends_all_slots_and_the_rest_is_run_later(jobs: Jobs) -> None:
     assert runs(jobs) == {"good 0": 1, "wait_a 0": 2, "wait_b 0": 2}
 
 
+@pytest.mark.slow
 def test_a_spec_that_wants_its_cells_alone_gets_them_alone(jobs: Jobs) -> None:
     matrix = write(jobs, a="", b="", c="")
     with (jobs.directory / "spec.yaml").open("a") as spec:

@@ -43,7 +43,9 @@ else:
 @pytest.mark.parametrize(
     ("how", "cls", "code"),
     [
-        ("spawn", "rank_exception", 'raise ValueError("no such shard: 7")'),
+        pytest.param(
+            "spawn", "rank_exception", 'raise ValueError("no such shard: 7")', marks=pytest.mark.slow
+        ),
         ("alone", "rank_exception", 'raise ValueError("no such shard: 7")'),
         pytest.param(
             "started", "rank_exception", 'raise ValueError("no such shard: 7")', marks=pytest.mark.slow

@@ -70,6 +70,7 @@ def steps_of(rank: Path) -> tuple[int, int]:
     return recording.header.rank, int(recording.events["step"].max())
 
 
+@pytest.mark.slow
 def test_a_rank_that_was_taken_for_another_keeps_what_it_recorded(jobs: Jobs, free_port: int) -> None:
     source = WARM_UP.replace("WAITS", "True").replace("{PORT}", str(free_port))
     verdict = verdict_of(jobs, source)
@@ -111,6 +112,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_may_be_the_missing_rank_is_waited_for(jobs: Jobs, free_port: int) -> None:
     """It loads its data first, say; nobody knows its number before it joins the group."""
     source = LATE.replace("PORT", str(free_port)).replace("LOOKS", "3")

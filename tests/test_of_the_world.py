@@ -27,6 +27,7 @@ ASKS = """
 """
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_is_no_peer(jobs: Jobs) -> None:
     (jobs.directory / "train.py").write_text(dedent(ASKS))
     jobs.run("run", "--out", "run", "--", "torchrun", "--standalone", "--nproc-per-node", "2", "train.py")

@@ -82,6 +82,7 @@ for n in range(1000):
     assert "".join(part.read_text() for part in parts) == "".join(f"{n} {'x' * 60}\n" for n in range(1000))
 
 
+@pytest.mark.slow
 def test_of_a_log_whose_files_stay_tiny_the_rest_is_lost_and_nothing_else(tmp_path: Path) -> None:
     source = """
 import resource

@@ -59,6 +59,7 @@ def script(jobs: Jobs, source: str) -> str:
     return "train.py"
 
 
+@pytest.mark.slow
 def test_a_mutex_held_by_a_thread_that_wants_the_interpreter_lock_is_a_proven_deadlock(jobs: Jobs) -> None:
     run = jobs.run("run", "--out", "run", "--stall-after", "2", "--", "python", script(jobs, CROSSED))
     assert run.returncode == 1, run.stderr
@@ -66,6 +67,7 @@ def test_a_mutex_held_by_a_thread_that_wants_the_interpreter_lock_is_a_proven_de
     assert (found["outcome"], found["certainty"]) == ("hung", "proven"), found["summary"]
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_collective_that_nobody_records_is_no_proven_lock(jobs: Jobs) -> None:
     job = subprocess.Popen(
         [*TORCHRUN, script(jobs, WAITS_FOR_A_COLLECTIVE)], cwd=jobs.directory, env=jobs.environment(),

@@ -91,6 +91,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         jobs.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "what", "says"),
     [
@@ -115,6 +116,7 @@ def test_what_trains_something_else_without_failing_is_silently_wrong(
         assert cell["summary"] == cell["row"]["says"] and cell["where"]["parameter"] and cell["fix"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "line", "told"),
     [
@@ -135,11 +137,13 @@ def test_a_late_bound_checkpoint_keeps_the_line_that_its_recomputation_tells(
     assert any("is off by" in claim["claim"] for claim in late["evidence"])
 
 
+@pytest.mark.slow
 def test_what_fsdp2_leaves_whole_after_backward_is_compared_by_its_shards(cells: Told) -> None:
     late = cells["plain late_fsdp2"]
     assert (late["row"]["judgement"], late["class"]) == ("differs", "silently_wrong")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
@@ -153,6 +157,7 @@ def test_what_was_not_given_the_same_is_refused_and_not_accused(cells: Told, cel
     assert cells[cell]["row"]["judgement"] == "not_comparable" and why in cells[cell]["row"]["why"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -170,10 +175,12 @@ def test_what_computes_the_same_in_another_way_is_left_alone(cells: Told, name: 
     assert (row["judgement"], row["steps"], row["parameters"], row["differing"]) == ("same", 3, 32, 0), row
 
 
+@pytest.mark.slow
 def test_clipping_by_the_norm_of_a_shard_is_seen(cells: Told) -> None:
     assert cells["clip by_shard"]["class"] == "silently_wrong"
 
 
+@pytest.mark.slow
 def test_dropout_is_compared_where_the_same_numbers_are_drawn(cells: Told) -> None:
     assert cells["dropout checkpoint"]["row"]["judgement"] == "same"
     redrawn = cells["dropout redrawn"]
@@ -181,6 +188,7 @@ def test_dropout_is_compared_where_the_same_numbers_are_drawn(cells: Told) -> No
     assert "preserve_rng_state" in redrawn["fix"]
 
 
+@pytest.mark.slow
 def test_a_control_is_no_cell_to_be_compared(cells: Told) -> None:
     for base in CASES:
         assert cells[f"{base} control"]["row"] is None and cells[f"{base} control"]["outcome"] == "healthy"

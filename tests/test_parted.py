@@ -479,6 +479,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_ranks_that_have_other_numbers_of_batches_under_join_are_no_replicas_that_part(
     warm_jobs: WarmJobs, tmp_path: Path
 ) -> None:

@@ -220,6 +220,7 @@ def write_ring(rank_dir: Path, rank: int, steps: int) -> None:
         box.emit(Kind.STEP, Phase.POINT, 0, box.step + 1)
 
 
+@pytest.mark.slow
 def test_long_recordings_of_32_ranks_stay_a_small_page(tmp_path: Path) -> None:
     for rank in range(32):
         write_ring(tmp_path / "ranks" / f"{rank:05d}", rank, 900)

@@ -69,11 +69,13 @@ def line_of(source: str, text: str) -> int:
     return next(number for number, line in enumerate(lines, start=1) if text in line)
 
 
+@pytest.mark.slow
 def test_a_test_that_passes_on_all_ranks_passes(tested: object) -> None:
     done = tested(PASSES)  # type: ignore[operator]
     assert "1 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_on_a_rank_fails_with_the_line(tested: object) -> None:
     done = tested(FAILS)  # type: ignore[operator]
     assert "1 failed" in done.stdout, done.stdout

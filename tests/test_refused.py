@@ -70,6 +70,7 @@ KEEPS_BEST = """
 """
 
 
+@pytest.mark.slow
 def test_ranks_that_part_where_gloo_then_refuses_a_size_are_told_by_their_condition(jobs: Jobs) -> None:
     script = jobs.directory / "keeps_best.py"
     script.write_text(textwrap.dedent(KEEPS_BEST))

@@ -57,6 +57,7 @@ def said_less_or_the_same(promise: Promise, verdict: dict[str, Any]) -> None:
     assert named <= set(promise.guilty_ranks) and bool(named) == bool(promise.guilty_ranks), told
 
 
+@pytest.mark.one_in(4)
 @every_recording
 def test_without_one_ranks_files_nobody_is_accused_wrongly(name: str, run: RunDir, tmp_path: Path) -> None:
     for rank in list(run.ranks()):
@@ -66,6 +67,7 @@ def test_without_one_ranks_files_nobody_is_accused_wrongly(name: str, run: RunDi
         said_less_or_the_same(PROMISES[name], judge_directory(rest).to_json())
 
 
+@pytest.mark.one_in(4)
 @every_recording
 @pytest.mark.parametrize("pattern", ["ranks/00000/**/*", "ranks/00001/**/*", "one kind of file"])
 def test_with_files_cut_in_half_nobody_is_accused_wrongly(name: str, run: RunDir, pattern: str) -> None:
@@ -76,6 +78,7 @@ def test_with_files_cut_in_half_nobody_is_accused_wrongly(name: str, run: RunDir
     said_less_or_the_same(PROMISES[name], judge_directory(run.path).to_json())
 
 
+@pytest.mark.one_in(4)
 @every_recording
 @pytest.mark.parametrize("left", ["half", "nothing"])
 def test_with_recorders_cut_in_half_or_lost_nothing_is_concluded_surely_and_the_gap_is_named(
@@ -94,6 +97,7 @@ def test_with_recorders_cut_in_half_or_lost_nothing_is_concluded_surely_and_the_
     assert verdict["confidence"] < SURE or not any(rank.settings.exists() for rank in recorders)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", [name for name in recorded() if "hung" in PROMISES[name].outcomes])
 @pytest.mark.parametrize("recorders", [True, False])
 def test_of_a_job_that_was_attached_to_nobody_is_accused_wrongly(

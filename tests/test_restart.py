@@ -62,6 +62,7 @@ def test_a_job_that_a_signal_from_outside_ended_is_started_again(jobs: Jobs) -> 
     assert not (jobs.directory / "run.attempt3").exists()
 
 
+@pytest.mark.slow
 def test_there_are_no_more_attempts_than_were_asked_for(jobs: Jobs) -> None:
     line = ("run", "--out", "run", "--restart-on", "retry=1", "--", *TORCHRUN)
     done = jobs.run(*line, script(jobs, DRAINED), "9")
@@ -70,6 +71,7 @@ def test_there_are_no_more_attempts_than_were_asked_for(jobs: Jobs) -> None:
     assert document(jobs.directory / "run.attempt2" / "verdict.json")["class"] == "rank_killed"
 
 
+@pytest.mark.slow
 def test_a_failure_that_comes_from_the_code_is_not_retried(jobs: Jobs) -> None:
     line = ("run", "--out", "run", "--restart-on", "retry=3", "--", *TORCHRUN[:-1], "1")
     done = jobs.run(*line, script(jobs, RAISES))

@@ -287,6 +287,7 @@ raise RuntimeError("CUDA error: unspecified launch failure")
 """
 
 
+@pytest.mark.slow
 def test_what_a_rank_does_after_its_gpus_core_dump_is_our_doing(jobs: Jobs, tmp_path: Path) -> None:
     # As CUDA's driver does: the context is lost with the dump, and the next call raises.
     (tmp_path / "job.py").write_text(DIES_OF_ITS_CORE_DUMP)
@@ -335,6 +336,7 @@ w.sum().backward(); o.step()
 """
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_silent_job_is_told_what_it_is_at(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(WORKS_IN_SILENCE)
     told: list[tuple[float, str]] = []

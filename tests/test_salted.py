@@ -66,7 +66,9 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(("seed", "cls"), [(None, "silently_wrong"), ("7", "healthy")])
+@pytest.mark.parametrize(
+    ("seed", "cls"), [(None, "silently_wrong"), pytest.param("7", "healthy", marks=pytest.mark.slow)]
+)
 def test_ranks_that_were_started_each_by_itself(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch, seed: str | None, cls: str
 ) -> None:

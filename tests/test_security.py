@@ -121,6 +121,7 @@ def script(jobs: Jobs, text: str) -> Path:
 # -- files ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_is_private_though_the_users_umask_is_open(jobs: Jobs) -> None:
     job = script(jobs, HANG)
     line = ("run", "--stall-after", "3", "--out", "below/this/run", "--", *TORCHRUN, job, *ARGUMENTS)
@@ -157,6 +158,7 @@ def test_the_jobs_own_files_keep_the_users_umask(jobs: Jobs) -> None:
     assert (jobs.directory / "folder").stat().st_mode & 0o777 == 0o775
 
 
+@pytest.mark.slow
 def test_a_matrix_is_private_and_tells_no_secrets(jobs: Jobs) -> None:
     train = "import sys, torch; m = torch.nn.Linear(2, 2); m(torch.ones(1, 2)).sum().backward()"
     job = script(jobs, f"{train}; raise ValueError(f'refused: {{sys.argv[2]}}')")
@@ -304,6 +306,7 @@ def listening(processes: dict[int, str]) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.slow
 def test_nothing_listens_but_what_the_job_itself_opens_and_private_sockets(jobs: Jobs) -> None:
     job = script(jobs, HANG)
     environment = jobs.environment(ENVIRONMENT)

@@ -124,6 +124,7 @@ ORDER = """
 """
 
 
+@pytest.mark.slow
 def test_what_forked_ranks_have_alike_is_cut_down_on_ranks_of_their_own_python(jobs: Jobs) -> None:
     """Strings hash alike in processes forked from one, and in no two others: sets come in another order."""
     (jobs.directory / "order.py").write_text(dedent(ORDER).lstrip())

@@ -58,6 +58,7 @@ def started(jobs: Jobs, rank: int, port: int, *more: str) -> subprocess.Popen[st
     return jobs.start("matrix", "m.yaml", "--out", "out", "--json", *at, *more, env=TOKEN)
 
 
+@pytest.mark.slow
 def test_cells_run_on_both_nodes_and_the_hung_one_names_rank_and_host(jobs: Jobs, matrix: Path) -> None:
     port = free_port(socket.AF_INET, "127.0.0.1")
     both = [started(jobs, rank, port) for rank in (0, 1)]

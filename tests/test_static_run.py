@@ -299,6 +299,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_of_many_ranks_the_evidence_of_those_that_matter_travels(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(JOB.replace("get_rank() == 2", "get_rank() == 1"))
     (jobs.directory / "two_are_many.py").write_text(TWO_ARE_MANY)

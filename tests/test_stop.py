@@ -107,6 +107,7 @@ def test_loader_workers_that_ignore_sigterm_are_ended_after_their_ranks(jobs: Jo
     assert not list((jobs.directory / "run").glob("ranks/*/exception.json"))
 
 
+@pytest.mark.slow
 def test_a_launcher_that_would_start_its_ranks_anew_does_not(jobs: Jobs, job: Path) -> None:
     stopped(jobs, *TORCHRUN, "--max-restarts", "5", "job.py")
     assert not list((jobs.directory / "run").glob("ranks/*/attempts"))

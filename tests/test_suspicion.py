@@ -83,6 +83,7 @@ def test_a_suspicion_is_withdrawn_by_a_rank_that_goes_on_and_ends_at_once(jobs: 
     assert [s["withdrawn_s"] is not None for s in watched["suspicions"]] == [True]
 
 
+@pytest.mark.slow
 def test_a_suspected_hang_counts_once_patience_is_over(jobs: Jobs) -> None:
     line = ("run", "--out", "run", "--stall-after", "2", "--patience", "9", "--", *TORCHRUN)
     run = jobs.run(*line, script(jobs, UPLOADS), "9000")
@@ -94,7 +95,7 @@ def test_a_suspected_hang_counts_once_patience_is_over(jobs: Jobs) -> None:
     assert watched["looks"][-1]["t_s"] - watched["last_progress_s"] >= 9
 
 
-@pytest.mark.parametrize("on_hang", ["stop", "stop-proven"])
+@pytest.mark.parametrize("on_hang", ["stop", pytest.param("stop-proven", marks=pytest.mark.slow)])
 def test_a_proven_hang_is_stopped_however_long_patience_lasts(jobs: Jobs, on_hang: str) -> None:
     line = ("run", "--out", "run", "--patience", "500", "--on-hang", on_hang, "--", *TORCHRUN)
     run = jobs.run(*line, script(jobs, DISAGREE))
@@ -104,6 +105,7 @@ def test_a_proven_hang_is_stopped_however_long_patience_lasts(jobs: Jobs, on_han
     assert (found["outcome"], found["certainty"]) == ("hung", "proven")
 
 
+@pytest.mark.slow
 def test_a_suspected_hang_is_never_stopped_where_only_proven_ones_are(jobs: Jobs) -> None:
     line = ("run", "--out", "run", "--stall-after", "2", "--patience", "1", "--on-hang", "stop-proven")
     run = jobs.run(*line, "--", *TORCHRUN, script(jobs, UPLOADS), "40")

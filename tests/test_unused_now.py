@@ -43,6 +43,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.slow
 def test_a_bucket_that_never_fills_before_the_optimizer_has_seen_it_is_told_by_what_the_rank_holds(
     warm_jobs: WarmJobs, tmp_path: Path
 ) -> None:

@@ -95,7 +95,9 @@ def digests(output: str) -> list[str]:
     return sorted(line for line in output.splitlines() if line.startswith("digest"))
 
 
-@pytest.mark.parametrize("launcher", [TORCHRUN, ("python",)], ids=["torchrun", "python"])
+@pytest.mark.parametrize(
+    "launcher", [TORCHRUN, pytest.param(("python",), marks=pytest.mark.slow)], ids=["torchrun", "python"]
+)
 def test_a_watched_block_ends_healthy_and_leaves_nothing_behind(jobs: Jobs, job: Any, launcher: Any) -> None:
     plain = finished(job(*launcher, "job.py", "unwatched"))
     watched = finished(job(*launcher, "job.py", "watched"))
@@ -123,6 +125,7 @@ def test_a_hang_is_reported_and_left_as_it_is(jobs: Jobs, job: Any) -> None:
     finished(started)
 
 
+@pytest.mark.slow
 def test_a_hang_is_ended_if_that_was_asked_for(jobs: Jobs, job: Any) -> None:
     output = finished(job(*TORCHRUN, "job.py", "hang", env={"ON_HANG": "stop"}))
     assert "nsadiag: hung" in output

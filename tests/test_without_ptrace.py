@@ -60,6 +60,7 @@ def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
+@pytest.mark.slow
 def test_verdicts_hold_without_py_spy(tmp_path: Path) -> None:
     """Of what the scripts promise: class and ranks of 95 in 100, the line of 90."""
     wrong: list[str] = []

@@ -33,8 +33,8 @@ def expect_unharmed(fate: faults.Fate, unharmed: faults.Fate) -> None:
     ("name", "from_nth"),
     [
         ("EIO", 3),
-        ("ESTALE", 12),
-        ("ENOSPC", 12),
+        pytest.param("ESTALE", 12, marks=pytest.mark.slow),
+        pytest.param("ENOSPC", 12, marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_whose_evidence_cannot_be_written_ends_as_ever(
@@ -45,6 +45,7 @@ def test_a_rank_whose_evidence_cannot_be_written_ends_as_ever(
     )
 
 
+@pytest.mark.slow
 def test_an_observer_that_can_write_nothing_passes_the_exit_code_on(
     unharmed: faults.Fate, tmp_path: Path
 ) -> None:

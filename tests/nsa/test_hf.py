@@ -182,6 +182,7 @@ def test_the_trained_model_that_we_ship_counts():
     assert sum(file.stat().st_size for file in COUNTING.iterdir()) < 2e6
 
 
+@pytest.mark.slow
 def test_two_ranks_of_its_trainer_train_as_one_does(tmp_path):
     losses = {}
     for name, launcher, rows in (("one", (), "2"), ("two", TWO_RANKS, "1")):

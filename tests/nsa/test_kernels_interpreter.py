@@ -28,8 +28,9 @@ def test_without_a_gpu_the_trial_of_direct_launches_fails_without_a_word():
 
 
 @pytest.mark.parametrize("part", sorted(path.stem for path in (ROOT / "tests/nsa").glob("interpreted_*.py")))
-def test_the_kernels_under_the_interpreter(part, monkeypatch):
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_the_kernels_under_the_interpreter(part, which, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    arguments = ("-q", "-p", "no:cacheprovider", f"tests/nsa/{part}.py")
+    arguments = ("-q", "-p", "no:cacheprovider", "-m", which, f"tests/nsa/{part}.py")
     done = run_python("-m", "pytest", *arguments, timeout=800)
     assert done.returncode == 0, done.stdout + done.stderr

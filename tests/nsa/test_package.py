@@ -87,7 +87,9 @@ def needed(example: str) -> tuple[str, ...]:
     return tuple(re.findall(r"^# needs: (\S+)", example, re.MULTILINE))
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+@pytest.mark.parametrize(
+    "number", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, len(EXAMPLES)))]
+)
 def test_an_example_of_the_readme_runs_from_the_wheel_with_torch_alone(number, installed, tmp_path):
     for name in needed(EXAMPLES[number]):
         pytest.importorskip(name, reason="pip install 'nsadiag[hf]'")
@@ -101,6 +103,7 @@ def test_the_trainer_wants_numpy_and_yaml_alone_and_its_configurations_are_in_th
     assert "done: 3 steps" in said
 
 
+@pytest.mark.slow
 def test_the_trainer_says_what_it_wants(installed, tmp_path):
     said = run("""
 try:

@@ -91,6 +91,7 @@ def test_two_ranks_that_share_each_sequence_train_as_one_does(losses, cell):
     assert losses[cell] == pytest.approx(of_one_rank(f"model.attention={attention}"), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_shared_sequences_give_the_outputs_and_gradients_of_whole_ones(tmp_path):
     result = tmp_path / "errors.json"
     done = run_python(*TWO_RANKS, str(ROOT / "tests/nsa/run_context.py"), str(result))
@@ -231,6 +232,7 @@ for mode in ("ddp", "fsdp1", "fsdp2"):
 """
 
 
+@pytest.mark.slow
 def test_no_thread_of_gloos_outlives_the_process_group() -> None:
     done = run_python("-c", AFTER_TRAINING)
     assert done.returncode == 0, done.stderr

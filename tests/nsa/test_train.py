@@ -56,6 +56,7 @@ def test_a_variable_of_the_field_s_scripts_is_refused_with_what_to_give_instead(
     assert f"{variable}=1 is set, and is not read" in said and instead in said
 
 
+@pytest.mark.slow
 def test_only_rank_0_speaks():
     done = run_python(*TWO_RANKS, "-m", "nsa.train", "tiny", "--parallel.mode", "ddp", "--train.steps", "2")
     assert done.stdout.count("step 2 ") == 1, done.stderr

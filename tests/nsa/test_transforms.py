@@ -32,6 +32,7 @@ def model() -> NSAModel:
     return NSAModel(SIZES, AttentionConfig(**LENGTHS))
 
 
+@pytest.mark.slow
 def test_a_new_model_compiles_as_one_graph_for_any_length():
     made = model()
     compiled = torch.compile(made, fullgraph=True, backend="aot_eager")
@@ -46,6 +47,7 @@ def test_a_new_model_compiles_as_one_graph_for_any_length():
         made.zero_grad()
 
 
+@pytest.mark.slow
 def test_a_new_layer_compiles_with_a_mask():
     made = layer()
     x, mask = torch.randn(2, 30, 16), torch.ones(2, 30)
@@ -96,6 +98,7 @@ def test_gradients_of_each_sample_by_vmap_are_those_of_each_alone():
             assert torch.allclose(together[name][i], gradient, rtol=1e-4, atol=1e-5), name
 
 
+@pytest.mark.slow
 def test_second_derivatives_exist_by_the_math_kernel():
     torch.manual_seed(0)
     shapes = ((1, 12, 2, 4), (1, 12, 1, 4), (1, 12, 1, 4))
