@@ -23,11 +23,11 @@ test: $(STAMP)
 
 # On hosts that are network namespaces: each test is several machines' work, so one at a time.
 test-cluster: $(STAMP)
-	$(BIN)/python -m pytest -m "cluster and not slow" $(ARGS)
+	$(BIN)/python -m pytest tests/cluster -m "cluster and not slow" $(ARGS)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not gpu and not cluster" $(ARGS)
-	$(BIN)/python -m pytest -m cluster $(ARGS)
+	$(BIN)/python -m pytest tests/cluster -m cluster $(ARGS)
 
 # What runs inside a rank, on another torch: `make test-torch TORCH=2.6.0`. Its environment stays in build/, gigabytes of it.
 PROBES := tests/test_patches.py tests/test_probes.py tests/test_model_probes.py tests/test_gradient_hooks.py

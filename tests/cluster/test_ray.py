@@ -105,6 +105,7 @@ def test_a_cell_has_a_node_for_each_bundle_and_nothing_is_left_behind(
     assert again.returncode == 1 and (began(directory, "ok"), began(directory, "crash")) == (1, 2)
 
 
+@pytest.mark.slow
 def test_why_a_cell_waits_is_said_and_ctrl_c_takes_it_back(ray: RayCluster, directory: Path) -> None:
     started = ray.head.start(*line("wide or device or wait"), cwd=directory)
     wait_until(lambda: began(directory, "wait") == 2, "the one that fits runs")
@@ -123,6 +124,7 @@ def test_why_a_cell_waits_is_said_and_ctrl_c_takes_it_back(ray: RayCluster, dire
     wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it")
 
 
+@pytest.mark.slow
 def test_jobs_end_with_a_driver_that_is_killed_and_resume_runs_nothing_twice(
     ray: RayCluster, directory: Path
 ) -> None:
@@ -141,6 +143,7 @@ def test_jobs_end_with_a_driver_that_is_killed_and_resume_runs_nothing_twice(
     wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it")
 
 
+@pytest.mark.slow
 def test_a_launcher_line_runs_on_nodes_of_the_cluster_and_its_evidence_is_brought_here(
     ray: RayCluster, directory: Path
 ) -> None:

@@ -59,6 +59,7 @@ def outcome(path: Path) -> str:
     return str(json.loads((path / "verdict.json").read_text())["outcome"])
 
 
+@pytest.mark.slow
 def test_the_lines_for_two_nodes_run_as_they_are_written(hosts: Hosts, directory: Path) -> None:
     other = hosts[1].start("bash", "-c", f"set -e\n{ON_1}", cwd=directory)
     shell(hosts[0], ON_0, directory)

@@ -89,6 +89,7 @@ class Run:
         return [s.returncode for s in self.started], json.loads(path.read_text()) if path.exists() else {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_rank_that_holds_up_the_others_is_named_with_its_host(
     hosts: Hosts, tmp_path: Path, shared: bool
