@@ -24,6 +24,7 @@ from nsadiag.evidence.blocking import (
     within,
 )
 from nsadiag.evidence.documents.kernel import Descriptor
+from nsadiag.evidence.documents.python_stacks import StackFrame
 
 LIB = "/usr/lib/python3.11/"
 TORCH = LIB + "site-packages/torch/"
@@ -106,6 +107,10 @@ NATIVE = [
 ]
 
 
+def frame(name: str, file: str) -> StackFrame:
+    return StackFrame(name=name, filename=file, line=1)
+
+
 def state_of(row: blocking.Blocking | None) -> str | None:
     return row.state if row else None
 
@@ -114,7 +119,7 @@ def state_of(row: blocking.Blocking | None) -> str | None:
 def test_a_frame_tells_what_the_wait_is_for_and_who_ends_it(
     file: str, function: str, state: str | None, waker: Waker
 ) -> None:
-    assert state_of(by_frames([(function, LIB + file)])) == state
+    assert state_of(by_frames([frame(function, LIB + file)])) == state
     assert wakers(LIB + file) == waker
 
 
@@ -155,9 +160,9 @@ def test_where_a_call_may_wait_for_anything_its_descriptor_tells(
 
 
 def test_what_a_wait_is_for_counts_and_not_what_it_is_made_of() -> None:
-    waits = [("wait", LIB + "threading.py"), ("get", LIB + "queue.py")]
+    waits = [frame("wait", LIB + "threading.py"), frame("get", LIB + "queue.py")]
     assert state_of(by_frames(waits)) == "queue"
-    loader = [*waits, ("_try_get_data", TORCH + "utils/data/dataloader.py")]
+    loader = [*waits, frame("_try_get_data", TORCH + "utils/data/dataloader.py")]
     assert state_of(by_frames(loader)) == "loader"
 
 

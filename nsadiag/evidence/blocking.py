@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nsadiag.evidence.documents.kernel import Descriptor
+from nsadiag.evidence.documents.python_stacks import StackFrame
 
 State = Literal[
     "collective",  # in a collective, or a wait for one
@@ -234,19 +235,22 @@ BY_DESCRIPTOR: dict[str, State] = {
     "file": "io",
 }
 
-Frame = tuple[str, str]  # function, file
 
-
-def by_frames(frames: Sequence[Frame]) -> Blocking | None:
+def by_frames(frames: Sequence[StackFrame]) -> Blocking | None:
     """The first row of the table, among those that know a state, that fits any of these frames of Python."""
     return next(
-        (row for row in (*TORCH, *LIBRARY) if row.state and any(_fits(row, *f) for f in frames)), None
+        (
+            row
+            for row in (*TORCH, *LIBRARY)
+            if row.state and any(_fits(row, f.name, f.filename) for f in frames)
+        ),
+        None,
     )
 
 
-def is_timer(frames: Sequence[Frame]) -> bool:
+def is_timer(frames: Sequence[StackFrame]) -> bool:
     """Whether this is the stack of a threading.Timer before its call: the `run` of that class waits there itself."""
-    names = [function.rpartition(".")[2] for function, file in frames if file.endswith("/threading.py")]
+    names = [f.name.rpartition(".")[2] for f in frames if f.filename.endswith("/threading.py")]
     return len(names) == len(frames) and "wait run" in " ".join(names)
 
 
@@ -344,7 +348,7 @@ def has_own_limits(file: str) -> bool:
 
 def is_transfer(function: str, file: str) -> bool:
     """Whether the frame is torch.distributed's for a send or receive."""
-    row = by_frames([(function, file)])
+    row = by_frames([StackFrame(name=function, filename=file, line=0)])
     return row is not None and row.state == "transfer"
 
 

@@ -14,7 +14,7 @@ from nsadiag.agent.stillness.external_waits import IDLE_S, PACED_S, Stack, patie
 from nsadiag.agent.stillness.idle_consumers import idleness
 from nsadiag.agent.stillness.lost_workers import lost_worker
 from nsadiag.agent.stillness.timed_waits import in_event_loop, limit_s, naps, waited_for
-from nsadiag.evidence.blocking import Frame, is_timer
+from nsadiag.evidence.blocking import is_timer
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelChild, KernelProcess
 from nsadiag.evidence.documents.python_stacks import AUTOGRAD, PythonThread, StackFrame, frames_of_main
 from nsadiag.evidence.documents.training import Loader
@@ -128,17 +128,15 @@ def main_frames(capture: CaptureDir) -> Stack:
 
 def _event_loops(threads: list[PythonThread]) -> set[int]:
     """Those that stand in an event loop of their own."""
-    return {tid for tid, frames in _frames_by_tid(threads) if in_event_loop([file for _, file in frames])}
+    return {tid for tid, frames in _frames_by_tid(threads) if in_event_loop([f.filename for f in frames])}
 
 
 def _timers(threads: list[PythonThread]) -> set[int]:
     return {tid for tid, frames in _frames_by_tid(threads) if is_timer(frames)}
 
 
-def _frames_by_tid(threads: list[PythonThread]) -> Iterator[tuple[int, list[Frame]]]:
-    for thread in threads:
-        if thread.os_thread_id:
-            yield thread.os_thread_id, [(frame.name, frame.filename) for frame in thread.frames]
+def _frames_by_tid(threads: list[PythonThread]) -> Iterator[tuple[int, tuple[StackFrame, ...]]]:
+    return ((thread.os_thread_id, thread.frames) for thread in threads if thread.os_thread_id)
 
 
 def _stack(frames: Iterable[StackFrame]) -> Stack:

@@ -165,7 +165,7 @@ def _is_same(job: ActorJob, number: int, tid: int, awaits: ObjectWait | None) ->
 def _doing(inner: list[StackFrame], awaits: ObjectWait | None, kernel: KernelThread | None) -> Doing:
     if awaits is not None:
         return "get" if awaits.call == "get" else "wait"
-    row = by_frames([(f.name, f.filename) for f in inner])
+    row = by_frames(inner)
     if row is not None and row.state:
         return row.state
     if kernel is None or kernel.state == "R":
@@ -192,7 +192,7 @@ def _has_helpers(capture: CaptureEvidence, tid: int) -> bool:
         if thread.os_thread_id == tid or not thread.frames:
             continue
         if all(part not in f.filename for f in thread.frames for part in CALLERS) and not thread.is_main:
-            row = by_frames([(f.name, f.filename) for f in thread.frames])
+            row = by_frames(thread.frames)
             if row is None or bool(row.waker & ~Waker.THREAD):
                 return True
     return any(child.is_alive for child in capture.proc.children)

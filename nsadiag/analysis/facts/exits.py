@@ -40,7 +40,7 @@ class Break:
 
     rank: RankEvidence
     kind: How
-    t_s: float
+    t_s: float  # for the order: `rank.end.t_s` is when the end was seen
     follows_a_peer: bool = False
 
     @property

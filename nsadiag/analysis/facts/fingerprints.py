@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nsadiag.analysis.ingest.watchdog_reports import OPS
 
 CALL = re.compile(
-    r"Rank (?P<rank>\d+) is running collective:\s*CollectiveFingerPrint\(SequenceNumber=(?P<number>\d+),?\s*OpType=(?P<op>\w+)"
+    r"Rank (?P<rank>\d{1,9}) is running collective:\s*CollectiveFingerPrint\(SequenceNumber=(?P<number>\d{1,19}),?\s*OpType=(?P<op>\w+)"
     r"(?:, TensorShape=\[(?P<shape>[\d, ]*)\][\d, \[\]]*, TensorDtypes=(?P<dtypes>[\w ]+),)?"
 )
 
@@ -33,6 +33,6 @@ def fingerprints(message: str) -> Iterator[Fingerprint]:
             rank=int(found["rank"]),
             number=int(found["number"]),
             op=OPS.get(found["op"], found["op"].lower()),
-            sizes=None if shape is None else [[int(n) for n in re.findall(r"\d+", shape)]],
+            sizes=None if shape is None else [[int(n) for n in re.findall(r"\d{1,19}", shape)]],
             dtypes=dtypes.split() if dtypes else None,
         )

@@ -213,7 +213,7 @@ def _doing(
 
 def _by_stacks(inner: list[StackFrame], native: list[str], event: str | None) -> State | None:
     """By both stacks within the user's line, and where these leave open what torch does, by the innermost open event."""
-    shown, called = by_frames([(f.name, f.filename) for f in inner]), by_native(native)
+    shown, called = by_frames(inner), by_native(native)
     state = shown.state if shown else None
     if state in ("rendezvous", "transfer"):
         return state

@@ -139,7 +139,7 @@ def _waits_for_own_thread(rank: RankEvidence, at: ThreadState, capture: CaptureE
     have no Python: under the user's own line it is a lock if no collective is open, which only the recording says.
     """
     main = capture.main_frames
-    inner = [(f.name, f.filename) for f in itertools.takewhile(lambda f: not is_user(f.filename), main)]
+    inner = [*itertools.takewhile(lambda f: not is_user(f.filename), main)]
     rows = (by_frames(inner), by_native(at.inner))
     if any(row is not None and row.state in FOR_THREADS for row in rows):
         return True
@@ -171,12 +171,11 @@ def _has_limit(cell: CellEvidence, rank: int) -> bool:
 def _may_act(thread: PythonThread, capture: CaptureEvidence) -> bool:
     """Whether a thread could still do something by itself: all but those that wait for other threads without a limit."""
     seen = next((row for row in capture.proc.threads if row.tid == thread.os_thread_id), None)
-    frames = [(f.name, f.filename) for f in thread.frames]
-    if is_timer(frames) or (seen and (seen.sleeps_until_mono_ns or seen.wait_limit_s)):
+    if is_timer(thread.frames) or (seen and (seen.sleeps_until_mono_ns or seen.wait_limit_s)):
         return True
     if seen and _waits_long(seen, capture) and any(is_user(f.filename) for f in thread.frames):
         return True
-    row = by_frames(frames) or by_wchan(seen.wchan if seen else None)
+    row = by_frames(thread.frames) or by_wchan(seen.wchan if seen else None)
     return row is None or bool(row.waker & ~Waker.THREAD)
 
 

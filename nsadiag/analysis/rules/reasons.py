@@ -77,7 +77,8 @@ def other_break(cell: CellEvidence) -> Iterator[Declined]:
     else:
         how = "was killed by a signal" if first.kind == "killed" else "exited by itself"
         yield Declined(
-            f"rank {first.rank.rank} was the first to fail: it {how} at {first.t_s:.1f} s", "ends.json"
+            f"rank {first.rank.rank} was the first to fail: it {how} at {first.rank.end.t_s or first.t_s:.1f} s",
+            "ends.json",
         )
 
 

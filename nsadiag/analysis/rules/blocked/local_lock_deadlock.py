@@ -132,7 +132,7 @@ def _why(cell: CellEvidence, blocked: BlockedRank) -> Why:
         return threads
     if any(f.filename.endswith("multiprocessing/pool.py") for f in blocked.capture.main_frames):
         return POOL._replace(strength=Strength.STRONG) if has_dead_child(blocked) else POOL
-    if any(is_timer([(f.name, f.filename) for f in t.frames]) for t in blocked.capture.other_threads):
+    if any(is_timer(t.frames) for t in blocked.capture.other_threads):
         return PENDING_TIMER
     # The child's exception is the cause, but is not available here; rank_exception finds it in the rank's stderr.
     return DEAD_CHILD if waits_for_children(blocked) and has_dead_child(blocked) else NO_THREAD

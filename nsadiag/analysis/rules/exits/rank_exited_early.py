@@ -82,7 +82,7 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
         at=called_exit_at or locations.of_black_box(rank),
         peers_at=next((_lost_it_at(peer) for peer in peers), None),
         evidence={
-            f"rank {b.rank.rank} ran its exit handlers and ended at {b.t_s:.1f} s, without an exception": "ends.json"
+            f"rank {b.rank.rank} ran its exit handlers and ended at {b.rank.end.t_s or b.t_s:.1f} s, without an exception": "ends.json"
             for b in needed[:MOST_CITED]
         },
         gaps=tuple(doubts),
