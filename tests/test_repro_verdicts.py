@@ -13,7 +13,7 @@ from support.promises import Promise, promises
 
 from nsadiag.analysis.rules.registry import RULES
 
-# One an outcome in the everyday run: what judges the others is held by their recordings, and `make test-all` runs all.
+# One that is healthy, one that hangs and one that crashes in the everyday run: what judges the others is held by their recordings, and `make test-all` runs all.
 EVERY_DAY = {
     "healthy_ddp",
     "local_lock_deadlock_dropped_record",
