@@ -67,9 +67,10 @@ class Run:
 def drawn(
     only: str, count: int, seconds: tuple[float, float], first_seed: int, *, command: bool
 ) -> Iterator[Run]:
-    """So many runs, the shapes in turn."""
+    """So many runs, the shapes in turn. NCCL wants a GPU for each rank."""
     from train import SHAPES
 
+    most = int(machine()["gpus"]) if os.environ["QUIET_BACKEND"] == "nccl" else sys.maxsize
     names = [n for n in SHAPES if re.search(only, n) and (command or not SHAPES[n].restarts)]
     if not names:
         sys.exit(f"error: no shape has {only!r} in its name; there are {', '.join(SHAPES)}")
@@ -80,7 +81,7 @@ def drawn(
             shape=names[number % len(names)],
             seconds=seconds[0] * (seconds[1] / seconds[0]) ** draw.random(),
             seed=seed,
-            ranks=draw.choice(shape.ranks),
+            ranks=min(draw.choice(shape.ranks), most),
             restarts=shape.restarts,
         )
 

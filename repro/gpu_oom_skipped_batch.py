@@ -8,7 +8,7 @@ On plain torchrun: "ran out of memory, skipping this batch" from rank 0, later s
 Promise:
   needs: gpu
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: [hung (suspected), crashed]
+  outcome: [hung (proven), crashed]
   class: [gpu_oom, rank_exception]
   guilty_ranks: [0]
   code: ["pairs = ", "loss = (model(points)"]

@@ -6,7 +6,7 @@ On plain torchrun: rank 0 fails with "Connection closed by peer" in its next bac
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: crashed
+  outcome: [crashed, hung (proven)]
   class: rank_exited_early
   guilty_ranks: [1]
   code: "sys.exit(0)"

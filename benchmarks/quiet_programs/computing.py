@@ -96,7 +96,7 @@ def slow_backward(job: Job) -> None:
         def backward(ctx, gradient):
             until = time.monotonic() + (job.seconds if job.is_quiet_one else 0)
             while time.monotonic() < until:
-                gradient = gradient + torch.zeros(1)
+                gradient = gradient + torch.zeros(1, device=gradient.device)
                 time.sleep(0.05)
             return gradient
 

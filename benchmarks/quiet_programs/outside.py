@@ -156,7 +156,7 @@ def stream_with_pauses(job: Job) -> None:
             url = f"http://127.0.0.1:{PORT}/trickle?s={job.seconds}&pieces=8"
             with urllib.request.urlopen(url, timeout=600) as rows:
                 for row in rows:
-                    yield torch.full((64,), float(len(row)))
+                    yield torch.full((64,), float(len(row)), device="cpu")  # a worker must not touch a GPU
 
     for _ in DataLoader(Stream(), batch_size=4, num_workers=job.draw.choice((0, 1))):
         job.step()

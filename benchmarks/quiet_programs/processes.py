@@ -152,7 +152,7 @@ class Decoded(Dataset):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(self.seconds if index == self.slow else 0.01)
-        return torch.zeros(64)
+        return torch.zeros(64, device="cpu")  # a worker must not touch a GPU
 
 
 @shape()

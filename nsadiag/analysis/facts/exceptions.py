@@ -36,6 +36,7 @@ GPU_OOM = re.compile(
 HOST_OOM = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|Cannot allocate memory|std::bad_alloc"
 )
+LONG, SHORT = 200, 130  # characters: a GPU without memory lists all processes that have some
 # A mismatched collective hands on a size that was never one.
 ABSURD = re.compile(r"more than 1EB|\d{4,}(\.\d+)? (TiB|PiB)")
 
@@ -105,7 +106,7 @@ def place_of(exception: Cause) -> Place | None:
 
 
 def headline(exception: Cause) -> str:
-    """Its type and first line; of one that a loader's worker raised, the worker's own last line."""
+    """Its type and first line, in whole sentences where it is long; of one that a loader's worker raised, the worker's own last line."""
     message = exception.message.strip()
     original = ORIGINAL.search(message)
     if original:
@@ -114,7 +115,8 @@ def headline(exception: Cause) -> str:
     first, *more = [line.strip() for line in message.splitlines() if line.strip()] or [""]
     # "Error(s) in loading state_dict for Net:" says nothing yet.
     first = f"{first} {more[0]}" if first.endswith(":") and more else first
-    return f"{exception.type}: {first}"[:300]
+    end = first.rfind(". ", 0, SHORT) if len(first) > LONG else -1
+    return f"{exception.type}: {first[:end] if end > 0 else first}"[:300]
 
 
 def is_told_late(exception: Cause) -> bool:

@@ -17,7 +17,11 @@ def is_replicated(cell: CellEvidence) -> bool:
 def has_parts(case: Case) -> bool:
     """Whether ranks divide a model or a batch: experts, shards and stages use groups or exchanges of their own."""
     calls = case.events[case.events.kind == Kind.COLLECTIVE]
-    apart = ~calls.group.str.startswith(DEFAULT) & ((calls.group != "") | (calls.site != ""))
+    # Where FSDP shards over all ranks, its mesh may have a group of its own.
+    units = [unit for rank in case.cell.ranks for unit in rank.units]
+    sharded = [unit.group for unit in units if len(unit.ranks) == case.cell.world_size]
+    others = ~calls.group.str.startswith(DEFAULT) & ~calls.group.isin(sharded)
+    apart = others & ((calls.group != "") | (calls.site != ""))
     return bool(apart.any() or calls.name.str.contains("all_to_all|send|recv").any())
 
 

@@ -115,10 +115,10 @@ def _tie(case: Case, rank: RankEvidence, row: Raised, behind: int, count: int) -
     waited_for = {edge.waited_for for edge in case.once(graph_of).edges}
     if stepped == 0 and (rank.rank in waited_for or has_left(rank)):
         return f"rank {rank.rank} completed no step after it"
-    # One that is still there, steps later, stands there for another reason.
-    if not has_left(rank):
+    # One that is still there, steps later, stands there for another reason, unless it lacks what its peers wait in.
+    if not has_left(rank) and rank.rank not in waited_for:
         return None
-    if row.how == "left" and row.during in SHARED and behind >= 0:
+    if has_left(rank) and row.how == "left" and row.during in SHARED and behind >= 0:
         return f"rank {rank.rank} went on without its part of that step, which its peers did"
     if behind == count:
         return f"rank {rank.rank} went on, and ran {behind} backward pass{'es' if behind > 1 else ''} less than its peers"

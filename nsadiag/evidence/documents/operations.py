@@ -66,6 +66,7 @@ class Operation:
     value: Measured | None = None  # of a loss, or of a norm
     limit: Measured | None = None  # of the norm
     kept: tuple[int, ...] = ()  # optimizers whose gradients of before were still there
+    unread: tuple[int, ...] = ()  # those with gradients that may be zero, as nobody waited for the GPU
     added: tuple[int, ...] | None = None  # of these, the ones whose gradients a backward added to
     optimizer: int | None = None
     settings: tuple[str, ...] = ()  # hyperparameters, by group

@@ -119,7 +119,7 @@ def _after_the_step(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
 
 def _only_before(is_it: Test, operations: Operations) -> bool:
     before, used = phases(operations)
-    kept = any(o.kept for o in used if o.kind == "backward")
+    kept = any(o.kept or o.unread for o in used if o.kind == "backward")
     return any(map(is_it, before)) and not any(map(is_it, used)) and not kept
 
 
@@ -161,7 +161,7 @@ def _keeps(number: int | None, operations: Operations) -> bool:
     backwards = [o for o in operations if o.kind == "backward"]
     steps = [o for o in operations if o.kind == "step" and o.optimizer == number]
     # Older recordings do not say what a backward added to.
-    grown = (o.kept if o.added is None else o.added for o in backwards)
+    grown = (set(o.kept if o.added is None else o.added) - set(o.unread) for o in backwards)
     return bool(backwards and steps) and all(number in numbers for numbers in grown)
 
 
@@ -188,7 +188,7 @@ def _cleared_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
 def _starts_anew(operations: Operations) -> bool:
     backwards = [o for o in operations if o.kind == "backward"]
     one_line = len({o.place for o in backwards}) == 1
-    return len(backwards) > 2 and one_line and not any(o.kept for o in backwards)
+    return len(backwards) > 2 and one_line and not any(o.kept or o.unread for o in backwards)
 
 
 RULE = Rule(

@@ -22,7 +22,7 @@ Checksum = list[Any]  # name, shape, exact, sum, sum of magnitudes
 
 def checksums(named: Sequence[tuple[str, torch.Tensor]]) -> list[Checksum]:
     """A row for each of them; none while a CUDA graph is captured. Each device is waited for twice, however many there are."""
-    rows = [(name, own) for name, tensor in named if (own := _own(tensor)) is not None]
+    rows = [(name, own) for name, tensor in named if (own := own_part(tensor)) is not None]
     if not rows or is_captured():
         return []
     with torch.no_grad():
@@ -43,7 +43,7 @@ def whole_sums(tensors: Sequence[torch.Tensor], start: int) -> list[int]:
     if tensors and not is_captured():
         with torch.no_grad():
             for number in range(min(len(tensors), MOST_WHOLE)):
-                own = _own(tensors[(start + number) % len(tensors)])
+                own = own_part(tensors[(start + number) % len(tensors)])
                 elements += own.numel() if own is not None else 0
                 if own is None or elements > WHOLE.get(own.device.type, 0):
                     break
@@ -74,7 +74,7 @@ def exact_sums(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [_exact(_spread(tensor.detach())) for tensor in tensors]
 
 
-def _own(tensor: Any) -> torch.Tensor | None:
+def own_part(tensor: Any) -> torch.Tensor | None:
     """The part of it that lies on this rank; None where there is nothing to read."""
     if not is_quiet(tensor):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,12 @@ from nsadiag.worker.probes.correctness.fingerprints import tensors_in
 from nsadiag.worker.probes.correctness.invariants import exchanges, roles
 from nsadiag.worker.probes.correctness.invariants.beside import note_beside
 from nsadiag.worker.probes.correctness.invariants.births import births, unheld
-from nsadiag.worker.probes.correctness.invariants.checksums import checksums, is_captured, whole_sums
+from nsadiag.worker.probes.correctness.invariants.checksums import (
+    checksums,
+    is_captured,
+    own_part,
+    whole_sums,
+)
 from nsadiag.worker.probes.correctness.invariants.flow import flow
 from nsadiag.worker.probes.correctness.invariants.journal import Operation, current, journal
 from nsadiag.worker.probes.correctness.invariants.losses import divided, inputs, losses
@@ -52,14 +58,16 @@ _now = 0  # the step that runs
 def _step_ended() -> None:
     # Guards itself: between two looks it runs in every step, and `harmless` would cost each a frame.
     rank = session.recorded.rank
-    if rank is not None and (journal.looking or rank.box.step >= journal.wakes_at):
+    if rank is not None and (journal.looking or journal.waiting or rank.box.step >= journal.wakes_at):
         _turn(rank)
 
 
 @harmless
 def _turn(rank: Recorder) -> None:
     global _now, _backwards
-    if rank.world_size > 1:
+    if journal.waiting:
+        journal.write_what_has_come(rank, rank.box.step)
+    if rank.world_size > 1 and (journal.looking or rank.box.step >= journal.wakes_at):
         settle()
         roots.turn()
         journal.turn(rank, _now, begins=rank.box.step)
@@ -130,17 +138,25 @@ def _backward(tensors: Any, gradients: Any) -> None:
     )
     reads = journal.valued and not is_captured()
     known = loss if loss is not None and not loss.is_complex() and module_tree.is_quiet(loss) else None
-    lying = [(number, p) for number, held in roles.ours() if (p := _kept_by(held)) is not None]
+    lying = [(number, p) for number, held in roles.ours() if (p := _holds_gradient(held)) is not None]
     root = loss.grad_fn if loss is not None and reads else None
-    number, behind = divided(root)
+    divisor, behind = divided(root)
     _running = journal.note(
         "backward",
-        value=float(known.detach()) if known is not None and (reads or known.device.type == "cpu") else None,
-        kept=[number for number, _ in lying],
-        divisor=number if number != 1 else None,
+        unread=[number for number, _ in lying],
+        divisor=divisor if divisor != 1 else None,
         losses=losses(root, behind) if root is not None else [],
     )
-    _lying[:] = [(n, weakref.ref(p), id(p.grad), p.grad._version) for n, p in lying if p.grad is not None]
+    if known is not None:
+        _read(known, _running, "value", reads)
+    for number, parameter in lying:
+        _note_kept(_running, number, parameter, reads)
+    may_be = {*_running.get("unread", ()), *_running.get("kept", ())}
+    _lying[:] = [
+        (n, weakref.ref(p), id(p.grad), p.grad._version)
+        for n, p in lying
+        if n in may_be and p.grad is not None
+    ]
 
 
 @harmless
@@ -166,16 +182,39 @@ def _was_added_to(held: weakref.ref[torch.Tensor], gradient: int, version: int) 
     return now is not None and (id(now) != gradient or now._version > version)
 
 
-def _kept_by(optimizer: Any) -> torch.Tensor | None:
-    """The first parameter with a gradient, if that is of before and not zero; on a GPU nobody waits for it."""
-    for group in groups_of(optimizer):
-        for parameter in group["params"]:
-            gradient = parameter.grad
-            if gradient is not None:
-                plain = type(gradient) is torch.Tensor and gradient.layout == torch.strided
-                read = plain and (gradient.device.type == "cpu" or (journal.valued and not is_captured()))
-                return parameter if read and bool(gradient.any()) else None
-    return None
+def _holds_gradient(optimizer: Any) -> torch.Tensor | None:
+    """The first of its parameters with a gradient, or the first whose gradient can be read."""
+    held = [p for group in groups_of(optimizer) for p in group["params"] if p.grad is not None]
+    return next((p for p in held if own_part(p.grad) is not None), held[0] if held else None)
+
+
+def _note_kept(operation: Operation, number: int, parameter: torch.Tensor, reads: bool) -> None:
+    """Notes that the gradient is of before, unless it is all zeros."""
+
+    def note(anything: float) -> None:
+        operation["unread"].remove(number)
+        if not operation["unread"]:
+            del operation["unread"]
+        if anything:
+            operation.setdefault("kept", []).append(number)
+        elif number in operation.get("added", ()):
+            operation["added"].remove(number)
+
+    gradient = own_part(parameter.grad)
+    if gradient is not None:
+        _look_at(gradient.any(), note, reads)
+
+
+def _read(number: torch.Tensor, operation: Operation, key: str, reads: bool) -> None:
+    _look_at(number.detach(), functools.partial(operation.__setitem__, key), reads)
+
+
+def _look_at(number: torch.Tensor, note: Callable[[float], None], reads: bool) -> None:
+    """Has it noted: at once on a CPU, and where the probe `invariants` waits for a GPU; else when it has come from there."""
+    if number.device.type == "cpu" or reads:
+        note(float(number))
+    else:
+        journal.read_later(number, note)
 
 
 @harmless
@@ -183,11 +222,9 @@ def _clipped(norm: Any, limit: Any) -> None:
     if current() is None or not journal.looking:
         return
     own = isinstance(norm, torch.Tensor) and not hasattr(norm, "_local_tensor") and module_tree.is_quiet(norm)
-    known = (
-        own and norm.numel() == 1 and (norm.device.type == "cpu" or (journal.valued and not is_captured()))
-    )
-    most = float(limit) if isinstance(limit, int | float) else None
-    journal.note("clip", value=float(norm.detach()) if known else None, limit=most)
+    operation = journal.note("clip", limit=float(limit) if isinstance(limit, int | float) else None)
+    if own and norm.numel() == 1:
+        _read(norm, operation, "value", journal.valued and not is_captured())
 
 
 @harmless
