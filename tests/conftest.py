@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from support.costs import Costs
 from support.jobs import Jobs
@@ -18,10 +17,6 @@ from support.warm_python import WarmPython
 
 # Most tests wait for a verdict on a job that does hang: a suspicion counts at once. Those about patience name their own.
 os.environ.setdefault("NSADIAG_PATIENCE", "0")
-
-# Where pyarrow is installed (here some tracker brings it) pandas keeps texts in Arrow: recordings' small tables are judged
-# in two thirds of the time without, as by most users, who have none. Commands that tests start are as they are.
-pd.set_option("mode.string_storage", "python")
 
 # A shell starts what stands before `&` with Ctrl-C ignored, nohup with SIGHUP, and every process from there on inherits
 # it: tests that interrupt a command would find it deaf. A handler of Python's is not inherited: children have the default.

@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "nsadiag.errors": frozenset(),
     "nsadiag.version": frozenset(),
-    "nsadiag.evidence": frozenset({"numpy"}),
+    "nsadiag.evidence": frozenset(),
     "nsadiag.source": frozenset({"nsadiag.evidence"}),
     "nsadiag.spec": frozenset({"numpy", "yaml", "pydantic"}),
     "nsadiag.worker": frozenset({"torch", "nsadiag.evidence"}),
@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "nsadiag.cluster",
         }
     ),
-    "nsadiag.analysis": frozenset({"pandas", "numpy", "nsadiag.evidence", "nsadiag.source"}),
+    "nsadiag.analysis": frozenset({"numpy", "nsadiag.evidence", "nsadiag.source"}),
     "nsadiag.experiments": frozenset(
         {
             "numpy",

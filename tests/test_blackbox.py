@@ -8,7 +8,6 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from nsadiag.evidence.ring.blackbox import (
 )
 from nsadiag.evidence.ring.names import CHUNK, Names
 from nsadiag.evidence.ring.reader import Pulse, read_blackbox
+from nsadiag.evidence.table import Table
 
 garbled = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -143,7 +143,7 @@ def test_two_threads_never_share_a_slot(tmp_path: Path) -> None:
     events = read_blackbox(tmp_path / "box").events
     assert sorted(events["a"]) == list(range(writers * each))
     assert list(events["sequence"]) == list(range(1, writers * each + 1))
-    assert len(np.unique(events["thread"])) == writers
+    assert events["thread"].nunique() == writers
 
 
 def test_a_silenced_box_writes_nothing(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def whole_box(directory: Path) -> bytes:
     return path.read_bytes()
 
 
-def read_everything(box: Path) -> np.ndarray:
+def read_everything(box: Path) -> Table:
     """By both readers: the whole at once, and the pulse, which may refuse what is no box."""
     read = read_blackbox(box)
     if read.header is not None:

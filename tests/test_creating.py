@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
+from support.tables import table
 
 from nsadiag.analysis.facts.collectives import CREATED_COLUMNS
 from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations
@@ -21,7 +21,7 @@ def case(*creations: str, doing: dict[int, str] | None = None) -> Any:
         rows.append(
             [int(rank), at, "new_group", ranks.rstrip("."), True, "/u/links.py:8:link", float(at), end]
         )
-    created = pd.DataFrame(rows, columns=CREATED_COLUMNS)
+    created = table(rows, columns=CREATED_COLUMNS)
     stands = {int(r): SimpleNamespace(doing=(doing or {}).get(int(r), "rendezvous")) for r in created["rank"]}
     return SimpleNamespace(created=created, thread_states=stands)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
+from support.tables import table
 
 from nsadiag.analysis.facts.collectives import ASKED_COLUMNS
 from nsadiag.analysis.facts.groups import Groups, shown
@@ -42,7 +42,7 @@ def cell() -> Any:
 
 
 def case(*rows: dict[str, Any]) -> Any:
-    asked = pd.DataFrame(rows, columns=ASKED_COLUMNS)
+    asked = table(rows, columns=ASKED_COLUMNS)
     ranks = frozenset(int(r) for r in asked["rank"])
     events = asked.assign(kind=int(Kind.COLLECTIVE), phase=int(Phase.BEGIN), name=asked.op)
     made = SimpleNamespace(
@@ -165,7 +165,7 @@ def test_the_sender_whose_last_message_is_another_than_before_is_named() -> None
     rows = [transfer(0, "to", 1, "float32[8]", n) for n in (1, 2)] + [transfer(0, "to", 1, "float32[9]", 3)]
     rows += [transfer(1, "from", 0, "float32[8]", n) for n in (1, 2, 3)]
     shuffled: Any = SimpleNamespace(
-        transfers=pd.DataFrame(rows[::-1], columns=TRANSFER_COLUMNS).sort_values("begin_s")
+        transfers=table(rows[::-1], columns=TRANSFER_COLUMNS).sort_values("begin_s")
     )
     assert len(calls_of(shuffled)) == 6
     (found,) = misfits(shuffled)
@@ -189,7 +189,7 @@ def test_who_left_a_ring_is_guilty_and_not_the_neighbours_that_wait_for_it() -> 
         3: pending(3, 0, "to", "rank 0 received 0 messages from rank 3"),
     }
     some: Any = SimpleNamespace(
-        transfers=pd.DataFrame(columns=TRANSFER_COLUMNS, dtype=object),
+        transfers=table([], TRANSFER_COLUMNS),
         thread_states={0: SimpleNamespace(doing="collective")},
     )
     found = message_outliers(some, waiting)
@@ -212,7 +212,7 @@ def stage(rank: int, steps: list[str]) -> list[dict[str, Any]]:
 def test_who_sends_less_than_in_any_step_before_and_goes_on_is_guilty() -> None:
     rows = stage(0, [*[">><><<"] * 5, ">><<"]) + stage(1, [*["<<><>>"] * 5, "<<><"])
     some: Any = SimpleNamespace(
-        transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
+        transfers=table(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
         thread_states={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
     )
     waiting = {
@@ -226,7 +226,7 @@ def test_who_sends_less_than_in_any_step_before_and_goes_on_is_guilty() -> None:
 def test_a_line_that_was_left_with_fewer_messages_than_ever_before_is_told() -> None:
     rows = stage(0, [*[">>><<<"] * 3, ">><"]) + stage(1, [*["<<<>>>"] * 3, "<<"])
     some: Any = SimpleNamespace(
-        transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
+        transfers=table(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
         thread_states={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
     )
     assert left_short(some, 0)
@@ -248,8 +248,8 @@ def test_a_group_that_its_members_alone_made_is_known_by_what_they_made_next(
     def creation(rank: int, ranks: str, line: int) -> dict[str, Any]:
         return {"rank": rank, "ranks": ranks, "place": f"/u/p.py:{line}:run"}
 
-    same = pd.DataFrame([creation(0, "0,1", 4), creation(1, "0,1", 4), creation(2, "all", 9)])
-    after = pd.DataFrame([creation(0, then, 9), creation(1, then, 9)])
+    same = table([creation(0, "0,1", 4), creation(1, "0,1", 4), creation(2, "all", 9)])
+    after = table([creation(0, then, 9), creation(1, then, 9)])
     assert _by_members_alone(same, after)["rank"].tolist() == alone
 
 
@@ -258,7 +258,7 @@ def test_two_that_send_to_each_other_first_are_both_guilty() -> None:
     rows = stage(0, [">>"]) + stage(1, ["<>"])
     some: Any = SimpleNamespace(
         cell=cell(),
-        transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
+        transfers=table(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
         thread_states={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
     )
     waiting = {0: pending(0, 1, "to", "1 received 1"), 1: pending(1, 0, "to", "0 received 0")}

@@ -6,8 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from support.golden import archive_of, unpack
 
@@ -19,12 +17,11 @@ from nsadiag.analysis.rules.performance.onset import onset_of
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import RunDir, read_json, write_json
+from nsadiag.evidence.table import Table
 
 
 def pace(at_s: list[float], until_s: float, done: int | None = None) -> Pace:
-    return Pace(
-        rank=0, unit="step", done=len(at_s) if done is None else done, until_s=until_s, at_s=np.array(at_s)
-    )
+    return Pace(rank=0, unit="step", done=len(at_s) if done is None else done, until_s=until_s, at_s=at_s)
 
 
 def test_steps_at_one_rate_until_the_end_are_steady() -> None:
@@ -125,8 +122,8 @@ def test_nought_steps_are_never_healthy_where_the_job_was_cut_off(tmp_path: Path
     assert judge_directory(run.path).outcome not in ("healthy", "slow")
 
 
-def steps(step_s: list[float], elements: int = 64) -> pd.DataFrame:
-    return pd.DataFrame({"step": range(len(step_s)), "step_s": step_s, "elements": elements})
+def steps(step_s: list[float], elements: int = 64) -> Table:
+    return Table({"step": range(len(step_s)), "step_s": step_s, "elements": [elements] * len(step_s)})
 
 
 def test_steps_that_jump_for_good_have_an_onset() -> None:

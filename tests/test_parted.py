@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from support.events import events
 from support.findings import findings
 from support.looks import sample
+from support.tables import table
 from support.warm_jobs import WarmJobs
 
 from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
@@ -139,7 +139,7 @@ def test_of_two_wraps_the_one_counts_behind_which_the_replicas_part(tmp_path: Pa
 def test_replicas_of_ranks_that_had_made_other_numbers_of_steps_before_the_wrap_are_not_compared() -> None:
     def wrapped(*at: int) -> Any:
         rows = [{"rank": r, "kind": Kind.WRAP, "phase": BEGIN, "step": n} for r, n in enumerate(at)]
-        return SimpleNamespace(events=pd.DataFrame(rows))
+        return SimpleNamespace(events=table(rows))
 
     assert wrapped_at_other_steps(wrapped(40, 0)) and not wrapped_at_other_steps(wrapped(40, 40))
 
@@ -504,7 +504,7 @@ def test_of_two_models_in_ddp_the_one_that_parts_is_asked_whether_it_was_reduced
     models = (model("net.weight", 30, True), model("out.weight", 8, False))
     ranks = tuple(dataclasses.replace(rank, ddp=models) for rank in both.ranks)
     both = dataclasses.replace(both, ranks=ranks)
-    none: Any = SimpleNamespace(cell=both, calls=pd.DataFrame(columns=["op", "input_sizes"]))
+    none: Any = SimpleNamespace(cell=both, calls=table([], ["op", "input_sizes"]))
     assert not _were_reduced(none, "out.weight")
     assert not _were_reduced(none, "weight")  # a part called by itself: as large as what was compared
     assert _were_reduced(none, "net.weight")

@@ -6,9 +6,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from support.findings import findings
+from support.tables import table
 from test_models_compared import ranks
 
 from nsadiag.analysis.case import Case
@@ -67,7 +67,7 @@ def judged(
     call = {"op": op, "place": f"{script}:{number}:hook", "tensors": f"bfloat16[{shape}]"}
     cell = load_cell(run.path)
     case = Case(cell)
-    case.__dict__["asked"] = pd.DataFrame([{**call, "rank": rank} for rank in (0, 1) for _ in range(4)])
+    case.__dict__["asked"] = table([{**call, "rank": rank} for rank in (0, 1) for _ in range(4)])
     return findings(async_work_not_waited, case)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
+from support.tables import table
 from test_disagreement import pending
 
 from nsadiag.analysis.facts.locations import place
@@ -44,7 +44,7 @@ def pipeline(frames: dict[int, int]) -> Any:
         rank: SimpleNamespace(doing="transfer", frames=(place(FILE, 2, "receive"), place(FILE, line, "step")))
         for rank, line in frames.items()
     }
-    transfers = pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s")
+    transfers = table(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s")
     return SimpleNamespace(transfers=transfers, thread_states=stands)
 
 
@@ -71,7 +71,7 @@ def test_who_went_on_with_fewer_messages_is_told_from_those_that_wait_at_one_lin
     )
     stands = {rank: SimpleNamespace(doing="transfer", frames=(place(FILE, 10, "step"),)) for rank in (0, 1)}
     stands[2] = SimpleNamespace(doing="collective", frames=(place(FILE, 20, "norm"),))
-    transfers = pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s")
+    transfers = table(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s")
     case: Any = SimpleNamespace(transfers=transfers, thread_states=stands)
     there = place(FILE, 2, "receive")
     waits = {r: replace(pending(r, r + 1, "from", "sent fewer"), place=there) for r in (0, 1)}

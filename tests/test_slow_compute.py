@@ -6,12 +6,13 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import pytest
 from support.findings import findings
 from support.golden import archive_of, unpack
 from support.looks import thread
+from support.tables import table
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.trend import Slowing, _given_more, grows, grows_at_best, slowing
@@ -20,10 +21,11 @@ from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
+from nsadiag.evidence.table import Column, Table
 
 
-def steps(elements: list[int], step_s: list[float]) -> pd.DataFrame:
-    return pd.DataFrame({"step": range(len(step_s)), "elements": elements, "step_s": step_s, "cpu_s": step_s})
+def steps(elements: list[int], step_s: list[float]) -> Table:
+    return Table({"step": range(len(step_s)), "elements": elements, "step_s": step_s, "cpu_s": step_s})
 
 
 def test_inputs_that_double_by_a_schedule_are_no_pile_and_hooks_that_pile_up_meanwhile_are() -> None:
@@ -52,9 +54,9 @@ def test_what_piles_up_is_told_by_the_fastest_steps_where_neighbours_hide_the_re
     noise = [0.0 if n % 5 == 0 else 1.5 - 0.005 * n for n in range(160)]
     hidden = [0.02 + 0.0006 * n + noise[n] for n in range(160)]
     assert not grows(steps([0] * 160, hidden), "step_s", piled=True)
-    assert grows_at_best(pd.Series(hidden))
-    assert not grows_at_best(pd.Series([0.02 + each for each in noise]))
-    assert not grows_at_best(pd.Series(hidden[:32]))
+    assert grows_at_best(Column(hidden))
+    assert not grows_at_best(Column([0.02 + each for each in noise]))
+    assert not grows_at_best(Column(hidden[:32]))
     slower = Slowing(measure="step_s", settled=steps([0] * 160, hidden), pile=None, at_best=True)
     assert 0.02 < slower.first_s < 0.04 and 0.09 < slower.last_s < 0.12
 
@@ -98,14 +100,14 @@ def test_what_grows_in_the_cpu_time_of_every_rank_is_told_although_something_els
 
     def of_all(work: list[float]) -> Case:
         clock = [0.3 + 0.25 * math.sin(n) for n in range(60)]
-        frames = []
+        frames: list[dict[str, Any]] = []
         for rank in (0, 1):
             begin, end = (at + 18 * rank for at in slowed)
             noise = [1.0 + 0.4 * (n * (7 + rank) % 5 == 0) for n in range(60)]
             cpu_s = [w * noise[n] * (3 if begin <= n < end else 1) for n, w in enumerate(work)]
-            frames.append(steps([0] * 60, clock).assign(rank=rank, cpu_s=cpu_s))
+            frames += steps([0] * 60, clock).assign(rank=rank, cpu_s=cpu_s).to_dict()
         case = Case(cell)
-        case.__dict__["steps"] = pd.concat(frames, ignore_index=True)
+        case.__dict__["steps"] = table(frames)
         return case
 
     found = slowing(cell.ranks[0], of_all([0.004 + 0.0008 * n for n in range(60)]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 from support.findings import findings
 from support.golden import archive_of, unpack
+from support.tables import table
 
 from nsadiag.analysis.case import EVENT_COLUMNS, Case
 from nsadiag.analysis.rules.performance.lags import alike, latest, meet, peers_slow_down
@@ -19,6 +21,7 @@ from nsadiag.analysis.rules.performance.straggler_rank import straggler_rank
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
+from nsadiag.evidence.table import Table
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(9.0, [1]), (2.0, [])])
@@ -59,11 +62,13 @@ def test_steps_that_a_rank_makes_for_its_peers_after_its_own_data_say_nothing_of
 def test_a_few_late_steps_that_cost_little_make_nobody_a_straggler(tmp_path: Path) -> None:
     """As where ranks are together for a few steps of an epoch alone."""
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
-    steps = Case(cell=cell).steps.copy()
+    steps = Case(cell=cell).steps
     late = latest(steps, "forward_at")
     assert late is not None
+    nearer = frame(steps)
     # The same at 25 ms behind: 37 steps cost 0.9 s, and ten of them a quarter of that.
-    steps[["ready_s", "forward_at", "end_s", "step_s"]] *= 0.025 / late.lag_s
+    nearer[["ready_s", "forward_at", "end_s", "step_s"]] *= 0.025 / late.lag_s
+    steps = changed(nearer)
     assert latest(steps, "forward_at") is not None
     assert latest(steps[steps.step < 12], "forward_at") is None
 
@@ -82,19 +87,29 @@ def test_a_wait_that_grows_with_the_work_of_all_is_a_part_of_what_that_costs(
             for r, s in own.items()
         ]
         now = end
-    steps = pd.DataFrame(rows)
+    steps = table(rows)
     late = latest(steps, "ready_s")
     assert late is not None and late.rank == 1
     assert peers_slow_down(steps, late) == also
 
 
-def ahead(steps: pd.DataFrame, seconds: pd.Series[float] | float) -> pd.DataFrame:
+def frame(of: Table) -> pd.DataFrame:
+    """To change it with pandas' means."""
+    return pd.DataFrame(of.to_dict())
+
+
+def changed(frame: pd.DataFrame) -> Table:
+    """And back."""
+    return table(frame.to_dict("records"))
+
+
+def ahead(steps: Table, seconds: Callable[[int], float]) -> Table:
     """The same with all that rank 0 does so much earlier."""
-    moved = steps.copy()
+    moved = frame(steps)
     first = moved["rank"] == 0
     for column in ("ready_s", "forward_at", "end_s"):
-        moved.loc[first, column] -= seconds
-    return moved
+        moved.loc[first, column] -= moved.step.map(seconds)
+    return changed(moved)
 
 
 def test_who_is_ahead_by_more_than_a_step_does_not_wait_for_the_one_behind(tmp_path: Path) -> None:
@@ -103,10 +118,10 @@ def test_who_is_ahead_by_more_than_a_step_does_not_wait_for_the_one_behind(tmp_p
     steps = Case(cell=cell).steps
     assert meet(steps, "ready_s", 1)
     alone = Case(cell=cell)
-    alone.__dict__["steps"] = ahead(steps, 1.0)
+    alone.__dict__["steps"] = ahead(steps, lambda _: 1.0)
     assert not meet(alone.steps, "ready_s", 1) and not findings(straggler_rank, alone)
     # Where they meet every fourth step, the one behind holds the others up as before.
-    now_and_then = ahead(steps, 0.2 * (steps.step % 4))
+    now_and_then = ahead(steps, lambda step: 0.2 * (step % 4))
     assert meet(now_and_then, "ready_s", 1)
 
 
@@ -114,8 +129,8 @@ def test_one_number_may_be_another_step_after_epochs_of_other_lengths(tmp_path: 
     """Under Join: then who is a step behind seems late by as much as a step takes."""
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
     case = Case(cell=cell)
-    steps = case.steps.copy()
-    steps.loc[steps["rank"] == 0, "step"] += 1
+    later = [step + (rank == 0) for step, rank in zip(case.steps.step, case.steps["rank"], strict=True)]
+    steps = case.steps.assign(step=later)
     assert latest(steps, "ready_s") and not meet(steps, "ready_s", 1)
     case.__dict__["steps"] = steps
     assert not findings(straggler_rank, case)
@@ -126,7 +141,7 @@ def test_hosts_of_gpus_may_run_ahead_of_what_they_have_queued(tmp_path: Path) ->
     for rank in cell.ranks:
         rank.meta.memory["device_peak_kib"] = 4096
     case = Case(cell=cell)
-    case.__dict__["steps"] = ahead(case.steps, 1.0)
+    case.__dict__["steps"] = ahead(case.steps, lambda _: 1.0)
     assert [each.guilty_ranks for each in findings(straggler_rank, case)] == [(1,)]
 
 
@@ -139,9 +154,9 @@ class Gathering:
     batches: tuple[int, int] = (1, 1)
     returns_at_once: bool = False
 
-    def events(self) -> pd.DataFrame:
+    def events(self) -> Table:
         rows = [row for rank in (0, 1) for step in range(30) for row in self._step(rank, step)]
-        return pd.DataFrame(rows, columns=EVENT_COLUMNS)
+        return Table.of_rows(rows, EVENT_COLUMNS)
 
     def _step(self, rank: int, step: int) -> list[tuple[object, ...]]:
         begin = step * (0.05 + max(self._came(r) for r in (0, 1)))
@@ -237,7 +252,7 @@ def test_a_loop_without_an_optimizer_has_its_straggler_by_whom_the_peers_wait_fo
 
 def test_a_rank_that_has_become_slow_is_the_straggler_since_then(tmp_path: Path) -> None:
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
-    real = Case(cell).steps
+    real = frame(Case(cell).steps)
     late = real.sort_values(["rank", "step"])
     # Before, both ranks were as quick as the quick one: a hundred steps of 4 ms.
     quick = [
@@ -249,6 +264,6 @@ def test_a_rank_that_has_become_slow_is_the_straggler_since_then(tmp_path: Path)
         step=late.step + 100, end_s=late.end_s + 1, ready_s=late.ready_s + 1, forward_at=late.forward_at + 1
     )
     case = Case(cell)
-    case.__dict__["steps"] = pd.concat([pd.DataFrame(quick), slow], ignore_index=True)
+    case.__dict__["steps"] = changed(pd.concat([pd.DataFrame(quick), slow], ignore_index=True))
     (found,) = findings(straggler_rank, case)[:1]
     assert found.guilty_ranks == (1,)

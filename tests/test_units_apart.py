@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
+from support.tables import table
 from support.warm_jobs import WarmJobs
 
 from nsadiag.analysis.rules.desync.divergent_units import Gathered, differing_units
@@ -76,8 +76,8 @@ def told(*ranks: list[tuple[str, int, str]]) -> dict[int, Gathered]:
     cell: Any = SimpleNamespace(ranks=shown, rank=lambda r: shown[r], weight=lambda r: 1.0)
     case: Any = SimpleNamespace(
         cell=cell,
-        events=pd.DataFrame(rows, columns=columns),
-        asked=pd.DataFrame(asked, columns=["rank", "group", "call", "thread"]),
+        events=table(rows, columns=columns),
+        asked=table(asked, columns=["rank", "group", "call", "thread"]),
         groups=SimpleNamespace(label=lambda rank, name: name),
     )
     return differing_units(case)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-import pandas as pd
-
 from nsadiag.analysis.facts.buckets import is_reducing
 from nsadiag.analysis.facts.collectives import (
     ASKED_COLUMNS,
@@ -25,6 +23,7 @@ from nsadiag.analysis.facts.pace import STEP_COLUMNS, steps_of
 from nsadiag.analysis.facts.thread_state import ThreadState, thread_state_of
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.table import Table
 
 T = TypeVar("T")
 
@@ -60,16 +59,19 @@ class Case:
         return answer
 
     @cached_property
-    def events(self) -> pd.DataFrame:
+    def events(self) -> Table:
         """The recordings of all ranks: one row an event, seconds since the job was started."""
-        parts = [_events_of(rank, self.cell.started_mono_ns) for rank in self.cell.ranks]
-        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=EVENT_COLUMNS)
+        found: dict[str, list[Any]] = {name: [] for name in EVENT_COLUMNS}
+        for rank in self.cell.ranks:
+            for name, values in _events_of(rank, self.cell.started_mono_ns).items():
+                found[name] += values
+        return Table(found)
 
     @cached_property
-    def calls(self) -> pd.DataFrame:
+    def calls(self) -> Table:
         """The newest flight-recorder dump of each rank: one row a collective."""
         rows = [row for rank in self.cell.ranks for row in recorded_of(rank, self.groups)]
-        return pd.DataFrame(rows, columns=CALL_COLUMNS)
+        return Table.of_rows(rows, CALL_COLUMNS)
 
     @cached_property
     def groups(self) -> Groups:
@@ -77,20 +79,20 @@ class Case:
         return Groups(self.cell)
 
     @cached_property
-    def issued(self) -> pd.DataFrame:
-        """Highest sequence number by group (rows) and rank (columns); 0 where a rank issued nothing."""
+    def issued(self) -> dict[str, dict[int, int]]:
+        """By group, the highest sequence number of each rank that left a dump; 0 where it issued nothing."""
         ranks = [r.rank for r in self.cell.ranks if newest_dump(r)]
-        if self.calls.empty:
-            return pd.DataFrame(columns=ranks)
-        table = self.calls.pivot_table(index="group", columns="rank", values="seq", aggfunc="max")
-        return table.reindex(columns=ranks).fillna(0).astype(int)
+        found = {group: dict.fromkeys(ranks, 0) for group in self.calls.group.unique()}
+        for (group, rank), seq in self.calls.groupby(["group", "rank"]).seq.max().items():
+            found[group][rank] = seq
+        return found
 
     def last_issued(self, group: str, rank: int) -> int:
         """The rank's highest sequence number in the group."""
-        return int(self.issued[rank][group])
+        return self.issued[group][rank]
 
     @cached_property
-    def steps(self) -> pd.DataFrame:
+    def steps(self) -> Table:
         """One row a rank and completed step; `ready_s` is when its last gradient had arrived.
 
         From there on the rank can only wait for its peers: until then it worked, or waited for the step before.
@@ -98,21 +100,21 @@ class Case:
         return self._of_each_rank(steps_of, STEP_COLUMNS)
 
     @cached_property
-    def transfers(self) -> pd.DataFrame:
+    def transfers(self) -> Table:
         """Sends, receives, and waits for them, by peer (analysis.facts.transfers)."""
 
-        def rows_of(rank: int, events: pd.DataFrame) -> Rows:
+        def rows_of(rank: int, events: Table) -> Rows:
             return cut_off(self.cell.rank(rank), transfers_of(rank, events))
 
         return self._of_each_rank(rows_of, TRANSFER_COLUMNS)
 
     @cached_property
-    def asked(self) -> pd.DataFrame:
+    def asked(self) -> Table:
         """Collectives that ranks called from Python, with root and splits, by number (analysis.facts.collectives)."""
         return self._of_each_rank(functools.partial(asked_of, label=self.groups.label), ASKED_COLUMNS)
 
     @cached_property
-    def created(self) -> pd.DataFrame:
+    def created(self) -> Table:
         """Process groups that ranks created, by number (analysis.facts.collectives)."""
         return self._of_each_rank(created_of, CREATED_COLUMNS)
 
@@ -133,29 +135,20 @@ class Case:
             and is_reducing(self.cell, rank, *(table[table["rank"] == rank.rank] for table in tables))
         )
 
-    def _of_each_rank(self, rows_of: Callable[[int, pd.DataFrame], Rows], columns: list[str]) -> pd.DataFrame:
+    def _of_each_rank(self, rows_of: Callable[[int, Table], Rows], columns: list[str]) -> Table:
         """The table of what a function finds in each rank's own events."""
-        rows = [
-            row for rank, events in self.events.groupby("rank") for row in rows_of(int(str(rank)), events)
-        ]
-        return pd.DataFrame(rows, columns=columns)
+        rows = [row for rank, events in self.events.groupby("rank") for row in rows_of(rank, events)]
+        return Table.of_rows(rows, columns)
 
 
-def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
-    events = rank.recording.events
-    labels = rank.recording.labels_of(events)
-    numbers = {name: events[name] for name in ("kind", "phase", "step", "a", "b", "thread")}
-    texts = {name: _texts(getattr(label, name) for label in labels) for name in ("group", "site", "detail")}
-    names = _texts(rank.recording.names_of(events))
-    return pd.DataFrame(
-        {"rank": rank.rank, "t_s": (events["t_ns"] - started_ns) / 1e9, "name": names, **numbers, **texts}
-    )
-
-
-def _texts(values: Iterable[str]) -> pd.Series[str]:
-    """A column that is one of texts even if it is empty, as those of a rank without a recording are."""
-    texts = list(values)
-    try:
-        return pd.Series(texts, dtype="str")
-    except UnicodeEncodeError:  # the name of a file may be in no encoding at all
-        return pd.Series([text.encode(errors="replace").decode() for text in texts], dtype="str")
+def _events_of(rank: RankEvidence, started_ns: int) -> dict[str, list[Any]]:
+    """The columns of its events."""
+    events, recording = rank.recording.events, rank.recording
+    labels = recording.labels_of(events)
+    return {
+        "rank": [rank.rank] * len(events),
+        "t_s": [(t_ns - started_ns) / 1e9 for t_ns in events["t_ns"]],
+        "name": recording.names_of(events),
+        **{name: events[name].tolist() for name in ("kind", "phase", "step", "a", "b", "thread")},
+        **{name: [getattr(label, name) for label in labels] for name in ("group", "site", "detail")},
+    }

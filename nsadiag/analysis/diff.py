@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.errors import UsageError
+from nsadiag.evidence import table
 from nsadiag.evidence.documents.training import Settings, Table
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.spans import spans
@@ -186,11 +185,11 @@ def _verdict(side: Side) -> Table:
 
 def _timing(a: Side, b: Side) -> Iterator[Row]:
     tables = [_steps(a), _steps(b)]
-    counts = [int(t.groupby("rank").step.nunique().max()) if len(t) else 0 for t in tables]
+    counts = [t.groupby("rank").step.nunique().max() if len(t) else 0 for t in tables]
     yield Row(section="timing", name="steps seen", a=counts[0], b=counts[1], differs=False)
     for column, name in TIMES.items():
-        first, second = (t[column].dropna() for t in tables)
-        if first.empty or second.empty:
+        first, second = (t[column] for t in tables)
+        if not first.known or not second.known:
             continue
         low, high = ((s.quantile(0.25), s.median(), s.quantile(0.75)) for s in (first, second))
         yield Row(
@@ -210,7 +209,7 @@ def _timing(a: Side, b: Side) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _steps(side: Side) -> pd.DataFrame:
+def _steps(side: Side) -> table.Table:
     """Step times of the ranks asked for, without the first step, which builds and warms up."""
     steps = Case(side.cell).steps
     mine = steps[steps["rank"].isin([r.rank for r in side.ranks])]

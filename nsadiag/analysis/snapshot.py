@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from nsadiag.analysis.facts.collective_waits import Participation, participations_of, waits_in
 from nsadiag.analysis.facts.groups import DEFAULT
 from nsadiag.errors import UsageError
@@ -20,6 +17,7 @@ from nsadiag.evidence.ring.blackbox import Counter, Kind
 from nsadiag.evidence.ring.header import Header
 from nsadiag.evidence.ring.open_spans import open_spans
 from nsadiag.evidence.ring.reader import Event, Recording, read_blackbox
+from nsadiag.evidence.table import Table
 
 COLLECTIVES = 2000  # events of them that are read: once a second, of each rank
 RATE_S = 30.0  # the rate is of the steps of so many seconds
@@ -142,7 +140,7 @@ def _iterations(recording: Recording) -> int:
     return counter.count
 
 
-def _rate(events: npt.NDArray[np.void], now_ns: int) -> float | None:
+def _rate(events: Table, now_ns: int) -> float | None:
     """Steps a second of late; up to now where the last one is long ago."""
     t_ns = events["t_ns"][events["kind"] == Kind.STEP]
     recent = t_ns[t_ns > now_ns - RATE_S * 1e9]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.commands.faults import Fault, find_fault, launcher
-from nsadiag.commands.output import need_torch
+from nsadiag.commands.output import need
 from nsadiag.commands.run import RunRequest
 from nsadiag.errors import UsageError
 
@@ -17,7 +17,7 @@ HARD_LIMIT_S = 120.0
 def demo_request(wanted: str, *, out: Path | None, force: bool, quiet_stdout: bool) -> RunRequest:
     """The run that shows a fault, by its script's name or its class. Raises UsageError if there is none."""
     fault = find_fault(wanted)
-    need_torch("demo")
+    need("torch", "demo")
     if fault.needs == "gpu" and not any(Path("/proc/driver/nvidia/gpus").glob("*")):
         raise UsageError(f"{fault.name} needs a GPU, and there is none here", "nsadiag list --faults")
     return RunRequest(

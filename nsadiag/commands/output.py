@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nsadiag.commands import runs
 from nsadiag.errors import MachineError, UsageError
@@ -65,12 +65,12 @@ def _remove_earlier_run(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def need_torch(for_what: str) -> None:
-    """Raises MachineError where torch is not installed; nothing is imported."""
-    if importlib.util.find_spec("torch") is None:
+def need(package: Literal["torch", "numpy"], for_what: str) -> None:
+    """Raises MachineError where it is not installed; nothing is imported."""
+    if importlib.util.find_spec(package) is None:
         raise MachineError(
-            f"torch is not installed in this environment, and {for_what} needs it",
-            "pip install 'nsadiag[run]', or torch; what reads evidence (attach, analyze, report, diff, top) needs none",
+            f"{package} is not installed in this environment, and {for_what} needs it",
+            f"pip install 'nsadiag[run]', or {package}; what reads evidence (attach, analyze, report, diff, top) needs none",
         )
 
 

@@ -258,7 +258,7 @@ def around(run: RunDir, request: RunRequest, follow: Follow) -> dict[str, Any]:
 
 
 def load_analysis() -> None:
-    """pandas takes a second to import: in the silence before a verdict nobody waits for it."""
+    """All rules take a while to import: in the silence before a verdict nobody waits for it."""
 
     def load() -> None:
         from nsadiag.analysis import verdict  # noqa: F401

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 MIN_POINTS = 3
 MARGIN = 2.5  # a step is noisy, and a power law through few points is not exact: less than this is no jump
@@ -34,6 +34,5 @@ def fitted(points: Sequence[tuple[float | None, float | None]]) -> Slope | None:
     known = sorted({(x, y) for x, y in points if x and y and x > 0 and y > 0})
     if len({x for x, _ in known}) < MIN_POINTS:
         return None
-    logs = np.log(np.asarray(known))
-    exponent, constant = np.polyfit(logs[:, 0], logs[:, 1], 1)
-    return Slope(factor=float(np.exp(constant)), exponent=float(exponent), points=len(known))
+    line = statistics.linear_regression([math.log(x) for x, _ in known], [math.log(y) for _, y in known])
+    return Slope(factor=math.exp(line.intercept), exponent=line.slope, points=len(known))

@@ -31,7 +31,7 @@ def render_experiment(directory: Path, format_: str) -> str:
     if format_ == "terminal":
         return "\n".join(room.lines(document, directory)) + "\n"
     if format_ == "html" and kind == "bisect":
-        from nsadiag.reports.formats.bisect_page import render_bisect  # pandas comes with its pictures
+        from nsadiag.reports.formats.bisect_page import render_bisect  # the analysis comes with its pictures
 
         return render_bisect(document, directory)
     formats = "terminal, md, html or json" if kind == "bisect" else "terminal, md or json"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nsadiag.analysis.case import Case
+    from nsadiag.evidence.table import Table
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Run:
             raise UsageError(
                 f"{self.directory} is a matrix", "load one of its cells: nsadiag.load(DIR / 'cells' / ID)"
             )
-        from nsadiag.analysis.case import Case  # pandas comes with them
+        from nsadiag.analysis.case import Case
         from nsadiag.analysis.scale.digests.cell import load_cell
 
         return Case(load_cell(self.directory))
@@ -59,17 +60,17 @@ class Run:
     @property
     def events(self) -> pd.DataFrame:
         """The recorded events of all ranks: one row an event, seconds since the start. Raises UsageError for a matrix."""
-        return self._case.events
+        return _frame(self._case.events)
 
     @property
     def steps(self) -> pd.DataFrame:
         """The steps of all ranks: one row a step, with its phases in seconds. Raises UsageError for a matrix."""
-        return self._case.steps
+        return _frame(self._case.steps)
 
     @property
     def calls(self) -> pd.DataFrame:
         """The newest calls in each rank's flight recorder: one row a collective. Raises UsageError for a matrix."""
-        return self._case.calls
+        return _frame(self._case.calls)
 
     def to_html(self) -> str:
         """The page: one file that needs no other."""
@@ -100,6 +101,17 @@ class Run:
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that neither its style nor the notebook's reaches the other."""
         return f'<iframe srcdoc="{html.escape(self.to_html())}" style="width:100%;height:40em;border:0" sandbox></iframe>'
+
+
+def _frame(table: Table) -> pd.DataFrame:
+    """The table as a data frame. Raises UsageError without pandas."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UsageError(
+            "data frames need pandas, and it is not installed", "pip install 'nsadiag[run]'"
+        ) from None
+    return pd.DataFrame({name: table[name].values for name in table.columns})
 
 
 def load(directory: str | Path) -> Run:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pandas as pd
-
 from nsadiag.evidence.ring.reader import Label
+from nsadiag.evidence.table import Table
+
+from .tables import table
 
 
-def events(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def events(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Rows with `label` as the worker writes it, decoded into group and call site."""
-    return pd.DataFrame([_decoded(dict(row)) for row in rows])
+    return table(_decoded(dict(row)) for row in rows)
 
 
 def _decoded(row: dict[str, Any]) -> dict[str, Any]:

@@ -25,11 +25,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
-from nsadiag.evidence.ring.blackbox import CHUNKS_AT, CHUNKS_HEADER, HEADER, HEADER_BYTES, RECORD_BYTES
+from nsadiag.evidence.ring.blackbox import (
+    CHUNKS_AT,
+    CHUNKS_HEADER,
+    HEADER,
+    HEADER_BYTES,
+    RECORD,
+    RECORD_BYTES,
+)
 from nsadiag.evidence.ring.header import read_header, read_names
 from nsadiag.evidence.ring.names import CHUNK, CHUNK_TEXT, names_in
 from nsadiag.evidence.ring.reader import valid_records
@@ -135,17 +140,18 @@ def short_ring(raw: bytes, keep: int, names: list[tuple[str, str]]) -> bytes:
     records = valid_records(raw, header.capacity)[-keep:]
     magic, header_bytes, record_bytes, _, pid, rank, world, mono, wall, _ = HEADER.unpack_from(raw)
     capacity = max(len(records), 1)
-    slots = np.zeros(capacity, records.dtype)
-    slots[((records["sequence"] - np.uint64(1)) % np.uint64(capacity)).astype(int)] = records
+    slots = bytearray(capacity * RECORD_BYTES)
+    for record in records.itertuples():
+        RECORD.pack_into(slots, (record.sequence - 1) % capacity * RECORD_BYTES, *record)
     head = bytearray(raw[:HEADER_BYTES])
     HEADER.pack_into(
         head, 0, magic, header_bytes, record_bytes, capacity, pid, rank, world, mono, wall, b"node0"
     )
     if header.chunks is None:
-        return bytes(head) + slots.tobytes()
+        return bytes(head) + bytes(slots)
     chunks = chunks_of(names_in(raw, HEADER_BYTES + header.capacity * RECORD_BYTES, header.chunks), names)
     CHUNKS_HEADER.pack_into(head, CHUNKS_AT, CHUNK.size, len(chunks) // CHUNK.size)
-    return bytes(head) + slots.tobytes() + chunks
+    return bytes(head) + bytes(slots) + chunks
 
 
 def chunks_of(known: dict[int, str], names: list[tuple[str, str]]) -> bytes:

@@ -40,7 +40,7 @@ class Progress:
         if not len(records):  # the newest is being written right now
             return False
         self.sequence, self.steps = int(records["sequence"][-1]), int(records["step"][-1])
-        events = records[["thread", "kind", "phase"]].tolist()
+        events = [*records[["thread", "kind", "phase"]].itertuples()]
         self._learn(events)
         counting = [event for event in events if event[1] not in BESIDE or self._works(event[0])]
         self.worked += len(counting)

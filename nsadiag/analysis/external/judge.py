@@ -69,7 +69,7 @@ def _finding(external: ExternalEvidence) -> tuple[Finding, tuple[str, ...]]:
     late = straggler_finding(external.statements.waits)
     if late and by_dumps is None and not _says_why(cell):
         return late, ()
-    # Only now: pandas takes as long to load as a thousand dumps do.
+    # Only now: all rules take as long to load as many dumps do.
     from nsadiag.analysis.case import Case
     from nsadiag.analysis.resolve import resolve
 

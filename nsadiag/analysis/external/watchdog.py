@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from nsadiag.analysis.ingest.dumps.columns import OWN_SIZES, STARTED, Group, GroupColumn, RankColumns
 from nsadiag.analysis.ingest.watchdog_reports import DEFAULT, TimedOut
@@ -40,7 +39,7 @@ def dumps_of(said: Sequence[tuple[TimedOut, Path]], others: Mapping[int, Path]) 
 
 def _columns(each: TimedOut, file: str, group: Group) -> RankColumns:
     sizes = None if OWN_SIZES.search(each.op) else each.elements
-    codes = np.zeros(each.enqueued - each.seq + 1, dtype=np.uint32)
+    codes = array("I", bytes(4 * (each.enqueued - each.seq + 1)))
     codes[0] = zlib.crc32(repr((each.op, sizes)).encode()) or 1
     column = GroupColumn(
         group=group,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence import recorder
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Table
 
 
 class Asked(NamedTuple):
@@ -64,7 +63,7 @@ WAITS = r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$"
 CREATIONS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 
 
-def _paired(events: pd.DataFrame) -> list[dict[Any, Any]]:
+def _paired(events: Table) -> list[dict[Any, Any]]:
     """Begin events, each with the time of its end."""
     open_: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
     rows: list[dict[Any, Any]] = []
@@ -78,7 +77,7 @@ def _paired(events: pd.DataFrame) -> list[dict[Any, Any]]:
     return rows
 
 
-def asked_of(rank: int, events: pd.DataFrame, label: Any) -> list[Asked]:
+def asked_of(rank: int, events: Table, label: Any) -> list[Asked]:
     """Collectives from the rank's own events; `label(rank, name)` is the group's."""
     mine = events[(events.kind == Kind.COLLECTIVE) & ~events.detail.str.contains(NO_COLLECTIVE)]
     mine = mine[~mine.name.str.contains(WAITS)]
@@ -106,7 +105,7 @@ def asked_of(rank: int, events: pd.DataFrame, label: Any) -> list[Asked]:
     return rows
 
 
-def created_of(rank: int, events: pd.DataFrame) -> list[Created]:
+def created_of(rank: int, events: Table) -> list[Created]:
     """The groups that the rank created, in its order."""
     mine = events[(events.kind == Kind.PROCESS_GROUP) & events.name.isin(CREATIONS)]
     return [

@@ -8,9 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
@@ -18,6 +15,7 @@ from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.evidence.ring.reader import Recording
+from nsadiag.evidence.table import Table
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source import model
 
@@ -116,7 +114,7 @@ def of_black_box(rank: RankEvidence) -> Place | None:
     return _first_site(rank.recording, newest[newest["phase"] == Phase.BEGIN])
 
 
-def _first_site(recording: Recording, records: npt.NDArray[np.void]) -> Place | None:
+def _first_site(recording: Recording, records: Table) -> Place | None:
     """The user line of the first that has one: a thread of torch's own, as one that writes a checkpoint, has none."""
     found = (of_text(label.site) for label in recording.labels_of(records))
     return next((place for place in found if place is not None), None)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
-import pandas as pd
+from typing import NamedTuple
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.iterations import ANCHORS, Iterations
 from nsadiag.evidence.phrases import count, seconds
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Column, Table
 
-Array = npt.NDArray[Any]
 FEWEST = 2  # intervals behind the warm-up: of fewer, nobody knows a rhythm
 WARM_UP = 2  # intervals, of a job that has made more than a few
 LONGEST_PAUSES = 3.0  # longest intervals so far, after which an iteration is overdue, as for the watch
@@ -33,30 +31,30 @@ class Pace:
     unit: str  # "step" of an optimizer, or "iteration"
     done: int
     until_s: float  # when it was last seen
-    at_s: npt.NDArray[np.float64] = field(repr=False, compare=False)
+    at_s: Sequence[float] = field(repr=False, compare=False)
     silent_from_s: float = 0.0  # since when there is none, where the ring has lost all of them
 
     @property
-    def intervals(self) -> npt.NDArray[np.float64]:
+    def intervals(self) -> list[float]:
         """Seconds from one iteration to the next, without those of the warm-up."""
-        found = np.diff(self.at_s)
+        found = [after - before for before, after in itertools.pairwise(self.at_s)]
         return found[WARM_UP if len(found) >= FEWEST + 2 * WARM_UP else min(1, max(len(found) - FEWEST, 0)) :]
 
     @property
     def since_s(self) -> float:
         """Seconds since its last iteration, or as many as the ring reaches back; since the start of the job where it made none."""
-        return self.until_s - (float(self.at_s[-1]) if len(self.at_s) else self.silent_from_s)
+        return self.until_s - (self.at_s[-1] if self.at_s else self.silent_from_s)
 
     @property
     def typical_s(self) -> float | None:
         """The median interval."""
-        return float(np.median(self.intervals)) if len(self.intervals) else None
+        return statistics.median(self.intervals) if self.intervals else None
 
     @property
     def rate_per_s(self) -> float | None:
         """Iterations a second of late: in the last fifth of them, ten at least."""
         newest = self.intervals[-max(10, len(self.intervals) // 5) :]
-        return float(1.0 / max(np.median(newest), 1e-9)) if len(newest) else None
+        return 1.0 / max(statistics.median(newest), 1e-9) if newest else None
 
     @property
     def counted(self) -> str:
@@ -69,18 +67,18 @@ class Pace:
         who = f"rank {self.rank}"
         if self.done == 0:
             return f"{who} completed no {self.unit} in {self.until_s:.0f} s"
-        if not len(self.at_s):
+        if not self.at_s:
             return f"{who} completed no {self.unit} in the last {self.since_s:.0f} s, of {self.counted}"
         gaps = self.intervals
         if len(gaps) < FEWEST:
             return f"{who} completed {self.counted} in {self.until_s:.0f} s, too few to know its rate"
-        longest_s = float(gaps.max())
+        longest_s = max(gaps)
         if self.since_s > max(LONGEST_PAUSES * longest_s, MIN_PAUSE_S):
-            return f"{who} completed no {self.unit} in the last {self.since_s:.0f} s, and one every {seconds(float(np.median(gaps)))} before"
+            return f"{who} completed no {self.unit} in the last {self.since_s:.0f} s, and one every {seconds(statistics.median(gaps))} before"
         recent = gaps[-max(len(gaps) // 4, 2) :]
         before = gaps[: -len(recent)]
-        if len(gaps) >= ENOUGH and np.median(recent) > FELL * np.median(before):
-            return f"{who} took {seconds(float(np.median(recent)))} for each {self.unit} lately, and {seconds(float(np.median(before)))} before"
+        if len(gaps) >= ENOUGH and statistics.median(recent) > FELL * statistics.median(before):
+            return f"{who} took {seconds(statistics.median(recent))} for each {self.unit} lately, and {seconds(statistics.median(before))} before"
         return None
 
 
@@ -90,7 +88,7 @@ def pace_of(cell: CellEvidence, rank: RankEvidence) -> Pace:
     events = rank.recording.events
     own = events[events["kind"] == Kind.STEP]
     is_stepping = bool(steps or len(own))
-    times, counted = (own["t_ns"], len(own)) if is_stepping else _iterations(rank)
+    times, counted = (own["t_ns"].tolist(), len(own)) if is_stepping else _iterations(rank)
     # Who followed the job has seen all of them, also those that the ring has lost.
     told = steps if is_stepping else rank.end.iterations
     return Pace(
@@ -99,13 +97,12 @@ def pace_of(cell: CellEvidence, rank: RankEvidence) -> Pace:
         done=int(told) if told else counted,
         until_s=seen_until_s(cell),
         at_s=_since_start_s(cell, times),
-        silent_from_s=float(_since_start_s(cell, events["t_ns"][:1])[0]) if len(events) else 0.0,
+        silent_from_s=_since_start_s(cell, events["t_ns"][:1])[0] if len(events) else 0.0,
     )
 
 
-def _since_start_s(cell: CellEvidence, t_ns: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    found: npt.NDArray[np.float64] = (np.asarray(t_ns, dtype=np.int64) - cell.started_mono_ns) / 1e9
-    return found
+def _since_start_s(cell: CellEvidence, t_ns: Iterable[int]) -> list[float]:
+    return [(each - cell.started_mono_ns) / 1e9 for each in t_ns]
 
 
 def seen_until_s(cell: CellEvidence) -> float:
@@ -117,25 +114,24 @@ def seen_until_s(cell: CellEvidence) -> float:
     return last.t_s + max((motion.seconds for motion in last.motions), default=0.0) if last else 0.0
 
 
-def _iterations(rank: RankEvidence) -> tuple[npt.NDArray[Any], int]:
+def _iterations(rank: RankEvidence) -> tuple[list[int], int]:
     """The time at which each of its iterations began, and their number."""
     events = rank.recording.events
     events = events[events["phase"] != Phase.END]
     main = events[events["thread"] == (-1 if rank.recording.pid is None else rank.recording.pid)]
-    anchors = [*map(int, ANCHORS)]
     # Where the main thread does none of it, whoever does trains.
-    own = main if np.isin(main["kind"], anchors).any() else events
+    own = main if main["kind"].isin(ANCHORS).any() else events
     counter = Iterations(is_wrapped=bool(rank.ddp or rank.units or rank.wraps))
-    kinds, phases = own["kind"].tolist(), own["phase"].tolist()
-    began = [counter.take(kind, phase) is not None for kind, phase in zip(kinds, phases, strict=True)]
+    pairs = zip(own["kind"], own["phase"], strict=True)
+    began = [counter.take(kind, phase) is not None for kind, phase in pairs]
     told = rank.end.iterates_by
     anchor = next((kind for kind in ANCHORS if kind.name.lower() == told), counter.anchor)
     if anchor is None:
-        return np.empty(0, np.int64), 0
+        return [], 0
     found = own["kind"] == anchor
     if counter.is_by_runs:
-        found = found & np.asarray(began, dtype=bool)
-    return own["t_ns"][found], counter.count
+        found = found & Column(began)
+    return own["t_ns"][found].tolist(), counter.count
 
 
 class Step(NamedTuple):
@@ -160,25 +156,24 @@ class Step(NamedTuple):
 STEP_COLUMNS = [*Step._fields]
 
 
-def steps_of(rank: int, events: pd.DataFrame) -> Iterator[Step]:
+def steps_of(rank: int, events: Table) -> Iterator[Step]:
     """From the rank's own events."""
-    # In plain arrays: a table of thousands of steps is cut thirty times as fast as by masks over all of it.
-    events = events.sort_values("t_s", kind="stable")
-    ends = events.loc[events.kind == Kind.STEP, ["a", "t_s", "b"]].to_numpy()
-    columns = [events[column].to_numpy() for column in ("t_s", "kind", "phase", "a")]
+    # In plain lists: a table of thousands of steps is cut far faster than by masks over all of it.
+    events = events.sort_values("t_s")
+    ends = [*zip(*(events[events.kind == Kind.STEP][column] for column in ("a", "t_s", "b")), strict=True)]
+    times, *columns = (events[column].tolist() for column in ("t_s", "kind", "phase", "a"))
     for (_, begin, cpu_before), (step, end, cpu_ns) in itertools.pairwise(ends):
-        inside = slice(np.searchsorted(columns[0], begin, "right"), np.searchsorted(columns[0], end, "right"))
-        t_s, kind, phase, a = (column[inside] for column in columns)
+        inside = slice(bisect.bisect_right(times, begin), bisect.bisect_right(times, end))
+        rows = [*zip(times[inside], *(column[inside] for column in columns), strict=True)]
         # Accumulation makes several forwards of one step.
-        forward = t_s[(kind == Kind.FORWARD) & (phase == Phase.BEGIN)]
-        backward = t_s[(kind == Kind.BACKWARD) & (phase == Phase.BEGIN)]
-        gradients = t_s[kind == Kind.GRADIENT]
-        first_forward = forward.min() if len(forward) else begin
-        last_backward = backward.max() if len(backward) else end
-        work_ends = gradients.max() if len(gradients) else last_backward
+        forward = [t_s for t_s, kind, phase, _ in rows if kind == Kind.FORWARD and phase == Phase.BEGIN]
+        backward = [t_s for t_s, kind, phase, _ in rows if kind == Kind.BACKWARD and phase == Phase.BEGIN]
+        gradients = [t_s for t_s, kind, _, _ in rows if kind == Kind.GRADIENT]
+        first_forward, last_backward = min(forward, default=begin), max(backward, default=end)
+        work_ends = max(gradients, default=last_backward)
         yield Step(
             rank=rank,
-            step=int(step),
+            step=step,
             end_s=end,
             step_s=end - begin,
             cpu_s=(cpu_ns - cpu_before) / 1e9,
@@ -187,14 +182,14 @@ def steps_of(rank: int, events: pd.DataFrame) -> Iterator[Step]:
             input_s=first_forward - begin,
             forward_s=last_backward - first_forward,
             backward_s=work_ends - last_backward,
-            loader_s=_spent(t_s, phase, kind == Kind.DATA),
-            saving_s=_spent(t_s, phase, kind == Kind.IO),
-            computed=bool(len(forward) or len(backward) or len(gradients)),
-            elements=int(a[(kind == Kind.FORWARD) & (phase == Phase.END)].sum()),
+            loader_s=_spent([(t_s, phase) for t_s, kind, phase, _ in rows if kind == Kind.DATA]),
+            saving_s=_spent([(t_s, phase) for t_s, kind, phase, _ in rows if kind == Kind.IO]),
+            computed=bool(forward or backward or gradients),
+            elements=sum(a for _, kind, phase, a in rows if kind == Kind.FORWARD and phase == Phase.END),
         )
 
 
-def _spent(t_s: Array, phase: Array, mine: Array) -> float:
-    """Seconds between begins and ends of those events."""
-    begins, ends = t_s[mine & (phase == Phase.BEGIN)], t_s[mine & (phase == Phase.END)]
-    return float(ends.sum() - begins.sum()) if len(begins) == len(ends) else 0.0
+def _spent(rows: list[tuple[float, int]]) -> float:
+    """Seconds between begins and ends."""
+    begins, ends = ([t_s for t_s, phase in rows if phase == wanted] for wanted in (Phase.BEGIN, Phase.END))
+    return sum(ends) - sum(begins) if len(begins) == len(ends) else 0.0

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Table
 
 
 class Transfer(NamedTuple):
@@ -34,7 +33,7 @@ FIRST_PEER = r"^(?:to|from)="
 PEER = re.compile(r"(to|from)=(any|\d+) tag=(\d+)(?: (\w+\[[\d,]*\]))?")
 
 
-def transfers_of(rank: int, events: pd.DataFrame) -> list[Transfer]:
+def transfers_of(rank: int, events: Table) -> list[Transfer]:
     """From the rank's own events: one a peer, so a batch has several."""
     named = events[(events.kind == Kind.COLLECTIVE) & events.detail.str.contains(FIRST_PEER)]
     rows: list[Transfer] = []

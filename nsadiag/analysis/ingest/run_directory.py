@@ -128,8 +128,7 @@ class Nodes:
 def in_time_of_node_0(rank: RankEvidence, offset_ns: int) -> RankEvidence:
     """The same, with all its monotonic times as node 0's clock would have shown them."""
     recording = rank.recording
-    events = recording.events.copy()
-    events["t_ns"] += offset_ns
+    events = recording.events.assign(t_ns=recording.events["t_ns"] + offset_ns)
     header = recording.header
     if header is not None:
         header = replace(header, monotonic_ns=header.monotonic_ns + offset_ns)

@@ -1,4 +1,4 @@
-"""A finding becomes a verdict with what the cell adds to it; light, so that dumps are judged without pandas."""
+"""A finding becomes a verdict with what the cell adds to it; light, so that dumps are judged without the rules."""
 
 from __future__ import annotations
 

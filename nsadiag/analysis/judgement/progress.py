@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.peer_waits import peer_waits
 from nsadiag.analysis.relations.steadiness import furthest
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.records import PeerWait, Progress
+from nsadiag.evidence.table import Table
 
 RECENT_STEPS = 10
 MOST_WAITS = 8  # ranks of which a verdict says how long they were waited for
@@ -42,7 +41,7 @@ def _predicted_s(path: Path) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _rate(cell: CellEvidence, steps: pd.DataFrame, done: int) -> float | None:
+def _rate(cell: CellEvidence, steps: Table, done: int) -> float | None:
     """Steps a second, of late: where steps slow down, those at the start say nothing of what is to come."""
     newest = sorted(steps.step.unique())[-max(RECENT_STEPS, steps.step.nunique() // 5) :]
     step_s = float(steps[steps.step.isin(newest)].step_s.median()) if len(steps) else 0.0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Column
 
 
-def _median(values: pd.Series) -> float | None:
+def _median(values: Column) -> float | None:
     return round(float(values.median()), 6) if len(values) else None
 
 

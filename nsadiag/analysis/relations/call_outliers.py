@@ -122,7 +122,7 @@ def _earlier(case: Case, rank: int, one: Disagreement) -> tuple[tuple[Any, ...] 
         return None, set()
     before = rows[(rows.call < one.call) & (rows.place == now.iloc[-1].place)]
     asked = {tuple(map(str, row)) for row in before[ARGUMENTS].itertuples(index=False)}
-    return tuple(map(str, now.iloc[-1][ARGUMENTS])), asked
+    return tuple(str(now.iloc[-1][name]) for name in ARGUMENTS), asked
 
 
 def is_out_of_order(case: Case, one: Disagreement) -> bool:

@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.collective_waits import (
     AT_LEAST_S,
@@ -27,6 +25,7 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.blocked import blocked_ranks
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.evidence.records import PeerWait
+from nsadiag.evidence.table import Table
 
 NOW_S = 1.0  # shorter is the moment at which the job was cut off
 
@@ -43,10 +42,10 @@ class PeerWaits:
         return tuple(sorted(self.by_rank.values(), key=lambda w: (-w.now_s, -w.total_s, w.rank)))
 
 
-def _in_backward(steps: pd.DataFrame) -> Iterator[Wait]:
+def _in_backward(steps: Table) -> Iterator[Wait]:
     """By step: who had its gradients last, where the others were held up in the step until then."""
     ready: dict[int, list[tuple[float, int, float]]] = defaultdict(list)
-    columns = (steps[name].tolist() for name in ("step", "ready_s", "rank", "end_s", "computed"))
+    columns = (steps[name] for name in ("step", "ready_s", "rank", "end_s", "computed"))
     for step, ready_s, rank, end_s, computed in zip(*columns, strict=True):
         if computed:
             ready[int(step)].append((float(ready_s), int(rank), float(end_s)))
@@ -146,8 +145,8 @@ def _newest_s(cell: CellEvidence) -> dict[int, float]:
     for rank in cell.ranks:
         events = rank.recording.events
         own = events[events["thread"] == (-1 if rank.recording.pid is None else rank.recording.pid)]
-        t_s = (own["t_ns"] - cell.started_mono_ns) / 1e9
-        t_s = t_s[t_s <= ending_s] if ending_s is not None else t_s
-        if len(t_s):
-            found[rank.rank] = float(t_s[-1])
+        times = [(t_ns - cell.started_mono_ns) / 1e9 for t_ns in own["t_ns"]]
+        times = [t_s for t_s in times if ending_s is None or t_s <= ending_s]
+        if times:
+            found[rank.rank] = times[-1]
     return found

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks
@@ -14,6 +12,7 @@ from nsadiag.analysis.facts.groups import Members
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.records import Collective, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class Wait:
     waiting: tuple[int, ...]  # issued it, and it is not over
     missing: tuple[int, ...]  # members that never issued it
     unseen: tuple[int, ...]  # members without a dump
-    calls: pd.DataFrame  # rows of Case.calls with this group and sequence
+    calls: Table  # rows of Case.calls with this group and sequence
 
     def collective(self, rank: int) -> Collective:
         """The collective that the rank called."""
@@ -86,8 +85,8 @@ def waits(case: Case) -> list[Wait]:
         # Where nobody says who is in the group, whoever never used it may not be.
         of_all = case.groups.is_known(str(group))
         members = set(case.groups.members(str(group)) if of_all else calls[calls.group == group]["rank"])
-        issued = case.issued.loc[group] if group in case.issued.index else pd.Series(dtype=int)
-        seen = members & set(issued.index)
+        issued = case.issued.get(str(group), {})
+        seen = members & set(issued)
         missing = tuple(sorted(r for r in seen if issued[r] < seq))
         waiting = tuple(sorted(int(r) for r in pending.loc[pending.seq == seq, "rank"].unique()))
         same = calls[(calls.group == group) & (calls.seq == seq)]

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import MAJORITY, NOVEL, SHORTER, Behaviour, Criterion, outliers
 from nsadiag.analysis.records import RankEvidence
@@ -74,7 +72,7 @@ def timeline_of(rank: RankEvidence) -> list[TimelineEvent]:
     found: list[TimelineEvent] = []
     unsynced = ""
     # Kinds first: most events are gradients and modules, and Python is slow over all of them.
-    relevant = np.isin(events["kind"], [*map(int, SEEN), int(Kind.GRAD_SYNC)])
+    relevant = events["kind"].isin((*SEEN, Kind.GRAD_SYNC))
     for event in recording.decode(events[relevant & (events["thread"] == recording.pid)]):
         kind, at, begins = event.kind, event.site, event.phase != Phase.END
         if kind == Kind.GRAD_SYNC:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import statistics
+from collections import Counter
 from dataclasses import dataclass, field
-
-import pandas as pd
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.registrations import Pile, largest_pile
 from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence.table import Column, Table
 
 MIN_STEPS = 12
 GROWTH = 2.5  # the last steps against the first ones
@@ -30,13 +31,13 @@ class Slowing:
     """Steps of one rank that keep getting longer; `settled` are those behind the first two."""
 
     measure: str  # by which they do: on the clock, in CPU time, or in that of the rank that took least
-    settled: pd.DataFrame = field(compare=False, repr=False)
+    settled: Table = field(compare=False, repr=False)
     pile: Pile | None  # what its own registrations left
     # Only the fastest steps show it: the others are as long as who shares the machine makes them.
     at_best: bool
 
     @property
-    def fifths(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def fifths(self) -> tuple[Table, Table]:
         """The first and the last of the steps."""
         return _fifths(self.settled)
 
@@ -50,7 +51,7 @@ class Slowing:
         """The time of a step in the last fifth."""
         return self.typical(self.fifths[1][self.measure])
 
-    def typical(self, seconds: pd.Series[float]) -> float:
+    def typical(self, seconds: Column) -> float:
         """The median, or what the fastest tenth takes at most."""
         return float(seconds.quantile(AT_BEST) if self.at_best else seconds.median())
 
@@ -82,7 +83,8 @@ def slowing(rank: RankEvidence, case: Case) -> Slowing | None:
     if len(steps) < MIN_STEPS:
         return None
     settled = steps.iloc[2:]
-    settled = settled.assign(least_cpu_s=settled.step.map(case.steps.groupby("step").cpu_s.min()))
+    least_cpu_s = case.steps.groupby("step").cpu_s.min()
+    settled = settled.assign(least_cpu_s=settled.step.map(least_cpu_s.get))
     pile = largest_pile(rank, len(steps))
     # On a machine that others use as well, the clock may hide what CPU time shows, and a GPU shows on the clock alone.
     measures = ("step_s", "cpu_s")
@@ -98,7 +100,7 @@ def slowing(rank: RankEvidence, case: Case) -> Slowing | None:
     return Slowing(measure=measure, settled=settled, pile=pile, at_best=at_best)
 
 
-def grows(settled: pd.DataFrame, measure: str, *, piled: bool = False) -> bool:
+def grows(settled: Table, measure: str, *, piled: bool = False) -> bool:
     """Whether steps grow, by enough, all the way: an evaluation, or a switch of models, is one jump.
 
     Where something is known to pile up in step after step it is none: that neighbours on the machine were quieter towards the
@@ -112,28 +114,41 @@ def grows(settled: pd.DataFrame, measure: str, *, piled: bool = False) -> bool:
     return times > GROWTH and seconds > MIN_GROWN_S and steadily
 
 
-def _growth(settled: pd.DataFrame, measure: str) -> tuple[float, float]:
+def _growth(settled: Table, measure: str) -> tuple[float, float]:
     """The last fifth of the steps against the first: how many times as long, and how many seconds longer."""
     first, last = (float(part[measure].median()) for part in _fifths(settled))
     return last / max(first, 1e-6), last - first
 
 
-def _fifths(settled: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _fifths(settled: Table) -> tuple[Table, Table]:
     fifth = len(settled) // 5
     return settled.iloc[:fifth], settled.iloc[-fifth:]
 
 
-def _trend(settled: pd.DataFrame, measure: str) -> float:
+def _trend(settled: Table, measure: str) -> float:
     """Rank correlation with the step, which a few outliers do not move."""
-    return float(settled.step.rank().corr(settled[measure].rank()))
+    try:
+        return statistics.correlation(_places(settled.step), _places(settled[measure]))
+    except statistics.StatisticsError:  # all of them are equal
+        return 0.0
 
 
-def _grows_throughout(step_s: pd.Series[float]) -> bool:
+def _places(values: Column) -> list[float]:
+    """The place of each in their order; of equal ones, the mean of theirs."""
+    begins, numbers = {}, Counter(values)
+    before = 0
+    for value in sorted(numbers):
+        begins[value] = before + (numbers[value] - 1) / 2
+        before += numbers[value]
+    return [begins[value] for value in values]
+
+
+def _grows_throughout(step_s: Column) -> bool:
     medians = [float(quarter.median()) for quarter in _quarters(step_s)]
     return all(b > QUARTER_GROWTH * a for a, b in itertools.pairwise(medians))
 
 
-def grows_at_best(step_s: pd.Series[float]) -> bool:
+def grows_at_best(step_s: Column) -> bool:
     """The same of each quarter's fastest steps: whoever shares the machine makes steps longer, and none of them shorter."""
     if len(step_s) < FEW_STEPS:
         return False
@@ -142,12 +157,12 @@ def grows_at_best(step_s: pd.Series[float]) -> bool:
     return grown and best[-1] > GROWTH * best[0] and best[-1] - best[0] > MIN_GROWN_S
 
 
-def _quarters(step_s: pd.Series[float]) -> list[pd.Series[float]]:
+def _quarters(step_s: Column) -> list[Column]:
     quarter = len(step_s) // 4
     return [step_s.iloc[n * quarter : (n + 1) * quarter] for n in range(4)]
 
 
-def _given_more(settled: pd.DataFrame, measure: str) -> bool:
+def _given_more(settled: Table, measure: str) -> bool:
     """Whether the inputs grow by a schedule (a curriculum, images that double), and steps of one size take as long as ever."""
     if _times_given(settled) < MORE_GIVEN:
         return False
@@ -160,12 +175,12 @@ def _given_more(settled: pd.DataFrame, measure: str) -> bool:
     )
 
 
-def _times_given(settled: pd.DataFrame) -> float:
+def _times_given(settled: Table) -> float:
     """The elements given to the last fifth of the steps as a multiple of the first's; 0 where that is not known."""
     first, last = (float(part.elements.median()) for part in _fifths(settled))
     return last / first if first > 0 else 0.0
 
 
-def _median_of_third(times: pd.Series[float], last: bool = False) -> float:
+def _median_of_third(times: Column, last: bool = False) -> float:
     third = len(times) // 3
     return float((times.iloc[-third:] if last else times.iloc[:third]).median())

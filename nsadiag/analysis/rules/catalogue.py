@@ -1,4 +1,4 @@
-"""Metadata of rules, read from their files without importing them: the analysis imports pandas, and a list must print at once."""
+"""Metadata of rules, read from their files without importing them: the analysis takes a while to import, and a list must print at once."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from nsadiag.evidence.records import Act, Outcome, Place, Strength, Where
 
-if TYPE_CHECKING:  # they import pandas, and the catalogue must load at once
+if TYPE_CHECKING:  # they import the analysis, and the catalogue must load at once
     from nsadiag.analysis.case import Case
     from nsadiag.analysis.records import Declined
 

@@ -198,7 +198,7 @@ def _write(
     document["summary"] = summary(document)
     write_json(run.path / "bisect.json", document)
     if more is None:
-        from nsadiag.reports.formats.bisect_page import render_bisect  # pandas comes with its pictures
+        from nsadiag.reports.formats.bisect_page import render_bisect  # the analysis comes with its pictures
 
         write_private(run.report_md, markdown(document))
         # The subject of a commit may be in no encoding at all.

@@ -75,7 +75,8 @@ def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult
         check_script(argv)
     for cell in request.every_cell:
         hide(cell.env, cell.command())
-    output.need_torch("a matrix")
+    output.need("torch", "a matrix")
+    output.need("numpy", "a matrix")
     run = _directory(request)
     running = Running(run)
     left_over = running.take()

@@ -19,7 +19,7 @@ def open_spans(recording: Recording) -> Iterator[Event]:
     closed: dict[tuple[int, int], int] = {}
     places, end = [], int(Phase.END)
     # Paired before they are decoded: most have ended.
-    for place, (kind, name, phase) in enumerate(zip(*(own[f].tolist() for f in FIELDS), strict=True)):
+    for place, (kind, name, phase) in enumerate(zip(*(own[f] for f in FIELDS), strict=True)):
         key = kind, name
         if phase == end:
             closed[key] = closed.get(key, 0) + 1
@@ -27,4 +27,4 @@ def open_spans(recording: Recording) -> Iterator[Event]:
             closed[key] -= 1
         else:
             places.append(place)
-    return recording.decode(own[places])
+    return recording.decode(own.take(places))

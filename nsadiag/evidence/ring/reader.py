@@ -8,33 +8,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from nsadiag.evidence.documents.files import open_evidence, read_begin
-from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD_BYTES, Counter, Kind
+from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, Counter, Kind
 from nsadiag.evidence.ring.header import Header, names_of, read_header
 from nsadiag.evidence.ring.names import CHUNK
+from nsadiag.evidence.table import Table
 
-RECORD_DTYPE = np.dtype(
-    [
-        ("sequence", "<u8"),
-        ("t_ns", "<i8"),
-        ("name", "<u4"),
-        ("thread", "<u4"),
-        ("kind", "u1"),
-        ("phase", "u1"),
-        ("flags", "<u2"),
-        ("step", "<u4"),
-        ("a", "<i8"),
-        ("b", "<i8"),
-        ("c", "<i8"),
-        ("sequence_again", "<u8"),
-    ]
+COLUMNS = (
+    "sequence",
+    "t_ns",
+    "name",
+    "thread",
+    "kind",
+    "phase",
+    "flags",
+    "step",
+    "a",
+    "b",
+    "c",
+    "sequence_again",
 )
 FIELDS = ("sequence", "t_ns", "thread", "kind", "phase", "step", "a", "b")
 MOST_BYTES = 64 << 20  # of a ring: a million events
-assert RECORD_DTYPE.itemsize == RECORD_BYTES
+LOOKED_AHEAD = 256  # slots, before all of them are looked at
 
 
 class Label(NamedTuple):
@@ -71,7 +67,7 @@ class Recording:
     """The events that could be read, in order of sequence, and what could not be."""
 
     header: Header | None
-    events: npt.NDArray[np.void]
+    events: Table
     names: dict[int, str] = field(default_factory=dict)
     gaps: tuple[str, ...] = ()
     is_damaged: bool = False  # the file holds less than the rank wrote into it
@@ -84,45 +80,48 @@ class Recording:
     @property
     def is_whole(self) -> bool:
         """Whether the ring has not lost its beginning."""
-        return len(self.events) > 0 and int(self.events[0]["sequence"]) == 1
+        return len(self.events) > 0 and self.events["sequence"][0] == 1
 
-    def decode(self, records: npt.NDArray[np.void] | None = None) -> Iterator[Event]:
+    def decode(self, records: Table | None = None) -> Iterator[Event]:
         """Those of its records, all where none are given, in their order."""
         records = self.events if records is None else records
-        # In plain lists: a field of one record at a time costs ten times as much.
-        columns = (records[field].tolist() for field in FIELDS)
+        columns = (records[field] for field in FIELDS)
         names, labels = self.names_of(records), self.labels_of(records)
         for fields, name, label in zip(zip(*columns, strict=True), names, labels, strict=True):
             yield Event._make((*fields, name, *label))
 
-    def names_of(self, records: npt.NDArray[np.void]) -> list[str]:
+    def names_of(self, records: Table) -> list[str]:
         """Their names, in order."""
-        return [self.names.get(name, "") for name in records["name"].tolist()]
+        return [self.names.get(name, "") for name in records["name"]]
 
-    def labels_of(self, records: npt.NDArray[np.void]) -> list[Label]:
+    def labels_of(self, records: Table) -> list[Label]:
         """Their labels, in order; of a kind whose `c` is a number, none."""
-        known = {c: Label.of(self.names.get(c, "")) for c in np.unique(records["c"]).tolist()}
-        pairs = zip(records["c"].tolist(), records["kind"].tolist(), strict=True)
+        known = {c: Label.of(self.names.get(c, "")) for c in records["c"].unique()}
+        pairs = zip(records["c"], records["kind"], strict=True)
         return [Label() if kind == Kind.MEMORY else known[c] for c, kind in pairs]
 
 
-def valid_records(raw: bytes | memoryview, capacity: int) -> npt.NDArray[np.void]:
+def valid_records(raw: bytes | memoryview, capacity: int) -> Table:
     """Whole records in order of sequence; torn, empty and misplaced ones are left out."""
     usable = min(max(len(raw) - HEADER_BYTES, 0) // RECORD_BYTES, capacity)
-    if usable == 0:
-        return np.empty(0, RECORD_DTYPE)
-    records = np.frombuffer(raw, RECORD_DTYPE, count=usable, offset=HEADER_BYTES)
-    sequence = records["sequence"]
-    whole = (sequence != 0) & (sequence == records["sequence_again"])
+    slots = memoryview(raw)[HEADER_BYTES : HEADER_BYTES + usable * RECORD_BYTES]
     # A whole record of another slot is garbage that happens to look right.
-    whole &= (sequence - np.uint64(1)) % np.uint64(capacity) == np.arange(usable, dtype=np.uint64)
-    found = records[whole]
-    return np.asarray(found[np.argsort(found["sequence"])])
+    found = [
+        record
+        for slot, record in enumerate(RECORD.iter_unpack(slots))
+        if record[0] and record[0] == record[-1] and (record[0] - 1) % capacity == slot
+    ]
+    return _table_of(found)
+
+
+def _table_of(records: list[tuple[int, ...]]) -> Table:
+    """In order of sequence."""
+    return Table.of_rows(sorted(records), COLUMNS)
 
 
 def read_blackbox(path: Path) -> Recording:
     """Everything that `path` holds. Never raises: what is missing is in `gaps`."""
-    empty = np.empty(0, RECORD_DTYPE)
+    empty = _table_of([])
     try:
         raw = read_begin(path, MOST_BYTES)
     except OSError as error:
@@ -171,18 +170,29 @@ class Pulse:
             raise ValueError(f"{path} is not a recorder file")
         self.header = header
         usable = min(max(len(self._map) - HEADER_BYTES, 0) // RECORD_BYTES, header.capacity)
-        whole = len(self._map) >= HEADER_BYTES
-        ring = memoryview(self._map)[HEADER_BYTES:] if whole else b""
-        self._records = np.frombuffer(ring, RECORD_DTYPE, count=usable)
+        self._ring = memoryview(self._map)[HEADER_BYTES:][: usable * RECORD_BYTES]
+        self._sequences = self._ring.cast("Q")[:: RECORD_BYTES // 8]
+        self._slot = 0  # of the newest record that was seen
 
-    def last(self) -> npt.NDArray[np.void] | None:
+    def last(self) -> Table | None:
         """A copy of the newest record, or None before the first."""
-        sequence = self._records["sequence"]
-        newest = int(sequence.argmax()) if len(sequence) else 0
-        return self._records[newest : newest + 1].copy() if len(sequence) and sequence[newest] else None
+        slots = len(self._sequences)
+        # As a rule it stands a few slots further on than the last time.
+        ahead = [self._sequences[(self._slot + n) % slots] for n in range(min(LOOKED_AHEAD, slots))]
+        newest = max(ahead, default=0)
+        self._slot = (self._slot + ahead.index(newest)) % slots if newest else 0
+        if slots > LOOKED_AHEAD and newest in ahead[LOOKED_AHEAD // 2 :]:
+            every = self._sequences.tolist()
+            newest = max(every)
+            self._slot = every.index(newest)
+        return _table_of([self._record(self._slot)]) if newest else None
 
-    def since(self, sequence: int) -> npt.NDArray[np.void]:
+    def since(self, sequence: int) -> Table:
         """Copies of the whole records after that one, in order; those that the ring has lost are not among them."""
-        found = self._records[self._records["sequence"] > np.uint64(sequence)].copy()
-        whole = found[found["sequence"] == found["sequence_again"]]
-        return np.asarray(whole[np.argsort(whole["sequence"])])
+        slots, newest = len(self._sequences), self._record(self._slot)[0] if self._sequences else 0
+        numbers = range(max(sequence, newest - slots) + 1, newest + 1)
+        found = (self._record((number - 1) % self.header.capacity) for number in numbers)
+        return _table_of([record for record in found if sequence < record[0] == record[-1]])
+
+    def _record(self, slot: int) -> tuple[int, ...]:
+        return RECORD.unpack_from(self._ring, slot * RECORD_BYTES)

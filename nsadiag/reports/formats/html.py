@@ -36,7 +36,7 @@ LEGEND = {
 
 def render_html(report: Report) -> str:
     """The page. Every value in it is escaped by the template engine; none is trusted."""
-    from nsadiag.reports.pictures.view import view_of  # the analysis and pandas come with its pictures
+    from nsadiag.reports.pictures.view import view_of  # the analysis comes with its pictures
 
     links = links_of(report.directory)
     if not isinstance(report, MatrixReport):

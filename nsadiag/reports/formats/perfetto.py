@@ -17,7 +17,7 @@ KINDS = {int(kind) for kind in Kind}
 def render_perfetto(report: Report) -> str:
     """The document. A process is a rank; what had not ended is left open, as it was. Raises UsageError for a matrix."""
     run = only_run(report, "perfetto")
-    from nsadiag.analysis.case import Case  # pandas comes with them
+    from nsadiag.analysis.case import Case
     from nsadiag.analysis.scale.digests.cell import load_cell
 
     cell = load_cell(run.directory)

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.table import Table
 from nsadiag.reports.pictures.standing import role
 from nsadiag.reports.words import duration
 
@@ -79,7 +78,7 @@ def costs_of(case: Case, verdict: Verdict | None) -> Costs:
     )
 
 
-def _curve(steps: pd.DataFrame, rank: int, number: int, top: float, ends: tuple[int, int]) -> Curve:
+def _curve(steps: Table, rank: int, number: int, top: float, ends: tuple[int, int]) -> Curve:
     pairs = list(zip(steps.step.tolist(), steps.step_s.tolist(), strict=True))
     span = (ends[1] - ends[0]) or 1
     points = [((step - ends[0]) / span * 100, 100 - seconds / top * 96) for step, seconds in _peaks(pairs)]
@@ -98,13 +97,13 @@ def _peaks(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return kept
 
 
-def _parts(steps: pd.DataFrame, ranks: Sequence[int], verdict: Verdict | None) -> list[Bar]:
+def _parts(steps: Table, ranks: Sequence[int], verdict: Verdict | None) -> list[Bar]:
     """The median step of each rank, and its parts."""
-    medians = steps.groupby("rank")[["step_s", *PARTS]].median(numeric_only=True).fillna(0.0)
-    longest = max(map(float, medians.step_s.tolist())) or 1.0
+    medians = {rank: _medians(own) for rank, own in steps.groupby("rank")}
+    longest = max(row["step_s"] for row in medians.values()) or 1.0
     found = []
     for rank in ranks:
-        row = dict(zip(("step_s", *PARTS), medians.loc[[rank]].to_numpy().tolist()[0], strict=True))
+        row = medians[rank]
         whole = row["step_s"]
         parts, left = [], whole
         for name in PARTS:
@@ -116,6 +115,11 @@ def _parts(steps: pd.DataFrame, ranks: Sequence[int], verdict: Verdict | None) -
             Bar(name=f"rank {rank}", role=role(verdict, rank), parts=tuple(parts), text=duration(whole))
         )
     return found
+
+
+def _medians(steps: Table) -> dict[str, float]:
+    """Of a step and its parts; 0 where one is not known."""
+    return {name: steps[name].median() if steps[name].known else 0.0 for name in ("step_s", *PARTS)}
 
 
 def _waits(verdict: Verdict | None) -> list[Bar]:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Table
 
 WORK = {
     int(Kind.FORWARD): "forward",
@@ -55,7 +54,7 @@ class Lane:
 
 def lanes_of(case: Case) -> list[Lane]:
     """One lane a rank that left a recording with anything in it."""
-    by_rank = {int(str(rank)): frame for rank, frame in case.events.groupby("rank")}
+    by_rank = {rank: events for rank, events in case.events.groupby("rank")}  # noqa: C416 (it has no keys)
     found = []
     for rank in case.cell.ranks:
         events = by_rank.get(rank.rank)
@@ -77,7 +76,7 @@ def _is_time(seconds: float) -> bool:
     return math.isfinite(seconds) and 0 <= seconds < 1e9
 
 
-def _spans(rank: RankEvidence, events: pd.DataFrame) -> Iterator[Span]:
+def _spans(rank: RankEvidence, events: Table) -> Iterator[Span]:
     """Begins and ends of one thread paired; a begin without its end stays open."""
     relevant = events[events.kind.isin([*WORK, CALL])]
     open_: dict[tuple[int, int, str, str], list[Span]] = {}

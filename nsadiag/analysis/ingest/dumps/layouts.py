@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.analysis.ingest.dumps.columns import DECIDING
+from nsadiag.analysis.ingest.dumps.columns import DECIDING, Unreadable
 
 # Bytes of argument behind each instruction that an entry without new strings is made of.
 ARGUMENT = {
@@ -29,10 +29,6 @@ SEQ = ("collective_seq_id", "seq_id")
 LONGEST = 512  # words of eight bytes
 WEIGHTS = np.random.default_rng(0).integers(1, 2**63, size=LONGEST, dtype=np.uint64) | np.uint64(1)
 Rows = npt.NDArray[np.uint8]
-
-
-class Unreadable(Exception):
-    """These bytes are not one entry without new strings."""
 
 
 class NewString(Unreadable):

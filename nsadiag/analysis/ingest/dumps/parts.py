@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.analysis.ingest.dumps.layouts import Unreadable
+from nsadiag.analysis.ingest.dumps.columns import Unreadable
 
 # `entries`, an empty list, a mark, an empty dict, a mark, and the name of an entry's first field, new.
 BEGINNING = re.compile(

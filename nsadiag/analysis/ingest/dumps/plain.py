@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import pickle
-from collections import Counter
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
-
 from nsadiag.analysis.ingest.dumps.columns import (
+    MOST_MISSING,
+    OVER,
     Categories,
+    Category,
+    Group,
+    GroupColumn,
     GroupNames,
     RankColumns,
-    columns_of,
-    counts_over_all,
     process_group_of,
 )
 from nsadiag.evidence.pickles import PickleRefused
@@ -68,13 +72,22 @@ def _numbered_by_group(document: Dump) -> Dump:
     """With a count for each group where one counts over all: peers agree on how many collectives a group has had."""
     entries = entries_of(document)
     groups = [process_group_of(entry) for entry in entries]
-    if not counts_over_all(np.array([seq_of(entry) for entry in entries], dtype=np.int64), groups):
+    if not _counts_over_all([seq_of(entry) for entry in entries], groups):
         return document
     counted: Counter[tuple[str, str]] = Counter()
     for entry, group in zip(entries, groups, strict=True):
         counted[group] += 1
         entry["collective_seq_id"] = counted[group]
     return document
+
+
+def _counts_over_all(seqs: Sequence[int], groups: Sequence[tuple[str, str]]) -> bool:
+    """Whether these numbers, in the order of issue, are one count over several groups, as torchcomms' recorder has it."""
+    return len(set(groups)) > 1 and seqs[0] <= 1 and _is_a_count(seqs)
+
+
+def _is_a_count(seqs: Sequence[int]) -> bool:
+    return all(after - before == 1 for before, after in itertools.pairwise(seqs))
 
 
 def entries_of(document: Dump) -> list[Entry]:
@@ -96,7 +109,48 @@ def plain_columns(
     rank: int, file: str, document: Dump, names: GroupNames, categories: Categories
 ) -> RankColumns:
     """Its columns, entry by entry."""
-    entries = entries_of(document)
-    seqs = np.array([seq_of(e) for e in entries], dtype=np.int64)
-    asked = [categories.of(e) for e in entries]
-    return columns_of(rank, file, document, names, seqs, asked, np.arange(len(entries)))
+    config = document.get("pg_config")
+    config = config if isinstance(config, dict) else {}
+    asked = [(seq_of(entry), categories.of(entry)) for entry in entries_of(document)]
+    of_group: dict[tuple[str, str], list[tuple[int, Category]]] = defaultdict(list)
+    for seq, category in asked:
+        if not category.is_p2p:
+            of_group[category.process_group].append((seq, category))
+    columns = [_group_column(names.group(own, config), own, rows) for own, rows in of_group.items()]
+    told = document.get("rank")
+    return RankColumns(
+        rank=told if rank < 0 and type(told) is int else rank,
+        file=file,
+        version=str(document.get("version", "")),
+        groups=tuple(sorted(columns, key=lambda column: column.group.key)),
+        open_transfers=sum(category.is_p2p and category.state != OVER for _, category in asked),
+        entries=len(asked),
+    )
+
+
+def _group_column(
+    group: Group, process_group: tuple[str, str], rows: list[tuple[int, Category]]
+) -> GroupColumn:
+    """From entries in any order; several under one number (coalesced) count as one.
+
+    A group's collectives are over in order: what is said to be open before one that is over was only not looked at.
+    """
+    last = max(seq for seq, _ in rows)
+    # No ring holds as many: numbers of a damaged entry.
+    first = max(min(seq for seq, _ in rows), last - MOST_MISSING)
+    codes = array("I", bytes(4 * (last - first + 1)))
+    states = bytearray([OVER]) * len(codes)
+    for seq, category in rows:
+        place = seq - first
+        if place >= 0:
+            codes[place] = (codes[place] + category.code) & 0xFFFFFFFF
+            states[place] = min(states[place], category.state)
+    is_open = range(states.rfind(OVER) + 1, len(states))
+    return GroupColumn(
+        group=group,
+        process_group=process_group,
+        first=first,
+        codes=codes,
+        open_seqs=tuple(first + place for place in is_open),
+        open_states=tuple(states[place] for place in is_open),
+    )

@@ -12,15 +12,15 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from nsadiag.analysis.ingest.dumps.arrays import columns_of, counts_over_all
 from nsadiag.analysis.ingest.dumps.columns import (
     Categories,
     Category,
     GroupNames,
     RankColumns,
-    columns_of,
-    counts_over_all,
+    Unreadable,
 )
-from nsadiag.analysis.ingest.dumps.layouts import LONGEST, Layout, NewString, Unreadable, layout_of, padded
+from nsadiag.analysis.ingest.dumps.layouts import LONGEST, Layout, NewString, layout_of, padded
 from nsadiag.analysis.ingest.dumps.parts import Parts, cut, first_guess
 from nsadiag.analysis.ingest.dumps.plain import PlainUnpickler, entries_of, seq_of, unpickle
 from nsadiag.evidence.pickles import PickleRefused

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+import math
 
 from nsadiag.analysis.ingest.first_steps.record import Parameter, Step, Whole
+from nsadiag.analysis.ingest.first_steps.sketch import dot
 from nsadiag.analysis.matrix.parity.difference import Difference
 from nsadiag.analysis.matrix.parity.tolerance import ROUNDING, UNEXPLAINED, UPDATE, UPDATE_OF_ALL
 
@@ -24,25 +23,25 @@ def updates(both: list[tuple[Step, Step]], number: int, names: tuple[str, ...]) 
         other = _move(theirs.parameters.get(name), theirs_now.parameters.get(name))
         if move is None or other is None:
             continue
-        length, away = float(np.linalg.norm(other)), float(np.linalg.norm(move - other))
+        length, away = math.hypot(*other), math.dist(move, other)
         lengths.append(length)
         ways.append(away)
         # Below a rounding error of the values themselves nothing is said.
         if not length or away <= max(UPDATE * length, ROUNDING * _norm(theirs_now.parameters[name].value)):
             continue
-        ratio = float(move @ other) / length**2
-        scaled = float(np.linalg.norm(move - ratio * other)) < UNEXPLAINED * away
+        ratio = dot(move, other) / length**2
+        scaled = math.dist(move, [ratio * each for each in other]) < UNEXPLAINED * away
         found.append(Difference(parameter=name, relative=away / length, ratio=ratio, scaled=scaled))
-    if float(np.linalg.norm(ways)) > UPDATE_OF_ALL * float(np.linalg.norm(lengths)):
+    if math.hypot(*ways) > UPDATE_OF_ALL * math.hypot(*lengths):
         return found
     return [difference for difference in found if difference.scaled]
 
 
-def _move(first: Parameter | None, now: Parameter | None) -> Any:
+def _move(first: Parameter | None, now: Parameter | None) -> list[float] | None:
     values = [p.value.sketch if p and p.value else None for p in (first, now)]
     if values[0] is None or values[1] is None:
         return None
-    return values[1].buckets - values[0].buckets
+    return [after - before for before, after in zip(values[0].buckets, values[1].buckets, strict=True)]
 
 
 def _norm(whole: Whole | None) -> float:

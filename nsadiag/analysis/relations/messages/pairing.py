@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import pandas as pd
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -16,6 +15,7 @@ from nsadiag.analysis.relations.call_mismatch import shapes
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Table
 
 ROUNDS = 3  # before this one, to know that each has a message
 
@@ -73,15 +73,17 @@ class Misfit:
     places: dict[int, str]
 
 
-def calls_of(case: Case) -> pd.DataFrame:
+def calls_of(case: Case) -> Table:
     """Sends and receives without the waits for them, numbered by sender, receiver and tag."""
     rows = case.transfers
-    calls = rows[~rows.op.str.endswith(".wait") & rows.peer.notna()].copy()
-    to = calls.direction == "to"
-    calls["sender"] = calls["rank"].where(to, calls.peer).astype(int)
-    calls["receiver"] = calls.peer.where(to, calls["rank"]).astype(int)
-    calls["number"] = calls.groupby(["rank", "sender", "receiver", "tag"]).cumcount() + 1
-    return calls
+    calls = rows[~rows.op.str.endswith(".wait") & rows.peer.notna()]
+    triples = [*zip(calls["rank"], calls.peer, calls.direction, strict=True)]
+    calls = calls.assign(
+        sender=[rank if direction == "to" else peer for rank, peer, direction in triples],
+        receiver=[peer if direction == "to" else rank for rank, peer, direction in triples],
+    )
+    before = calls.groupby(["rank", "sender", "receiver", "tag"]).cumcount()
+    return calls.assign(number=[number + 1 for number in before])
 
 
 def pending_of(case: Case, rank: int) -> Pending | None:
@@ -117,15 +119,13 @@ def _pending(case: Case, rank: int, row: dict[Any, Any]) -> Pending:
     )
 
 
-def _called_at(calls: pd.DataFrame, rank: int, row: dict[Any, Any]) -> str:
+def _called_at(calls: Table, rank: int, row: dict[Any, Any]) -> str:
     """The line of the call whose Work is waited for: that names peer and tag."""
     call = calls[(calls["rank"] == rank) & (calls.call == row["call"]) & (calls.group == row["group"])]
     return str(call.iloc[0].place if len(call) else row["place"])
 
 
-def _counterpart(
-    theirs: pd.DataFrame, peer: int, rank: int, direction: str, tag: int, number: int
-) -> str | None:
+def _counterpart(theirs: Table, peer: int, rank: int, direction: str, tag: int, number: int) -> str | None:
     """None where the peer did its part."""
     done = "received" if direction == "to" else "sent"
     met = int((theirs.tag == tag).sum())
@@ -154,34 +154,50 @@ def left_out(case: Case, pending: Pending) -> bool:
     return set(between) == {1} and int((backwards > begun[-1]).sum()) > 1
 
 
-def messages_of_peer(case: Case, pending: Pending) -> pd.DataFrame:
+def messages_of_peer(case: Case, pending: Pending) -> Table:
     """The messages of the peer's that the pending one would have been the next of."""
     calls = calls_of(case)
     mine = calls[(calls["rank"] == pending.peer) & (calls.tag == pending.tag)]
-    return mine.loc[[link == pending.link for link in zip(mine.sender, mine.receiver, strict=True)]]
+    return mine[[link == pending.link for link in zip(mine.sender, mine.receiver, strict=True)]]
 
 
 def left_short(case: Case, rank: int) -> bool:
     """Whether the rank has left a line with fewer messages in this step than in every one before."""
     counts = counts_of(case, rank)
-    if counts.shape[1] < 2:
+    if len(counts.by_step) < 2:
         return False
-    now, least = counts.iloc[:, -1], counts.iloc[:, :-1].min(axis=1)
     # At the line where it stands the rank may not be through; at lines that it has left, it is.
     at = case.thread_states.get(rank)
-    here = str(counts.attrs["newest"]) if at is None or at.doing == "transfer" else ""
-    less = (now.index.get_level_values("place") != here) & (now > 0) & (now < least)
-    return bool(less.any())
+    here = counts.newest if at is None or at.doing == "transfer" else ""
+    return any(0 < counts.now[key] < min(counts.before(key)) for key in counts.now if key[-1] != here)
 
 
-def counts_of(case: Case, rank: int) -> pd.DataFrame:
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Numbers of one rank's messages, by direction, peer, tag and line."""
+
+    by_step: tuple[Mapping[tuple[Any, ...], int], ...]  # one a step
+    newest: str  # the line of the newest message
+
+    @property
+    def now(self) -> Mapping[tuple[Any, ...], int]:
+        """In the newest step."""
+        return self.by_step[-1]
+
+    def before(self, key: tuple[Any, ...]) -> list[int]:
+        """In each of the steps before."""
+        return [step.get(key, 0) for step in self.by_step[:-1]]
+
+
+def counts_of(case: Case, rank: int) -> Counts:
     """Numbers of messages from each line (with direction, peer and tag) in each step."""
     calls = calls_of(case)
     mine = calls[calls["rank"] == rank]
-    keys = ["step", "direction", "peer", "tag", "place"]
-    counts = mine.groupby(keys).size().unstack(level=0, fill_value=0) if len(mine) else pd.DataFrame()
-    counts.attrs["newest"] = mine.iloc[-1]["place"] if len(mine) else ""
-    return counts
+    keys = ["direction", "peer", "tag", "place"]
+    return Counts(
+        by_step=tuple(rows.groupby(keys, sort=False).size() for _, rows in mine.groupby("step")),
+        newest=mine.place[-1] if len(mine) else "",
+    )
 
 
 def misfits(case: Case) -> list[Misfit]:
@@ -215,12 +231,12 @@ def misfits(case: Case) -> list[Misfit]:
     return [misfit for _, misfit in sorted(found, key=lambda each: each[0])]
 
 
-def _changed(calls: pd.DataFrame, rank: int, pair: tuple[int, int, int], number: int) -> bool:
+def _changed(calls: Table, rank: int, pair: tuple[int, int, int], number: int) -> bool:
     """Whether the rank's message differs from all those that it exchanged before with this peer."""
     sender, receiver, tag = pair
     mine = calls[
         (calls["rank"] == rank) & (calls.sender == sender) & (calls.receiver == receiver) & (calls.tag == tag)
     ]
-    now = mine[mine.number == number].tensor.iloc[0]
+    now = mine[mine.number == number].tensor[0]
     before = set(mine[mine.number < number].tensor)
     return bool(before) and now not in before

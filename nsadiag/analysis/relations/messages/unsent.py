@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import pandas as pd
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of
@@ -14,6 +13,7 @@ from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.evidence.blocking import is_transfer
 from nsadiag.evidence.phrases import count
+from nsadiag.evidence.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def shortfalls(case: Case) -> Iterator[Shortfall]:
             continue
         calls = _calls(case)
         received = calls[(calls["rank"] == rank.rank) & (calls.direction == "from")]
-        if received.empty or pd.isna(received.iloc[-1].peer):
+        if received.empty or received.iloc[-1].peer is None:
             continue
         sender = int(received.iloc[-1].peer)
         if sender not in ended or _steps(case.cell, sender) < _steps(case.cell, rank.rank):
@@ -70,13 +70,13 @@ def failed_in_transfer(rank: RankEvidence) -> bool:
     return any(is_transfer(f.function, f.file) for f in frames)
 
 
-def _calls(case: Case) -> pd.DataFrame:
+def _calls(case: Case) -> Table:
     """Transfers without the waits for them, in the order in which they began."""
     transfers = case.transfers
     return transfers[~transfers.op.str.endswith(".wait")].sort_values("begin_s")
 
 
-def _shortfall(sender: int, receiver: int, sent: pd.DataFrame, received: pd.DataFrame) -> Shortfall:
+def _shortfall(sender: int, receiver: int, sent: Table, received: Table) -> Shortfall:
     changed = {rank: _changed_in(frame) for rank, frame in ((sender, sent), (receiver, received))}
     # Whoever did in each step what it had always done is not the one that changed.
     guilty = receiver if changed[receiver] and not changed[sender] else sender
@@ -92,10 +92,10 @@ def _shortfall(sender: int, receiver: int, sent: pd.DataFrame, received: pd.Data
     )  # fmt: skip
 
 
-def _changed_in(frame: pd.DataFrame) -> tuple[int, int, int] | None:
+def _changed_in(frame: Table) -> tuple[int, int, int] | None:
     """The first step with another number of messages than the one before, and both numbers; the last one may be cut off."""
-    counts = frame.groupby("step").size().iloc[:-1]
-    for (_, before), (step, after) in zip(counts.items(), counts.iloc[1:].items(), strict=False):
+    counts = [*frame.groupby("step").size().items()][:-1]
+    for (_, before), (step, after) in itertools.pairwise(counts):
         if before != after:
-            return int(str(step)), int(before), int(after)
+            return step, before, after
     return None

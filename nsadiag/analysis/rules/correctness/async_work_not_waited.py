@@ -103,14 +103,14 @@ def _early_use(case: Case) -> EarlyUse | None:
         large = any(elements > FEW for tensors in rows.tensors.unique() for _, elements in shapes(tensors))
         found = next(used_after(source, started.line), None) if started and source and large else None
         if started and found:
-            times = rows["rank"].value_counts(sort=False).sort_index()
+            times = dict(sorted(rows["rank"].value_counts().items()))
             return EarlyUse(
                 op=str(rows.op.iloc[0]),
                 started=started,
                 used=locations.place(started.file, found[0], started.function),
                 buffer=found[1],
-                ranks=tuple(int(rank) for rank in times.index),
-                times=int(times.iloc[0]),
+                ranks=tuple(times),
+                times=next(iter(times.values())),
             )
     return None
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, headline
@@ -18,6 +16,7 @@ from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Collective, Place, Strength, Where
+from nsadiag.evidence.table import Row
 
 LIMIT = re.compile(
     r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout|failed to pass monitoredBarrier in",
@@ -35,12 +34,12 @@ def timed_out(case: Case) -> Iterator[Draft]:
         return
     mine = case.asked[case.asked["rank"] == broke.rank.rank]
     # Its last call; a call that raised an exception has an end too.
-    for _, call in mine.iloc[-1:].iterrows():
+    for call in mine.iloc[-1:]:
         if late := _late(case, call):
             yield _draft(case.cell, broke, call, late)
 
 
-def _late(case: Case, call: pd.Series) -> tuple[int, ...]:
+def _late(case: Case, call: Row) -> tuple[int, ...]:
     """Members that had not reached that call and were in no other."""
     asked = case.asked
     found = []
@@ -55,7 +54,7 @@ def _late(case: Case, call: pd.Series) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _draft(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int, ...]) -> Draft:
+def _draft(cell: CellEvidence, broke: Break, call: Row, late: tuple[int, ...]) -> Draft:
     begin_s, raised = float(call.begin_s), headline(first_of(broke.rank.exception or NOT_RAISED))
     here = _sampled_at(cell, late[0], begin_s, broke.t_s)
     evidence = {

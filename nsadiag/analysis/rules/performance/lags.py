@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import pandas as pd
 
 from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
 from nsadiag.analysis.relations.trend import grows
 from nsadiag.analysis.rules.performance.first_collective import ALWAYS
+from nsadiag.evidence.table import Column, Table
 
 MIN_STEPS = 5
 SHARE_OF_STEP = 0.3  # of the step, lost by the waiting peers
@@ -20,6 +24,9 @@ MEETINGS = {"ready_s": "have its gradients", "forward_at": "begin its forward"}
 FIRST_MET = "enter the collective that opens the step"
 
 
+Times = dict[int, dict[int, float]]  # by step and rank, in seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class Late:
     """The straggler, and its lag."""
@@ -29,45 +36,71 @@ class Late:
     share: float  # of the steps
     last_to: str
     part: str | None = None  # column of the step's part, where the lag alone determines it
-    lags: pd.DataFrame = field(compare=False, repr=False)  # as `lags_of` gives them
+    lags: Times = field(compare=False, repr=False)  # as `lags_of` gives them
 
 
-def alike(steps: pd.DataFrame) -> pd.DataFrame:
+def alike(steps: Table) -> Table:
     """The steps in which either all ranks or none ran their model.
 
     Under Join, a rank without data joins the collectives of the others: it waits, and no rank is late.
     """
     kinds = steps.groupby("step").computed.transform("nunique")
-    same: pd.DataFrame = steps[kinds == 1]
+    same: Table = steps[kinds == 1]
     return same
 
 
-def _by_step(steps: pd.DataFrame, column: str) -> pd.DataFrame:
-    """That time of each rank (columns) in each step (rows) after the warm-up that all ranks made."""
-    table = steps.pivot_table(index="step", columns="rank", values=column).dropna()
-    settled: pd.DataFrame = table[table.index > min(3, table.index.max() // 3)]
-    return settled
+def _by_step(steps: Table, column: str) -> Times:
+    """That time of each rank in each step after the warm-up that all ranks made."""
+    found = _all_steps(steps, column)
+    everybody = {rank for times in found.values() for rank in times}
+    whole = {step: times for step, times in found.items() if len(times) == len(everybody)}
+    warm_up = min(3, max(whole, default=0) // 3)
+    return {step: times for step, times in whole.items() if step > warm_up}
 
 
-def lags_of(steps: pd.DataFrame, column: str) -> pd.DataFrame:
-    """For each step (row) and rank (column), the seconds after the first rank.
+def _all_steps(steps: Table, column: str) -> Times:
+    found: Times = {}
+    for (step, rank), times in steps.groupby(["step", "rank"])[column].mean().items():
+        if not math.isnan(times):
+            found.setdefault(step, {})[rank] = times
+    return found
+
+
+def lags_of(steps: Table, column: str) -> Times:
+    """For each step and rank, the seconds after the first rank.
 
     Durations on one rank mislead: where ranks wait for the slow one (in backward, in `.item()`) differs by backend.
     The order in which they become ready does not.
     """
     ready = _by_step(steps, column)
-    lags: pd.DataFrame = ready.sub(ready.min(axis=1), axis=0)
-    return lags
+    return {
+        step: {rank: t_s - min(times.values()) for rank, t_s in times.items()}
+        for step, times in ready.items()
+    }
 
 
-def latest(steps: pd.DataFrame, column: str) -> Late | None:
+def typical(lags: Times) -> dict[int, float]:
+    """The median of each rank."""
+    by_rank = defaultdict[int, list[float]](list)
+    for times in lags.values():
+        for rank, lag_s in times.items():
+            by_rank[rank].append(lag_s)
+    return {rank: statistics.median(by_rank[rank]) for rank in sorted(by_rank)}
+
+
+def last_of(times: Mapping[int, float]) -> int:
+    """The rank with the largest; of several, the first."""
+    return max(sorted(times), key=lambda rank: times[rank])
+
+
+def latest(steps: Table, column: str) -> Late | None:
     lags = lags_of(steps, column)
     if len(lags) < MIN_STEPS:
         return None
-    medians = lags.median()
-    slowest = int(str(medians.idxmax()))
-    lag, share = float(medians[slowest]), float((lags.idxmax(axis=1) == slowest).mean())
-    step_s = float(steps[steps["rank"] == slowest].step_s.median())
+    medians = typical(lags)
+    slowest = last_of(medians)
+    lag, share = medians[slowest], sum(last_of(times) == slowest for times in lags.values()) / len(lags)
+    step_s = steps[steps["rank"] == slowest].step_s.median()
     if lag < max(MIN_LAG_S, SHARE_OF_STEP * step_s) or share < ALWAYS or lag * len(lags) < MIN_LOST_S:
         return None
     part = "input_s" if column in ("forward_at", "met_at") else None
@@ -75,23 +108,27 @@ def latest(steps: pd.DataFrame, column: str) -> Late | None:
     return Late(rank=slowest, lag_s=lag, share=share, last_to=last_to, part=part, lags=lags)
 
 
-def meet(steps: pd.DataFrame, column: str, slowest: int) -> bool:
+def meet(steps: Table, column: str, slowest: int) -> bool:
     """Whether the early ranks wait for that rank: none of them ends a step before it is ready for the step.
 
     In most steps, or repeatedly, if they synchronize every few steps. Ranks that train independently, or have made
     other numbers of steps (under Join), are not waiting for it.
     """
-    ready = _by_step(steps, column)
-    ends = steps.pivot_table(index="step", columns="rank", values="end_s").reindex(ready.index)
-    own, first = ready[slowest], ends.drop(columns=slowest).min(axis=1)
-    together = first >= own - SLACK * own.diff().median()
-    again = int((together & ~together.shift(1, fill_value=True)).sum())
-    return bool(together.mean() >= ALWAYS or again >= MIN_STEPS)
+    ready, ends = _by_step(steps, column), _all_steps(steps, "end_s")
+    own = [times[slowest] for times in ready.values()]
+    slack_s = SLACK * Column(after - before for before, after in itertools.pairwise(own)).median()
+    together = []
+    for step, times in ready.items():
+        first = min((t_s for rank, t_s in ends[step].items() if rank != slowest), default=math.nan)
+        together.append(first >= times[slowest] - slack_s)
+    again = sum(now and not before for before, now in itertools.pairwise([True, *together]))
+    return bool(together) and (sum(together) / len(together) >= ALWAYS or again >= MIN_STEPS)
 
 
-def peers_slow_down(steps: pd.DataFrame, late: Late) -> bool:
+def peers_slow_down(steps: Table, late: Late) -> bool:
     """Whether the peers' own work grows step by step too: the straggler then only has more of what slows all ranks."""
-    length = steps.pivot_table(index="step", columns="rank", values="step_s").reindex(late.lags.index)
-    waited = late.lags.rsub(late.lags[late.rank], axis=0).clip(lower=0.0)
-    own = (length - waited).drop(columns=late.rank).median(axis=1).rename("step_s")
-    return len(own) >= MIN_GROWING and grows(own.reset_index(), "step_s")
+    length, own = _all_steps(steps, "step_s"), {}
+    for step, lags in late.lags.items():
+        waited = {rank: max(lags[late.rank] - lag, 0.0) for rank, lag in lags.items() if rank != late.rank}
+        own[step] = Column(length[step][rank] - waited_s for rank, waited_s in waited.items()).median()
+    return len(own) >= MIN_GROWING and grows(Table({"step": own, "step_s": own.values()}), "step_s")

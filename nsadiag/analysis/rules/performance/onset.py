@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import statistics
 from dataclasses import dataclass, field
 
-import numpy as np
-import pandas as pd
+from nsadiag.evidence.table import Table
 
 WARM_UP = 2
 FEWEST = 10  # steps on either side; with fewer, noise on a busy machine decides
@@ -22,8 +24,8 @@ class Onset:
     """A lasting jump in step time."""
 
     step: int
-    before: pd.DataFrame = field(compare=False, repr=False)
-    since: pd.DataFrame = field(compare=False, repr=False)
+    before: Table = field(compare=False, repr=False)
+    since: Table = field(compare=False, repr=False)
 
     @property
     def first_s(self) -> float:
@@ -54,17 +56,18 @@ class Onset:
         return float(self.since[column].median() - self.before[column].median())
 
 
-def onset_of(steps: pd.DataFrame) -> Onset | None:
+def onset_of(steps: Table) -> Onset | None:
     """The jump in one rank's step times; None if there is none, or if it does not last."""
     settled = steps.sort_values("step").iloc[WARM_UP:]
     if len(settled) < 2 * FEWEST:
         return None
     # Change point by cumulative sum; on logarithms, so that a single long step does not count as one.
-    logs = np.log(np.maximum(settled.step_s.to_numpy(dtype=float), 1e-6))
-    lacking = np.cumsum(logs.mean() - logs)[FEWEST - 1 : -FEWEST]
-    at = int(lacking.argmax()) + FEWEST
+    logs = [math.log(max(step_s, 1e-6)) for step_s in settled.step_s]
+    mean = statistics.fmean(logs)
+    lacking = [*itertools.accumulate(mean - log for log in logs)][FEWEST - 1 : -FEWEST]
+    at = lacking.index(max(lacking)) + FEWEST
     before, since = settled.iloc[:at], settled.iloc[at:]
-    found = Onset(step=int(since.step.iloc[0]), before=before, since=since)
+    found = Onset(step=since.step[0], before=before, since=since)
     # Other jobs on the machine lengthen some short steps, and an evaluation one in ten.
     apart = float(since.step_s.quantile(OF_ALL)) > APART * found.first_s
     apart = apart and float(before.step_s.quantile(1 - OF_ALL)) < found.last_s
@@ -73,7 +76,7 @@ def onset_of(steps: pd.DataFrame) -> Onset | None:
     return found if jumps else None
 
 
-def _is_level(steps: pd.DataFrame) -> bool:
+def _is_level(steps: Table) -> bool:
     """Whether step time is flat within this side: steady growth is a trend, not a jump."""
     third = len(steps) // 3
     return float(steps.step_s.iloc[-third:].median()) < LEVEL * float(steps.step_s.iloc[:third].median())

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Table
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source import loops
 
@@ -57,11 +56,12 @@ def loop_in_backward(case: Case) -> SlowLoop | None:
     if len({at.line for _, at in inside}) < 2 or not _are_most(case, inside):
         return None
     steps, parts = case.steps, ["step_s", "forward_s", "backward_s"]
-    step_s, forward_s, backward_s = steps[parts].sum()
+    step_s, forward_s, backward_s = (steps[part].sum() for part in parts)
     least_s = LEAST_S * len(steps[steps.backward_s > 0])
     if not forward_s or backward_s < max(TIMES_FORWARD * forward_s, MOST_OF_STEP * step_s, least_s):
         return None
-    step_s, forward_s, backward_s = _newest(steps, 1)[parts].median()
+    newest = _newest(steps, 1)
+    step_s, forward_s, backward_s = (newest[part].median() for part in parts)
     if backward_s < TIMES_THE_REST * (step_s - backward_s):
         return None
     return SlowLoop(
@@ -100,9 +100,9 @@ def loop_in_input(case: Case) -> SlowLoop | None:
     )
 
 
-def _newest(steps: pd.DataFrame, least: int) -> pd.DataFrame:
+def _newest(steps: Table, least: int) -> Table:
     """The last fifth: parameters frozen at first were not in the first backwards."""
-    newest: pd.DataFrame = steps.sort_values("step").iloc[-max(len(steps) // 5, least) :]
+    newest: Table = steps.sort_values("step").iloc[-max(len(steps) // 5, least) :]
     return newest
 
 

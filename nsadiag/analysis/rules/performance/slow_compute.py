@@ -6,8 +6,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
@@ -23,6 +21,7 @@ from nsadiag.evidence.documents.watch import Look
 from nsadiag.evidence.phrases import count, seconds
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Table
 from nsadiag.source import loops
 
 MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
@@ -88,7 +87,7 @@ def _jumped(case: Case) -> Draft | None:
     source = f"{rank.source}/blackbox.bin"
     part = max(PARTS, key=onset.grown_s)
     name = doing_in(part, onset.grown_s)
-    since_ns = int(onset.before.end_s.iloc[-1] * 1e9) + case.cell.started_mono_ns
+    since_ns = int(onset.before.end_s[-1] * 1e9) + case.cell.started_mono_ns
     here = _place(case.cell, part, since_ns=since_ns)
     first, last = seconds(onset.first_s), seconds(onset.last_s)
     given = f"; since then the inputs of a step are {onset.times_given:.3g} times as large"
@@ -143,7 +142,7 @@ def _endless_graph(case: Case) -> Draft | None:
     )
 
 
-def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[Look]:
+def _looks_at_steps(cell: CellEvidence, events: Table) -> list[Look]:
     """Snapshots of a busy job taken because a step was silent; one during start-up was due to imports."""
     # NaN where there is none, which no snapshot is later than.
     began_s = events.t_s[events.kind == Kind.FORWARD].min()
@@ -151,7 +150,7 @@ def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[Look]:
     return [look for look in looks if look.judgement in ("busy", "progress") and look.t_s > began_s]
 
 
-def _graph_size(events: pd.DataFrame) -> tuple[int, str]:
+def _graph_size(events: Table) -> tuple[int, str]:
     """The nodes of the largest graph, as a number and in words; the count may have been capped."""
     graphs = events[events.kind == Kind.GRAPH]
     nodes = int(graphs.a.max()) if len(graphs) else 0
@@ -170,10 +169,10 @@ def _largest(rank: RankEvidence) -> Claims:
     return {claim: f"{rank.source}/graph.json"}
 
 
-def _is_open(events: pd.DataFrame, kind: Kind) -> bool:
+def _is_open(events: Table, kind: Kind) -> bool:
     """Whether the last pass of that kind has not ended."""
     passes = events[events.kind == kind]
-    return len(passes) > 0 and int(passes.phase.iloc[-1]) == Phase.BEGIN
+    return len(passes) > 0 and passes.phase[-1] == Phase.BEGIN
 
 
 def _loop_in_backward(case: Case) -> Draft | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
@@ -29,9 +27,11 @@ from nsadiag.analysis.rules.performance.lags import (
     Late,
     alike,
     lags_of,
+    last_of,
     latest,
     meet,
     peers_slow_down,
+    typical,
 )
 from nsadiag.analysis.rules.performance.onset import onset_of
 from nsadiag.analysis.rules.performance.parts import PARTS, doing_in
@@ -40,6 +40,7 @@ from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.phrases import count, seconds
 from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.table import Table
 
 MIN_OBSERVED_S = 3.0  # a neighbour on the machine may starve one rank for a second or two
 MANY_TIMES = 5.0  # times the median wait: longer ones have another cause
@@ -81,7 +82,7 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
         yield _draft(cell, steps, late)
 
 
-def _late_in(case: Case, steps: pd.DataFrame) -> Late | None:
+def _late_in(case: Case, steps: Table) -> Late | None:
     """The straggler of these steps, by the first synchronization point that shows one."""
     for column in MEETINGS:
         late = latest(steps, column)
@@ -118,22 +119,24 @@ def _by_waits(case: Case) -> Iterator[Draft]:
     )
 
 
-def _level(steps: pd.DataFrame) -> Declined:
+def _level(steps: Table) -> Declined:
     """The lag between the ranks of a job without a straggler."""
-    lags = lags_of(steps, "ready_s").median()
-    if lags.empty:
+    lags = typical(lags_of(steps, "ready_s"))
+    if not lags:
         return Declined(f"{count(steps.step.nunique(), 'step')} on all ranks: too few to compare")
-    last, step_s = int(str(lags.idxmax())), float(steps.step_s.median())
+    last, step_s = last_of(lags), steps.step_s.median()
     return Declined(
-        f"rank {last}, the last to be ready, is {seconds(float(lags.max()))} behind the first in a step of {seconds(step_s)}",
+        f"rank {last}, the last to be ready, is {seconds(lags[last])} behind the first in a step of {seconds(step_s)}",
         f"ranks/{last:05d}/blackbox.bin",
     )
 
 
-def _late_with_its_batch(steps: pd.DataFrame, case: Case) -> Late | None:
+def _late_with_its_batch(steps: Table, case: Case) -> Late | None:
     """A rank whose batch is late, where ranks synchronize before forward. Other work on one rank may be intended."""
     met = first_collectives(case, steps)
-    known = steps.merge(met, on=["rank", "step"])
+    entered = {(rank, step): t_s for rank, step, t_s in met[["rank", "step", "met_at"]].itertuples()}
+    met_at = [entered.get(key) for key in zip(steps["rank"], steps.step, strict=True)]
+    known = steps.assign(met_at=met_at)[[each is not None for each in met_at]]
     late = latest(known, "met_at") if len(known) else None
     if late is None or not peers_waited(met, late.rank):
         return None
@@ -146,23 +149,24 @@ def _on_gpus(cell: CellEvidence) -> bool:
     return any(peak is None or peak > 0 for peak in peaks)
 
 
-def _draft(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Draft:
-    own = steps[steps["rank"] == late.rank].drop(columns=["rank", "step"]).median()
-    column = late.part or max(PARTS, key=lambda name: float(own[name]))
-    doing = doing_in(column, lambda name: float(own[name]))
+def _draft(cell: CellEvidence, steps: Table, late: Late) -> Draft:
+    mine = steps[steps["rank"] == late.rank]
+    own = {name: mine[name].median() for name in mine.columns if name not in ("rank", "step")}
+    column = late.part or max(PARTS, key=lambda name: own[name])
+    doing = doing_in(column, lambda name: own[name])
     rank = cell.rank(late.rank)
     source = f"{rank.source}/blackbox.bin"
     evidence = {
         f"rank {late.rank} is the last to {late.last_to} in {late.share:.0%} of {len(late.lags)} steps, typically {seconds(late.lag_s)} after the first": source,
-        f"of a step of {seconds(own.step_s)} it spends {seconds(own[column])} in {doing}": source,
+        f"of a step of {seconds(own['step_s'])} it spends {seconds(own[column])} in {doing}": source,
     }
     # A straggler that is not on a CPU waits.
-    if 0 <= own.cpu_s < OFF_CPU * own[column]:
-        claim = f"it is on a CPU for only {seconds(own.cpu_s)} of the step: it waits for a device, a disk or a network, or is throttled"
+    if 0 <= own["cpu_s"] < OFF_CPU * own[column]:
+        claim = f"it is on a CPU for only {seconds(own['cpu_s'])} of the step: it waits for a device, a disk or a network, or is throttled"
         evidence[claim] = source
     return Draft(
         strength=Strength.STRONG,
-        summary=f"Rank {late.rank} is ready {seconds(late.lag_s)} later than its peers in a step of {seconds(own.step_s)}, most of it in {doing}; they wait for it.",
+        summary=f"Rank {late.rank} is ready {seconds(late.lag_s)} later than its peers in a step of {seconds(own['step_s'])}, most of it in {doing}; they wait for it.",
         guilty_ranks=(late.rank,),
         blocked_ranks=all_but(cell, (late.rank,)),
         at=_place(rank, column),

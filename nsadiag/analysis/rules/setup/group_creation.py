@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.relations.wait_graph import Edge, Graph
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ def local_creations(case: Case) -> dict[int, Creation]:
     found = {}
     unfinished = created[created.end_s.isna()]
     # With two in different threads, the one that blocks the main thread is unknown.
-    for row in unfinished[~unfinished.duplicated("rank", keep=False)].to_dict("records"):
+    for row in unfinished[unfinished.groupby("rank")["rank"].transform("size") == 1].to_dict("records"):
         rank, asked = int(row["rank"]), members_of(str(row["ranks"]))
         at = case.thread_states.get(rank)
         if at is None or at.doing != "rendezvous" or rank not in asked:
@@ -50,7 +49,7 @@ def local_creations(case: Case) -> dict[int, Creation]:
     return found
 
 
-def _came(created: pd.DataFrame, members: set[int], since_s: float) -> set[int]:
+def _came(created: Table, members: set[int], since_s: float) -> set[int]:
     """The ranks that are in the creation of that group, or left it after `since_s`."""
     same = created[[members_of(str(ranks)) == members for ranks in created.ranks]]
     return {int(r) for r in same[same.end_s.isna() | (same.end_s > since_s)]["rank"]}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidates.iteration_order import order_of
 from nsadiag.analysis.explain.context import Context
@@ -20,6 +18,7 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations, members_of
 from nsadiag.evidence.phrases import are, these
 from nsadiag.evidence.records import Place, Strength
+from nsadiag.evidence.table import Table
 
 FIX_LOCAL = "Creating a group waits for all its members: let all ranks create shared groups in one common order (sorted by their members, not from each rank's own view), or create all of them before training begins."
 
@@ -62,12 +61,12 @@ def _matters(case: Case) -> bool:
     return in_creation or any(wait.group != "default_pg" for wait in waits(case))
 
 
-def _place(same: pd.DataFrame, rank: int) -> Place | None:
+def _place(same: Table, rank: int) -> Place | None:
     rows = same[same["rank"] == rank]
     return locations.of_text(str(rows.iloc[-1].place)) if len(rows) else None
 
 
-def _by_members_alone(same: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
+def _by_members_alone(same: Table, after: Table) -> Table:
     """The creations made by exactly the group's members, which then created what the others had created instead."""
     for members, rows in same.groupby("ranks"):
         made_it = set(rows["rank"].astype(int))
@@ -76,12 +75,10 @@ def _by_members_alone(same: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
         instead, next_ones = (set(zip(f.ranks, f.place, strict=True)) for f in (others, then))
         if made_it == members_of(str(members)) and instead == next_ones and len(instead) == 1:
             return rows
-    return same.iloc[:0]
+    return same[:0]
 
 
-def _differ(
-    cell: CellEvidence, number: int, same: pd.DataFrame, asked: dict[int, str], alone: pd.DataFrame
-) -> Draft:
+def _differ(cell: CellEvidence, number: int, same: Table, asked: dict[int, str], alone: Table) -> Draft:
     """A draft for a group whose members differ between ranks; `alone`: the creations made only by the members."""
     guilty = minority(asked, cell.weight) or tuple(sorted(asked))
     blocked = all_but(cell, guilty)
@@ -139,7 +136,7 @@ def _of_ranks(members: str) -> str:
     return "of all ranks" if members == "all" else f"of ranks {members}"
 
 
-def _alone(case: Case, created: pd.DataFrame) -> Iterator[Draft]:
+def _alone(case: Case, created: Table) -> Iterator[Draft]:
     """Ranks that are blocked in creating a group, while the others wait for them elsewhere."""
     unfinished = created[created.end_s.isna()]
     inside = tuple(sorted({int(rank) for rank in unfinished["rank"]}))

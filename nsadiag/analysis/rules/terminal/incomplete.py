@@ -46,7 +46,7 @@ def _known(case: Case) -> Iterator[tuple[str, str]]:
 
 
 def incomplete(case: Case) -> Iterator[Draft | Declined]:
-    if not was_cut_off(case.cell) or not (case.events.size or case.cell.attached):
+    if not was_cut_off(case.cell) or not (len(case.events) or case.cell.attached):
         yield Declined("the job was not cut off while it moved", "watch.json")
         return
     found = doubt(case)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
 
 from nsadiag.analysis.facts.groups import newest_dump
 from nsadiag.analysis.ingest.dumps.columns import Categories, Group, GroupColumn, GroupNames, RankColumns
@@ -61,7 +60,7 @@ def _told(column: GroupColumn) -> list[Any]:
         column.group.key,
         list(column.process_group),
         column.first,
-        [int(code) for code in column.codes],
+        list(column.codes),
         list(column.open_seqs),
         list(column.open_states),
     ]
@@ -74,7 +73,7 @@ def columns_of_row(row: list[Any], groups: dict[str, Group]) -> tuple[GroupColum
             group=groups[key],
             process_group=(str(process_group[0]), str(process_group[1])),
             first=int(first),
-            codes=np.array(codes, dtype=np.uint32),
+            codes=array("I", codes),
             open_seqs=tuple(int(seq) for seq in open_seqs),
             open_states=tuple(int(state) for state in open_states),
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 import re
+import statistics
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from nsadiag.analysis.facts.device_queue import end_of, first_unfinished
 from nsadiag.analysis.facts.groups import newest_dump
@@ -66,18 +68,17 @@ def _rhythm(rank: RankEvidence) -> dict[str, float | None]:
         ends = events[events["kind"] == Kind.STEP][-RECENT - 1 :]
     if len(ends) < 2:
         return {"step_s": None, "step_cpu_s": None, "work_s": None}
-    own = events[np.isin(events["kind"], BEFORE_STEPS) & (events["phase"] != Phase.END)]
-    places = np.searchsorted(own["t_ns"], ends["t_ns"][1:]) - 1
-    work = (own["t_ns"][places] - ends["t_ns"][:-1])[places >= 0] if len(own) else np.empty(0)
+    own = events[events["kind"].isin(BEFORE_STEPS) & (events["phase"] != Phase.END)]["t_ns"].tolist()
+    last = [(begin, bisect.bisect_left(own, end) - 1) for begin, end in itertools.pairwise(ends["t_ns"])]
     return {
-        "step_s": _median(np.diff(ends["t_ns"])),
-        "step_cpu_s": _median(np.diff(ends["b"])),
-        "work_s": _median(work),
+        "step_s": _median([end - begin for begin, end in itertools.pairwise(ends["t_ns"])]),
+        "step_cpu_s": _median([end - begin for begin, end in itertools.pairwise(ends["b"])]),
+        "work_s": _median([own[place] - begin for begin, place in last if place >= 0]),
     }
 
 
-def _median(nanoseconds: Any) -> float | None:
-    return float(np.median(nanoseconds)) / 1e9 if len(nanoseconds) else None
+def _median(nanoseconds: Sequence[int]) -> float | None:
+    return statistics.median(nanoseconds) / 1e9 if nanoseconds else None
 
 
 def _number(value: Any) -> float | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import statistics
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from nsadiag.analysis.ingest.dumps.columns import Group, GroupColumn
 from nsadiag.analysis.scale.digests.calls import columns_of_row, rank_columns
@@ -27,8 +27,6 @@ RHYTHM = {
     "cpu_share": 0.3, "main_cpu_share": 0.3, "gpu_pct": 30.0,
 }  # fmt: skip
 DIGITS = re.compile(r"\d+")
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -70,44 +68,47 @@ class JobDigests:
     @cached_property
     def kinds(self) -> tuple[Ranks, ...]:
         """Ranks that agree in all traits, as far as there are not too many kinds; the largest first."""
-        kinds = np.zeros(len(self.ranks), dtype=np.int64)
+        kinds = [0] * len(self.ranks)
         for column in (*(self._trait(name) for name in TRAITS), *(self._far(name) for name in RHYTHM)):
-            finer = np.unique(np.stack([kinds, column]), axis=1, return_inverse=True)[1].reshape(-1)
-            if finer.max(initial=0) < MOST_KINDS:
+            numbers: dict[tuple[int, int], int] = {}
+            finer = [numbers.setdefault(pair, len(numbers)) for pair in zip(kinds, column, strict=True)]
+            if len(numbers) <= MOST_KINDS:
                 kinds = finer
-        ranks = np.array(self.ranks, dtype=np.int64)
-        found = [tuple(int(r) for r in ranks[kinds == kind]) for kind in np.unique(kinds)]
-        return tuple(sorted(found, key=lambda kind: (-len(kind), kind)))
+        found: dict[int, list[int]] = defaultdict(list)
+        for rank, kind in zip(self.ranks, kinds, strict=True):
+            found[kind].append(rank)
+        return tuple(sorted(map(tuple, found.values()), key=lambda kind: (-len(kind), kind)))
 
-    def column(self, name: str) -> npt.NDArray[np.float64]:
+    def column(self, name: str) -> list[float]:
         """A counter of all ranks, in order; NaN where nobody could say."""
-        found = np.full(len(self.ranks), np.nan)
+        found = [math.nan] * len(self.ranks)
         for digest in self.digests:
             values = digest.counters.get(name)
             if values:
-                found[[self._place[r] for r in digest.ranks]] = [np.nan if v is None else v for v in values]
+                for rank, value in zip(digest.ranks, values, strict=True):
+                    found[self._place[rank]] = math.nan if value is None else value
         return found
 
-    def _trait(self, name: str) -> Numbers:
+    def _trait(self, name: str) -> list[int]:
         """The values' numbers by rank; 0 where a rank shows nothing."""
-        found = np.zeros(len(self.ranks), dtype=np.int64)
+        found = [0] * len(self.ranks)
         numbers: dict[str, int] = {}
         for digest in self.digests:
             for shown in digest.calls if name == "calls" else digest.traits.get(name, ()):
                 value = _roles(shown.value, digest) if name == "calls" else shown.value
                 number = numbers.setdefault(json.dumps(value, sort_keys=True), len(numbers) + 1)
-                found[[self._place[rank] for rank in shown.ranks]] = number
+                for rank in shown.ranks:
+                    found[self._place[rank]] = number
         return found
 
-    def _far(self, name: str) -> Numbers:
+    def _far(self, name: str) -> list[int]:
         """Ranks whose number is far above (1), or below (-1), that of most."""
         values = self.column(name)
-        if np.isnan(values).all():
-            return np.zeros(len(values), dtype=np.int64)
-        middle = float(np.nanmedian(values))
-        above = (values > FAR * middle) & (values > middle + RHYTHM[name])
-        below = (values < middle / FAR) & (values < middle - RHYTHM[name])
-        return above.astype(np.int64) - below.astype(np.int64)
+        known = [value for value in values if not math.isnan(value)]
+        middle = statistics.median(known) if known else math.nan
+        above = max(FAR * middle, middle + RHYTHM[name])
+        below = min(middle / FAR, middle - RHYTHM[name])
+        return [(value > above) - (value < below) for value in values]
 
 
 def _roles(row: Any, digest: Digest) -> Any:

@@ -15,8 +15,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from nsadiag.analysis.facts.locations import most_seen, of_faults
 from nsadiag.analysis.facts.thread_state import syscall_of
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
@@ -84,7 +82,7 @@ def visited(rank: RankEvidence) -> Any:
     """A sum over the lines from which it called what."""
     recording = rank.recording
     events = recording.events
-    begun = events[(events["phase"] == Phase.BEGIN) & np.isin(events["kind"], VISITS)]
+    begun = events[(events["phase"] == Phase.BEGIN) & events["kind"].isin(VISITS)]
     calls = {(event.kind, event.name, event.site) for event in recording.decode(begun)}
     return _sum(sorted({(kind, _general(name), site) for kind, name, site in calls}))
 

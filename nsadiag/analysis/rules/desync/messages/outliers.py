@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import Criterion, CriterionTest, Outliers, minority, outliers, which
 from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, counts_of, left_out, left_short
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.table import Table
 
 FEWEST_STEPS = 3  # before the hanging one, to know the usual order of messages
 
@@ -34,7 +33,7 @@ class Exchange:
         return frozenset(self.waiting) | frozenset(peers)
 
     @cached_property
-    def calls(self) -> pd.DataFrame:
+    def calls(self) -> Table:
         return calls_of(self.case)
 
     @cached_property
@@ -122,12 +121,13 @@ def _is_unusual(case: Case, rank: int) -> bool:
     counts = counts_of(case, rank)
     *before, now = _orders(calls_of(case), rank) or [()]
     # A step that began like an earlier one may continue like it, also in a loop that it is still in.
-    if counts.shape[1] < 2 or any(each[: len(now)] == now for each in before):
+    if len(counts.by_step) < 2 or any(each[: len(now)] == now for each in before):
         return False
-    return bool((counts.iloc[:, -1] > counts.iloc[:, :-1].max(axis=1)).any()) or left_short(case, rank)
+    more = any(number > max(counts.before(key)) for key, number in counts.now.items())
+    return more or left_short(case, rank)
 
 
-def _orders(calls: pd.DataFrame, rank: int) -> list[tuple[tuple[str, int, str], ...]]:
+def _orders(calls: Table, rank: int) -> list[tuple[tuple[str, int, str], ...]]:
     """The messages of each step, in order."""
     mine = calls[calls["rank"] == rank]
     return [
@@ -135,7 +135,7 @@ def _orders(calls: pd.DataFrame, rank: int) -> list[tuple[tuple[str, int, str], 
     ]
 
 
-def _tags_at(calls: pd.DataFrame, at: Place | None) -> dict[int, int]:
+def _tags_at(calls: Table, at: Place | None) -> dict[int, int]:
     """By rank, the tag of its newest message from that line."""
     here = calls[[at is not None and _is_at(text, at) for text in calls.place]]
     return {int(str(rank)): int(frame.iloc[-1].tag) for rank, frame in here.groupby("rank")}

@@ -1,0 +1,17 @@
+"""Tables by hand, as those that a recording is read into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nsadiag.evidence.table import Table
+
+
+def table(rows: Iterable[Mapping[str, Any] | Sequence[Any]], columns: Sequence[str] = ()) -> Table:
+    """Of mappings, what one of them lacks missing; or of values in the order of the columns."""
+    rows = list(rows)
+    if rows and isinstance(rows[0], Mapping):
+        names = dict.fromkeys((*columns, *(name for row in rows for name in row)))
+        return Table({name: [row.get(name) for row in rows] for name in names})  # type: ignore[union-attr]
+    return Table.of_rows(rows, columns)  # type: ignore[arg-type]
