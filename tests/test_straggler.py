@@ -30,7 +30,7 @@ def test_a_rank_that_is_late_for_a_second_or_two_may_be_starved_by_a_neighbour(
 ) -> None:
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
     steps = Case(cell=cell).steps
-    observed = steps.groupby("rank").step_s.cumsum() <= seconds
+    observed = (frame(steps).groupby("rank").step_s.cumsum() <= seconds).tolist()
     case = Case(cell=cell)
     case.__dict__["steps"] = steps[observed]
     guilty = [rank for each in findings(straggler_rank, case) for rank in each.guilty_ranks]
