@@ -94,7 +94,7 @@ class Column:
 
     @property
     def empty(self) -> bool:
-        """Whether it has no value."""
+        """True where it has no value."""
         return not self.values
 
     @property
@@ -106,23 +106,23 @@ class Column:
         return self.values
 
     def isin(self, wanted: Iterable[Any]) -> Column:
-        """Whether each is one of those."""
+        """True where a value is one of those."""
         among = {*wanted}
         return Column([value in among for value in self.values])
 
     def isna(self) -> Column:
-        """Whether each is missing."""
+        """True where a value is missing."""
         return Column([value is None or value != value for value in self.values])  # noqa: PLR0124 (NaN)
 
     def notna(self) -> Column:
         return ~self.isna()
 
     def between(self, first: Any, last: Any) -> Column:
-        """Whether each is one of those from the first to the last, both among them."""
+        """True where a value lies between these two, or is one of them."""
         return self.__ge__(first) & self.__le__(last)
 
     def map(self, function: Callable[[Any], Any]) -> Column:
-        """What the function makes of each."""
+        """The function's answer to each."""
         return Column(map(function, self.values))
 
     def astype(self, kind: type) -> Column:
@@ -174,7 +174,7 @@ class Column:
         return len({*self.known})
 
     def value_counts(self) -> Keyed:
-        """How often each comes."""
+        """The number of times that each comes."""
         return Keyed(Counter(self.known))
 
     @property
@@ -291,7 +291,7 @@ class Table:
 
     @property
     def empty(self) -> bool:
-        """Whether it has no row."""
+        """True where it has no row."""
         return not len(self._rows)
 
     def column(self, name: str) -> Column:
