@@ -257,7 +257,7 @@ class Table:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> Table:
-        """Of rows whose values come in the order of the columns."""
+        """From rows whose values come in the order of the columns."""
         return cls(
             dict(zip(columns, map(list, zip(*rows, strict=True)), strict=False)) or {c: [] for c in columns}
         )

@@ -118,7 +118,7 @@ def _parts(steps: Table, ranks: Sequence[int], verdict: Verdict | None) -> list[
 
 
 def _medians(steps: Table) -> dict[str, float]:
-    """Of a step and its parts; 0 where one is not known."""
+    """Seconds of a step and of its parts; 0 where one is not known."""
     return {name: steps[name].median() if steps[name].known else 0.0 for name in ("step_s", *PARTS)}
 
 
