@@ -37,10 +37,7 @@ def test_every_script_but_those_named_has_a_recording() -> None:
 
 
 # Scripts of which no run has been recorded yet.
-UNRECORDED = {
-    "checkpoint_one_role", "healthy_long_generation", "restarted",
-    "train_uneven", "uneven_rollouts", "weight_group_short",
-}  # fmt: skip
+UNRECORDED = {"uneven_rollouts", "weight_group_short"}
 
 
 class Job:
@@ -141,6 +138,16 @@ class Job:
             )
             objects = [{"thread": pid, "call": "get", "objects": [f"{each}01000000" for each in awaits], "limit_s": limit_s}] if awaits is not None else []  # fmt: skip
             (folder / "waits.json").write_text(json.dumps({"objects": objects}))
+
+    def joined(self, first: int, second: int, *, thread: str = "gloo_tcp_loop") -> None:
+        """Connects two processes as members of a torch group are; each also has that thread."""
+        for number, local, peer in ((first, 4001, 4002), (second, 4002, 4001)):
+            for path in self.path.glob(f"ranks/{number:05d}/captures/*/proc.json"):
+                document = json.loads(path.read_text())
+                row = {"fd": 9, "kind": "tcp", "state": "ESTABLISHED", "local": f"10.0.0.1:{local}", "peer": f"10.0.0.1:{peer}"}  # fmt: skip
+                document["fds"] = {"open": [row]}
+                document["threads"].append({"tid": 900 + number, "state": "S", "cpu_s": 0.0, "name": thread})
+                path.write_text(json.dumps(document))
 
     def told(self) -> dict[str, Any]:
         (self.path / "ray.json").write_text(json.dumps(self.document))
@@ -303,6 +310,58 @@ def test_a_process_that_could_not_be_looked_at_is_never_part_of_a_proof(job: Job
     job.stands(0, "main", GET, awaits=(job.call("a", "score"),))
     found = job.told()
     assert found["certainty"] != "proven"
+
+
+BACKWARD = ("_engine_run_backward", "/venv/site-packages/torch/autograd/graph.py")
+
+
+def in_backward(job: Job, *, thread: str = "gloo_tcp_loop", cpu_s: float = 0.0) -> dict[str, Any]:
+    """Of two members of a group one is in a backward pass, and in the other no call runs."""
+    job.actor("a", 1)
+    job.actor("b", 2)
+    job.stands(0, "main", GET, awaits=(job.call("a", "fit"),))
+    job.stands(1, "fit", BACKWARD, cpu_s=cpu_s)
+    job.stands(2, "")
+    job.joined(1, 2, thread=thread)
+    return job.told()
+
+
+def test_a_backward_pass_that_computes_nothing_waits_for_the_gradients_of_an_idle_peer(job: Job) -> None:
+    found = in_backward(job)
+    assert (found["certainty"], found["class"], found["guilty"]) == ("proven", "missing_rank", ["B"])
+
+
+def test_a_backward_pass_that_computes_is_not_accused(job: Job) -> None:
+    assert in_backward(job, cpu_s=0.5)["outcome"] == "healthy"
+
+
+def test_a_backward_pass_that_may_run_on_a_device_proves_nothing(job: Job) -> None:
+    assert in_backward(job, thread="pt_autograd_0")["certainty"] != "proven"
+
+
+def test_calls_of_actors_that_are_rays_own_are_no_progress(job: Job) -> None:
+    job.actor("a", 1)
+    job.actor("b", 2)
+    job.document["actors"][-1]["cls"] = "_AutoscalingCoordinatorActor"
+    job.stands(0, "main", GET, awaits=(job.call("a", "score"),))
+    job.stands(1, "score", LOCK)
+    job.stands(2, "tick", cpu_s=0.9)
+    job.document["moved"] = [job.call("b", "request_resources", "FINISHED", number=2)]
+    job.document["tasks"][-1]["name"] = "_AutoscalingCoordinatorActor.request_resources"
+    found = job.told()
+    assert (found["certainty"], found["guilty"]) == ("proven", ["A"])
+
+
+def test_the_host_of_who_is_guilty_is_named_in_a_job_on_several(job: Job) -> None:
+    job.document["nodes"].append({"id": "m", "host": "node1", "resources": {"CPU": 4.0}})
+    job.actor("a", 1)
+    job.document["processes"][-1]["node"] = "m"
+    job.stands(0, "main", GET, awaits=(job.call("a", "score"),))
+    job.stands(1, "score", LOCK)
+    job.told()
+    verdict = judge_directory(job.path)
+    assert verdict.summary.endswith("The driver waits for that. A is on node1.")
+    assert verdict.where is not None and verdict.where.host == "node1"
 
 
 # Functions whose code says that it is of Ray's own file, as on the stack of a process that is in ray.get.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from support.hosts import Host
@@ -25,13 +26,15 @@ QUIETLY = {
     "RAY_usage_stats_enabled": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_AUTH_MODE": "disabled",
+    "RAY_worker_niceness": "0",  # on a machine that others use, nice workers come to nothing
 }
 
 HELD = """
 import ray
 ray.init(log_to_driver=False, logging_level="ERROR")
 print(*(g["placement_group_id"] for g in ray.util.placement_group_table().values() if g["state"] != "REMOVED"))
-print(*(name for name, a in ray._private.state.actors().items() if a["State"] != "DEAD"))
+# Detached ones are Ray Train's own: nothing of nsadiag's is.
+print(*(name for name, a in ray._private.state.actors().items() if a["State"] != "DEAD" and not a["IsDetached"]))
 """
 
 
@@ -44,8 +47,15 @@ def unavailable() -> str | None:
 class RayCluster:
     """Comes up when it is made, and ends with its hosts; `directory` gets the daemons' words."""
 
-    def __init__(self, hosts: Sequence[Host], directory: Path, cpus: int = 2) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        directory: Path,
+        cpus: int = 2,
+        resources: Mapping[str, float] | None = None,  # of each node
+    ) -> None:
         self.head, self.nodes, self.directory, self._cpus = hosts[0], list(hosts), directory, cpus
+        self._resources = json.dumps(dict(resources or {}))
         self.daemons: dict[str, subprocess.Popen[str]] = {}
         for host in hosts:
             host.env |= {**QUIETLY, "RAY_ADDRESS": f"{self.head.address}:{PORT}"}
@@ -61,7 +71,15 @@ class RayCluster:
 
     def _begin(self, host: Host, *words: str) -> None:
         self._log(host).unlink(missing_ok=True)
-        about = ("--node-ip-address", host.address, "--num-cpus", str(self._cpus), *SMALL)
+        about = (
+            "--node-ip-address",
+            host.address,
+            "--num-cpus",
+            str(self._cpus),
+            "--resources",
+            self._resources,
+            *SMALL,
+        )
         with self._log(host).open("w") as log:
             self.daemons[host.name] = host.start(
                 BIN / "ray",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,8 +16,9 @@ CREATION = "ACTOR_CREATION_TASK"
 CONTROLLER = "TrainController"  # of Ray Train: its run() ends once all of its workers' functions have
 # Methods by which Ray asks its workers, over and over, whether they live.
 WATCHES = ("poll_status", "__ray_ready__", "ping", "check_health")
-# Ray's own actors, which a user never wrote.
-OWN = ("JobSupervisor", "JobManager", "Looker", "DashboardAgent")
+# Ray's own actors, which no user wrote and no work of a job waits for: what they do is no progress.
+OWN = ("JobSupervisor", "JobManager", "Looker", "DashboardAgent", "_AutoscalingCoordinatorActor", "PlacementGroupCleaner",
+       "PreemptionWatcher", "TrainStateActor", "_StatsActor", "_StatsSummaryActor", "_UsageCollectionActor")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,9 @@ class ActorJob:
 
     @cached_property
     def processes(self) -> dict[int, RayProcess]:
-        return {process.number: process for process in self.ray.processes}
+        """All but those of Ray's own actors."""
+        own = {actor.id for actor in self.ray.actors if actor.cls in OWN}
+        return {process.number: process for process in self.ray.processes if process.actor not in own}
 
     @cached_property
     def actors(self) -> dict[str, RayActor]:
@@ -82,6 +86,18 @@ class ActorJob:
                 ]
                 found[process.number] = f"task {ran[-1]}" if ran else f"worker {process.pid}"
         return found
+
+    def hosts_of(self, numbers: Iterable[int]) -> dict[str, list[int]]:
+        """Those of these processes and actors whose node is known, by its host; empty where all of the job is on one."""
+        node_of = {self.number_of_actor[actor.id]: actor.node for actor in self.actors.values()}
+        node_of |= {process.number: process.node for process in self.ray.processes}
+        names = {node.id: node.host or node.address for node in self.ray.nodes}
+        on = {number: names[node] for number, node in node_of.items() if names.get(node)}
+        found: dict[str, list[int]] = {}
+        for number in numbers:
+            if number in on:
+                found.setdefault(on[number], []).append(number)
+        return found if len({*on.values()}) > 1 else {}
 
     def _by_creation(self) -> list[RayActor]:
         made = {task.actor: task.created_ms or 0.0 for task in self.ray.tasks if task.kind == CREATION}
@@ -141,9 +157,9 @@ class ActorJob:
 
     @cached_property
     def moved(self) -> tuple[RayTask, ...]:
-        """Calls that were made, begun or over between the captures; not those by which Ray watches its own workers."""
+        """Calls that were made, begun or over between the captures; not those by which Ray watches its workers, nor of its own actors."""
         found = (self.tasks[each] for each in self.ray.moved if each in self.tasks)
-        return tuple(task for task in found if task.method not in WATCHES)
+        return tuple(t for t in found if t.method not in WATCHES and t.name.partition(".")[0] not in OWN)
 
     @cached_property
     def moving(self) -> frozenset[str]:

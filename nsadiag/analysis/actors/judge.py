@@ -9,7 +9,7 @@ from nsadiag.analysis.actors.graph import WaitGraph, graph_of
 from nsadiag.analysis.actors.job import ActorJob
 from nsadiag.analysis.actors.roots import Root, root_of
 from nsadiag.analysis.actors.stands import PEERS, Stand, Stands, stands_of
-from nsadiag.analysis.actors.words import DOING, begun, several, standing, waits_for
+from nsadiag.analysis.actors.words import DOING, begun, on_hosts, several, standing, waits_for
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.documents.actors import ActorWaits, RayJob
 from nsadiag.evidence.documents.types import Gaps, read_value
@@ -141,16 +141,20 @@ def _hung(job: ActorJob, graph: WaitGraph, root: Root, certainty: Certainty) -> 
     )
     stand = root.stand
     shown = [stand, waiter] if waiter is not stand else [stand]
-    where = Where().at(stand.place) if stand and stand.place else None
+    where = Where(host=_host(job, stand.number)).at(stand.place) if stand and stand.place else None
     evidence = [Evidence(claim=standing(job, each), source=each.source) for each in shown if each]
     evidence += [Evidence(claim=claim, source=DOCUMENT) for claim in root.facts]
     if certainty == "proven":
         evidence.append(Evidence(claim=f"nobody but {several([job.name(n) for n in sorted({*root.guilty, *waiting})])} could end these waits, and each of them waits or is gone", source=DOCUMENT))  # fmt: skip
     return _verdict(
         job, outcome="hung", cls=root.cls, strength=Strength.STRONG if certainty == "proven" else Strength.WEAK,
-        summary=f"{begun(root.says)}.{more}", guilty=root.guilty, blocked=tuple(waiting), where=where,
+        summary=f"{begun(root.says)}.{more}{on_hosts(job, root.guilty)}", guilty=root.guilty, blocked=tuple(waiting), where=where,
         peers_at=waiter.place if waiter else None, evidence=tuple(evidence), certainty=certainty, fix=root.fix,
     )  # fmt: skip
+
+
+def _host(job: ActorJob, number: int) -> str | None:
+    return next(iter(job.hosts_of([number])), None)
 
 
 def _moving(job: ActorJob, working: list[Stand]) -> Verdict:

@@ -176,7 +176,7 @@ def _absent(job: ActorJob, graph: WaitGraph, within: frozenset[str]) -> Root | N
     names = several([job.name(n) for n in numbers])
     caller = job.caller(waiter.task) if waiter.task else None
     asked = (
-        f"; {job.name(caller)} called {waiter.task.method}() of the others and not of {names}"
+        f"; {job.name(caller)} called {waiter.task.method}() of {several([job.name(n) for n in waiting])} and not of {names}"
         if caller is not None and waiter.task
         else ""
     )
@@ -184,7 +184,7 @@ def _absent(job: ActorJob, graph: WaitGraph, within: frozenset[str]) -> Root | N
     return Root(
         cls="rendezvous_mismatch" if waiter.doing == "rendezvous" else "missing_rank", guilty=tuple(numbers),
         keys=tuple(sorted({e.target for e in edges})), stand=stand or waiter, waiter=waiter, named=(*numbers, *waiting),
-        says=f"{names} {'are' if len(numbers) > 1 else 'is'} in no call, while {several([job.name(n) for n in waiting])} wait in {edges[0].what}{at(waiter.place)} for {'them' if len(numbers) > 1 else 'it'}{asked}",
+        says=f"{names} {'are' if len(numbers) > 1 else 'is'} in no call, while {several([job.name(n) for n in waiting])} wait{'' if len(waiting) > 1 else 's'} in {edges[0].what}{at(waiter.place)} for {'them' if len(numbers) > 1 else 'it'}{asked}",
         fix="Call the collective's method on every member, or leave the member out of the group.",
     )  # fmt: skip
 

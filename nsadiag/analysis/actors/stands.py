@@ -22,6 +22,7 @@ CALLS: tuple[Doing, ...] = ("get", "wait")
 # Parts of Ray that call the user's functions, by their files.
 CALLERS = ("/ray/_private/", "/ray/util/tracing/", "/ray/train/", "/ray/_raylet", "/ray/serve/")
 SOCKET_CALLS = ("connect", "recvfrom", "sendto", "accept", "epoll_wait", "poll", "select")
+DEVICE_THREADS = ("pt_autograd", "pt_nccl", "cuda")  # of a process whose backward pass may run elsewhere
 BUSY_SHARE = 0.1  # of a CPU, by the thread that runs the call
 BESIDE_SHARE = 0.3  # by all other threads and children; Ray's own need much less
 
@@ -135,8 +136,8 @@ def _stand(
     inner = list(itertools.takewhile(lambda f: not is_user(f.filename), thread.frames))
     doing = _doing(inner, awaits, kernel)
     own, beside = _shares(captures, tid)
-    if doing == "backward" and own > BUSY_SHARE:
-        doing = "runs"
+    if doing == "backward":
+        doing = _in_backward(capture, kernel, own, beside)
     places = tuple(_place(f, waits.lines if waits else None) for f in thread.frames if is_user(f.filename))
     earlier = next((t for t in captures[0].stacks if t.os_thread_id == tid), None)
     limit = awaits.limit_s is not None if awaits else _has_limit(kernel) and doing not in PEERS
@@ -147,6 +148,15 @@ def _stand(
         same=_is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines, cpu_share=own, beside_share=beside,
         limit=limit, helpers=_has_helpers(capture, tid), main=thread.is_main, source=_source(capture),
     )  # fmt: skip
+
+
+def _in_backward(capture: CaptureEvidence, kernel: KernelThread | None, own: float, beside: float) -> Doing:
+    """The state within a backward pass: on a CPU, who computes nothing in it waits for gradients of its peers."""
+    if own > BUSY_SHARE:
+        return "runs"
+    on_device = any(row.name.startswith(DEVICE_THREADS) for row in capture.proc.threads)
+    asleep = kernel is not None and kernel.state == "S" and "futex" in (kernel.wchan or "")
+    return "collective" if asleep and beside <= BUSY_SHARE and not on_device else "backward"
 
 
 def _call_of_ray(thread: PythonThread) -> str | None:

@@ -98,6 +98,18 @@ def begun(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:] if plain else sentence
 
 
+def on_hosts(job: ActorJob, numbers: tuple[int, ...], most: int = 4) -> str:
+    """The hosts of these, as a sentence of its own, where the job is on several."""
+    found = job.hosts_of(numbers)
+    if not found or len(found) > most:
+        return ""
+    words = "; ".join(
+        f"{several([job.name(n) for n in each])} {'are' if len(each) > 1 else 'is'} on {host}"
+        for host, each in found.items()
+    )
+    return f" {begun(words)}."
+
+
 def several(names: list[str], most: int = 4) -> str:
     """`a, b and 3 more`."""
     if len(names) <= 1:
