@@ -80,6 +80,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "pytorch_lightning",
             "wandb",
             "mlflow",
+            "ray",
             "nsadiag.evidence",
             "nsadiag.worker",
             "nsadiag.reports",
