@@ -19,9 +19,10 @@ from support.jobs import GIVE_UP_S, Jobs, wait_until
 
 from nsadiag.agent import processes
 from nsadiag.agent.attaching.attach import find_ranks
-from nsadiag.agent.attaching.joining import init_arguments
+from nsadiag.agent.attaching.joining import InitArguments, _arguments, init_arguments
 from nsadiag.agent.attaching.recorder_pipe import dump_by_pipe, plain
 from nsadiag.agent.captures.target import CaptureError
+from nsadiag.evidence.documents.python_stacks import StackFrame, Variable
 from nsadiag.evidence.layout import CaptureDir, read_json
 
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
@@ -361,6 +362,17 @@ def test_a_rank_that_meets_alone_says_nothing_of_those_on_their_way(jobs: Jobs) 
     assert (found.process.pid, found.meeting, len(gaps)) == (job.pid, "", 1)
     jobs.close_left()
     job.wait()
+
+
+def test_ranks_in_different_functions_of_torch_are_known_to_meet_at_one_address() -> None:
+    def asked(name: str, **values: str) -> InitArguments | None:
+        found = tuple(Variable(name=key, repr=value) for key, value in values.items())
+        return _arguments(StackFrame(name=name, filename="torch/distributed/x.py", line=1, locals=found))
+
+    store = asked("_create_c10d_store", rank="0", world_size="4", hostname="'127.0.0.1'", port="48113")
+    group = asked("init_process_group", rank="1", world_size="4", init_method="'tcp://127.0.0.1:48113'")
+    assert store is not None and group is not None
+    assert store.meeting == group.meeting == "world_size=4 at=127.0.0.1:48113"
 
 
 @pytest.mark.slow

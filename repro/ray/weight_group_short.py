@@ -8,7 +8,7 @@ Promise:
   outcome: hung (proven)
   class: rendezvous_mismatch
   guilty: [rollout-2]
-  code: ray.get([trainer.join
+  code: ray.get(joined)
 """
 
 import socket
@@ -48,7 +48,7 @@ trainer = Trainer.options(name="trainer", num_cpus=0).remote()
 rollouts = [Rollout.options(name=f"rollout-{rank}", num_cpus=0).remote() for rank in range(3)]
 address = f"tcp://127.0.0.1:{free_port()}"
 engines = rollouts[:2]  # tensor parallelism of two was one engine each, once
-ray.get(
-    [trainer.join.remote(address, 0, 4), *(r.join.remote(address, n + 1, 4) for n, r in enumerate(engines))]
-)
+joined = [trainer.join.remote(address, 0, 4)]
+joined += [r.join.remote(address, n + 1, 4) for n, r in enumerate(engines)]
+ray.get(joined)
 ray.get([member.sync.remote(0) for member in (trainer, *rollouts)])

@@ -17,7 +17,7 @@ TORCH = "torch/distributed/"
 
 @dataclass(frozen=True, kw_only=True)
 class InitArguments:
-    """Rank, world size and address of a call; `at` as it was given."""
+    """Rank, world size and address of a call; `at` is host:port, or as it was given."""
 
     rank: int
     world_size: int
@@ -51,4 +51,5 @@ def _arguments(frame: StackFrame) -> InitArguments | None:
     if not (rank.isdigit() and size.isdigit()):
         return None
     where = f"{known.get('hostname')}:{known.get('port')}" if frame.name == STORE else known["init_method"]
-    return InitArguments(rank=int(rank), world_size=int(size), at=where)
+    # Ranks of one group may stand in different functions, which spell the same address in two ways.
+    return InitArguments(rank=int(rank), world_size=int(size), at=where.removeprefix("tcp://").rstrip("/"))
