@@ -48,6 +48,10 @@ if dist.get_rank() == 3:
     raise ValueError("the job's own mistake")
 dist.barrier()
 """
+SAYS_WHERE = """
+import os
+print(os.environ["SAID_BY_DRIVER"], open("data.txt").read(), flush=True)
+"""
 NSADIAG = BIN / "nsadiag"
 
 
@@ -174,6 +178,24 @@ def test_a_launcher_line_runs_on_nodes_of_the_cluster_and_its_evidence_is_brough
     assert "reduced on rank 0" in done.stdout and f"{metas[3]['host']}| reduced on rank 3" in done.stdout
     wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it")
     assert [path for host in ray.nodes for path in host.path("/tmp").glob("nsadiag-*")] == []
+
+
+@pytest.mark.slow
+def test_a_runtime_environment_reaches_the_ranks(ray: RayCluster, directory: Path) -> None:
+    """Variables alone leave agents where nsadiag was started; with a working directory they start in a copy of it."""
+    (directory / "vars.yaml").write_text("env_vars: {SAID_BY_DRIVER: hello}")
+    (directory / "both.yaml").write_text("{env_vars: {SAID_BY_DRIVER: hello}, working_dir: parts}")
+    (directory / "parts").mkdir()
+    for here in (directory, directory / "parts"):
+        (here / "cell.py").write_text(SAYS_WHERE)
+        (here / "data.txt").write_text(f"of {here.name}")
+    for kind, shown in (("vars", directory.name), ("both", "parts")):
+        words = line("ok", "--runtime-env", f"{kind}.yaml", "--force")
+        done = ray.head.run(*words, cwd=directory, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr + ray.logs()
+        logs = [path.read_text() for path in (directory / "out/cells/what=ok").rglob("*stdout.log")]
+        assert any(f"hello of {shown}" in log for log in logs), logs
+    wait_until(lambda: ray.left() == [] and ray.held() == [], "nothing is left of it")
 
 
 def test_a_node_that_fails_is_named_with_its_ranks_within_5_s(ray: RayCluster, directory: Path) -> None:

@@ -53,7 +53,9 @@ def arguments(spec: str, run: RunDir, cell: Cell, *, limit_s: float | None, toke
     `limit_s` is of the job, as far as it is less than the cell's; `token` is the file with the run's, where there are several nodes.
     """
     about = json.dumps({"factors": cell.factors, "limit_s": limit_s, "token": str(token.resolve())})
-    return [spec, str(run.path.resolve()), about]
+    path = Path(spec)
+    # The agent may start in another directory; what is no file is one of nsadiag's own matrices.
+    return [str(path.resolve()) if path.is_file() else spec, str(run.path.resolve()), about]
 
 
 def main(spec: str, directory: str, about: str, pools: Pools) -> int:

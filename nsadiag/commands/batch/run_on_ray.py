@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 import time
@@ -18,7 +17,7 @@ from nsadiag.commands import nodes, output
 from nsadiag.commands.batch import line
 from nsadiag.commands.run import RunRequest, name_of
 from nsadiag.engines.batch import seat
-from nsadiag.engines.on_ray.cluster import Shape, connect, why_waiting
+from nsadiag.engines.on_ray.cluster import Shape, connect, start_directory, why_waiting
 from nsadiag.engines.on_ray.crew import Crew
 from nsadiag.engines.on_ray.files import Output, fetched
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, MachineError
@@ -41,11 +40,11 @@ class RayOptions:
 
 def run_on_ray(request: RunRequest, options: RayOptions) -> tuple[Path, int]:
     """The run directory, which is here at the end, and the exit code. Raises NsadiagError where it came to no job."""
-    if options.runtime_env is None:
+    cwd = start_directory(options.runtime_env)
+    if cwd is not None:
         check_command(request.command)
     ray = connect(options.address, options.runtime_env)
     run = output.prepare(request.out, name_of(request.command), force=request.force)
-    cwd = None if options.runtime_env else os.getcwd()  # noqa: PTH109
     ranks = _ranks_per_node(request.command)
     shape = Shape(options.nnodes, ranks, options.gpus_per_node or 0)
     crew = Crew(ray, shape, module=line.MODULE, cwd=cwd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,6 +58,11 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None) -> Any:
     finally:
         signal.signal(signal.SIGTERM, before)
     return ray
+
+
+def start_directory(runtime_env: Mapping[str, Any] | None) -> str | None:
+    """The directory that agents start in: this one, or None where the runtime environment has one of its own."""
+    return None if "working_dir" in (runtime_env or {}) else os.getcwd()  # noqa: PTH109
 
 
 def why_waiting(ray: Any, shape: Shape) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsadiag.engines.batch import BatchEngine, BatchOptions, JobState, Task, seat
-from nsadiag.engines.on_ray.cluster import Shape, connect, why_waiting
+from nsadiag.engines.on_ray.cluster import Shape, connect, start_directory, why_waiting
 from nsadiag.engines.on_ray.crew import Crew
 
 WHY_S = 1.0
@@ -39,7 +38,7 @@ class Ray(BatchEngine):
         options.only("ray", "gpus_per_node", "address", "runtime_env")
         self._options = options
         self._ray = None if options.dry_run else connect(options.address, options.runtime_env)
-        self._cwd = None if options.runtime_env else os.getcwd()  # noqa: PTH109
+        self._cwd = start_directory(options.runtime_env)
         self._name = f"ray-{secrets.token_hex(4)}"
         self._jobs: dict[str, _Job] = {}
         self._waiting: list[_Job] = []
@@ -142,7 +141,7 @@ class Ray(BatchEngine):
                 {
                     "arguments": list(job.task.arguments),
                     "env": seat(job_id=job.id, node_rank=node, nnodes=nodes, master_addr=head),
-                    "log": f"{job.log}-{node}.log",
+                    "log": f"{job.log.resolve()}-{node}.log",  # agents may be in another directory
                 }
                 for node in range(nodes)
             ]
