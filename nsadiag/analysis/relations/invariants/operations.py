@@ -50,10 +50,19 @@ def _steps(case: Case) -> tuple[Step, ...]:
     if not ran_together(case.cell):
         return ()
     rows = {rank.rank: {row.step: row.operations for row in rank.observed} for rank in case.cell.ranks}
-    numbers = sorted(set.intersection(*map(set, rows.values()))) if rows else []
+    common = sorted(set.intersection(*map(set, rows.values()))) if rows else []
+    until = min(map(_last_together, case.cell.ranks), default=math.inf)
+    numbers = [number for number in common if number <= until]
     steps = [Step(number=n, ranks={rank: found[n] for rank, found in rows.items()}) for n in numbers]
     # Other rows hold what is always noted: epochs and loads.
     return tuple(step for step in steps if all(step.of("step").values()))
+
+
+def _last_together(rank: RankEvidence) -> float:
+    """The last step whose number means the same moment on all ranks: under Join, one without data makes none."""
+    if not any(row.shadowed for row in rank.replicas):
+        return math.inf
+    return max((row.step for row in rank.replicas if not row.shadowed), default=-1)
 
 
 def noted(rank: RankEvidence, *kinds: str) -> list[tuple[int, Operation]]:
