@@ -42,7 +42,8 @@ from attention_runs import (
 )
 from torch.nn.attention import SDPBackend
 
-from nsa.attention.kernels import band, choose, gather
+from nsa.attention.kernels.bands import band
+from nsa.attention.kernels.selected import choose, gather
 
 WARM_UPS = 2
 PEAK_FLOPS = 790e12  # bf16 matrix product of 8192 x 8192 x 8192, measured on an H200

@@ -13,7 +13,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from nsa.attention import BranchKV, nsa_attention
 from nsa.attention.blocks import n_compress_slots
-from nsa.attention.kernels import band, branches, choose, gates, gather
+from nsa.attention.kernels import branches, gates
+from nsa.attention.kernels.bands import band
+from nsa.attention.kernels.selected import choose, gather
 from nsa.config import AttentionConfig
 from nsa.layers.dense import DenseAttention
 from nsa.layers.sparse import NSAAttention

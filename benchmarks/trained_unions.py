@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from nsa import train
-from nsa.attention.kernels import branches, gather
+from nsa.attention.kernels import branches
+from nsa.attention.kernels.selected import gather
 from nsa.options import load_train_config
 from nsa.parallel import process_group
 

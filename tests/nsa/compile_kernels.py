@@ -23,9 +23,10 @@ from triton.runtime.jit import JITFunction
 from nsa.attention import BranchKV
 from nsa.attention.blocks import n_compress_slots
 from nsa.attention.inputs import Call
-from nsa.attention.kernels import band, choose, gather
+from nsa.attention.kernels.bands import band
 from nsa.attention.kernels.decode import decode
 from nsa.attention.kernels.ops import attend
+from nsa.attention.kernels.selected import choose, gather
 from nsa.cache import DecodeCache, Rows
 from nsa.config import AttentionConfig
 

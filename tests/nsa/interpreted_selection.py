@@ -15,9 +15,10 @@ from interpreting import CPU, TINY, uninitialised_memory_is_nan  # noqa: F401
 from nsa.attention import BranchKV
 from nsa.attention.blocks import block_layout, n_compress_slots, packed_borders
 from nsa.attention.decode_attention import decode_attention
-from nsa.attention.kernels import choose, decode, lists
-from nsa.attention.kernels.band import Lengths, bands_forward
-from nsa.attention.kernels.choose import Selection, select, select_few
+from nsa.attention.kernels import decode
+from nsa.attention.kernels.bands.band import Lengths, bands_forward
+from nsa.attention.kernels.selected import choose, lists
+from nsa.attention.kernels.selected.choose import Selection, select, select_few
 from nsa.attention.reference import reference_selection
 from nsa.attention.selected import select_blocks
 from nsa.cache import DecodeCache, Rows, as_ring

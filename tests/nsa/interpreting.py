@@ -7,7 +7,8 @@ import torch
 from attention_cases import Case, output_and_gradients, random_inputs
 from quick_interpreter import quicken
 
-from nsa.attention.kernels import band, choose, gather
+from nsa.attention.kernels.bands import band
+from nsa.attention.kernels.selected import choose, gather
 from nsa.attention.kernels.tiles import Tile
 from nsa.config import AttentionConfig
 

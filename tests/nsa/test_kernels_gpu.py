@@ -144,7 +144,8 @@ def test_tiles_by_descriptors_equal_torch_in_fp32(
 
 
 def test_selection_of_few_blocks_by_bits_is_that_of_the_blocks():
-    from nsa.attention.kernels import band, choose
+    from nsa.attention.kernels.bands import band
+    from nsa.attention.kernels.selected import choose
 
     q, k = inputs(12, 2, 64, 64, 2048)[:2]
     lengths = band.Lengths(16, 32, 64, 512, 0)

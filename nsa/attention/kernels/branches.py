@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nsa.attention.kernels.band import (
+from nsa.attention.kernels.bands.band import (
     Forward,
     Lengths,
     PerBranch,
@@ -19,8 +19,8 @@ from nsa.attention.kernels.band import (
     bands_forward,
     chosen_band_forward,
 )
-from nsa.attention.kernels.choose import Selection, select, select_few
-from nsa.attention.kernels.gather import Unions, selected_dkv, selected_dq, selected_forward
+from nsa.attention.kernels.selected.choose import Selection, select, select_few
+from nsa.attention.kernels.selected.gather import Unions, selected_dkv, selected_dq, selected_forward
 from nsa.attention.kernels.tiles import ceil_div
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nsa.attention.blocks import packed_borders
 from nsa.attention.inputs import BRANCHES, BranchKV, Call
-from nsa.attention.kernels.band import Lengths
+from nsa.attention.kernels.bands.band import Lengths
 from nsa.attention.kernels.branches import (
     branches_backward,
     choose,
@@ -20,10 +20,10 @@ from nsa.attention.kernels.branches import (
     first_forward,
     gradients,
 )
-from nsa.attention.kernels.choose import Selection
 from nsa.attention.kernels.gates import gate_backward, gated_sum
-from nsa.attention.kernels.gather import union_room
 from nsa.attention.kernels.node import Attention, suffices
+from nsa.attention.kernels.selected.choose import Selection
+from nsa.attention.kernels.selected.gather import union_room
 from nsa.config import AttentionConfig
 
 

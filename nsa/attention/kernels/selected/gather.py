@@ -13,9 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nsa.attention.kernels.band import PerBranch
+from nsa.attention.kernels.bands.band import PerBranch
 from nsa.attention.kernels.descriptors import describable, is_hopper, tokens_descriptor
-from nsa.attention.kernels.gather_kernels import (
+from nsa.attention.kernels.packing import BLOCKS, n_sequences, n_slabs, n_tiles, rows_of
+from nsa.attention.kernels.selected.gather_kernels import (
     Shape,
     dkv_kernel,
     dq_kernel,
@@ -23,8 +24,7 @@ from nsa.attention.kernels.gather_kernels import (
     sum_chunks_kernel,
     unions_kernel,
 )
-from nsa.attention.kernels.lists import lists_of_tokens
-from nsa.attention.kernels.packing import BLOCKS, n_sequences, n_slabs, n_tiles, rows_of
+from nsa.attention.kernels.selected.lists import lists_of_tokens
 from nsa.attention.kernels.tiles import (
     LOG2_E,
     ceil_div,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from nsa.attention.kernels.band_kernels import Keys, Rows, described
+from nsa.attention.kernels.bands.band_kernels import Keys, Rows, described
 from nsa.attention.kernels.launch import Launcher
 from nsa.attention.kernels.packing import tile_of_slab
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from nsa.attention.kernels.band_kernels import Gated, wide
+from nsa.attention.kernels.bands.band_kernels import Gated, wide
 from nsa.attention.kernels.gates import store_gated
 from nsa.attention.kernels.launch import Launcher
 from nsa.attention.kernels.packing import (

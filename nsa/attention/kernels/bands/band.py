@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nsa.attention.kernels.band_dkv_kernels import dkv_kernel
-from nsa.attention.kernels.band_kernels import Band, Shape, dq_kernel, forward_kernel
+from nsa.attention.kernels.bands.band_dkv_kernels import dkv_kernel
+from nsa.attention.kernels.bands.band_kernels import Band, Shape, dq_kernel, forward_kernel
 from nsa.attention.kernels.descriptors import describable, tokens_descriptor
 from nsa.attention.kernels.packing import COMPRESSED, TOKENS, n_sequences, n_tiles
 from nsa.attention.kernels.parts import sum_parts

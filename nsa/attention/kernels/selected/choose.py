@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nsa.attention.kernels.band_kernels import described, wide
+from nsa.attention.kernels.bands.band_kernels import described, wide
 from nsa.attention.kernels.descriptors import describable, tokens_descriptor
 from nsa.attention.kernels.launch import Launcher
 from nsa.attention.kernels.packing import BLOCKS, COMPRESSED, n_sequences, n_tiles, rows_of, tile_of_slab

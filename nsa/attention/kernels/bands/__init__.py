@@ -1,0 +1,1 @@
+"""Attention to bands of keys: the compressed branch and the window."""

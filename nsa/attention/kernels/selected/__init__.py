@@ -1,0 +1,1 @@
+"""The selected branch: which blocks are the top n, and attention to them."""
