@@ -132,6 +132,25 @@ def target_near(code: SourceModel, function: str, line: Place | None) -> Place |
     return place(file.path, max(given), None) if given else None
 
 
+def factor_in_place(code: SourceModel) -> Place | None:
+    """The last line that gives a value to the variable by which the one `x.mul_(variable)` multiplies, within its function."""
+    found = [
+        (file, call, call.args[-1])
+        for file in code.kept
+        for call in file.calls
+        if name_of(call) in ("mul_", "_foreach_mul_") and call.args
+    ]
+    if len(found) != 1:
+        return None
+    file, call, factor = found[0]
+    if not isinstance(factor, ast.Name):
+        return None
+    around = file.function_at(call.lineno)
+    stores = (n for n in file.all(ast.Name) if isinstance(n.ctx, ast.Store) and n.id == factor.id)
+    given = [n.lineno for n in stores if n.lineno <= call.lineno and file.function_at(n.lineno) is around]
+    return place(file.path, max(given), None) if given else None
+
+
 def _calls_near(
     code: SourceModel, function: str, line: Place | None
 ) -> tuple[SourceFile | None, list[ast.Call]]:

@@ -13,6 +13,7 @@ from nsadiag.analysis.relations.invariants.operations import (
     steps_of,
     values_of,
 )
+from nsadiag.analysis.relations.invariants.split_model import split_of
 from nsadiag.analysis.relations.invariants.tensors import (
     Copies,
     differ,
@@ -21,7 +22,6 @@ from nsadiag.analysis.relations.invariants.tensors import (
     inputs_of,
     is_constant,
     looks_of,
-    parameters_of,
 )
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
@@ -30,7 +30,7 @@ from nsadiag.evidence.documents.operations import Call, Operation
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.spans import by_rank
-from nsadiag.source.patterns.single_call import only_use
+from nsadiag.source.patterns.single_call import last_call, only_use
 
 
 def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
@@ -42,7 +42,8 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
     if len(looks_of(case)) <= LEAST or not all(any(map(couples, operations)) for operations in rows):
         yield Declined("no forward exchanged activations in every recorded step")
         return
-    own, shared = _split(parameters_of(case))
+    split = split_of(case)
+    own, shared = split.own, split.shared
     if not own:
         yield from _equal_addends(case, steps)
     if not own or not shared:
@@ -56,13 +57,13 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
         return
     first = min(drifted, key=lambda copies: copies.at[copies.held][0])
     step, values = first.at[first.held]
-    says, place, phase = _cause(case, steps, first.name)
+    says, place, phase = _cause(case, steps, drifted, first.name)
     yield silent_error(
         case,
         f"{first.name} is shared by all ranks of a split model and equal at first, but differs from step {step} on: {says}.",
         (
             f"sum over {first.name} before step {step}: {by_rank({r: v.total for r, v in values.items()}, '.8g')}",
-            f"at step 0, {len(shared)} parameters are equal on all ranks and {len(own)} differ, for example {own[0].name}; {len(drifted)} of the equal ones drift",
+            f"at step 0, {len(shared)} parameters are equal on all ranks and {len(own)} differ or are on some only, for example {own[0]}; {len(drifted)} of the equal ones drift",
         ),
         place,
         Where(parameter=first.name, step=max(step - 1, 0), phase=phase),
@@ -92,41 +93,9 @@ def _is_sum_of_equals(calls: dict[int, Operation]) -> bool:
     return first.reduces == "SUM" and bool(values) and equal(values) and not is_constant(first.values[0])
 
 
-def _split(parameters: list[Copies]) -> tuple[list[Copies], list[Copies]]:
-    """Parameters that differ from the start, and those that all ranks share.
-
-    A parameter that starts as zeros or ones is classed with its neighbours in the model; a size that no shared parameter
-    has belongs to a shard.
-    """
-    own = [copies for copies in parameters if not copies.held]
-    drawn = [copies for copies in parameters if copies.held and not is_constant(copies.first)]
-    sizes = {size for copies in drawn for size in copies.first.shape}
-    names = [copies.name for copies in own], [copies.name for copies in drawn]
-    shared = [
-        copies
-        for copies in parameters
-        if copies in drawn
-        or (copies.held and sizes.issuperset(copies.first.shape) and _is_beside_shared(copies.name, *names))
-    ]
-    return own, shared
-
-
-def _is_beside_shared(name: str, own: list[str], shared: list[str]) -> bool:
-    """Whether the smallest enclosing module with random parameters has shared ones, and none of a rank's own beside it."""
-    module = name.rpartition(".")[0]
-    if any(each.rpartition(".")[0] == module for each in own):
-        return False
-    parts = name.split(".")
-    for depth in range(len(parts) - 1, -1, -1):
-        around = "".join(f"{part}." for part in parts[:depth])
-        if any(each.startswith(around) for each in shared):
-            return True
-        if any(each.startswith(around) for each in own):
-            return False
-    return False
-
-
-def _cause(case: Case, steps: tuple[Step, ...], parameter: str) -> tuple[str, Place | str | None, str]:
+def _cause(
+    case: Case, steps: tuple[Step, ...], drifted: list[Copies], parameter: str
+) -> tuple[str, Place | str | None, str]:
     """The reason why it drifts, the line, and the phase."""
     first = steps[0]
     stepped, forward = first.on_first("step")[0], first.on_first("forward")
@@ -143,8 +112,11 @@ def _cause(case: Case, steps: tuple[Step, ...], parameter: str) -> tuple[str, Pl
             own.place,
             "forward",
         )
-    place = only_use(case.cell.code, parameter.rpartition(".")[0].rpartition(".")[2])
-    return "its gradient is partial on each rank, and nothing sums it", place or stepped.place, "backward"
+    says = "its gradient is partial on each rank, and nothing sums it"
+    modules = {copies.name.rpartition(".")[0] for copies in drifted}
+    used = only_use(case.cell.code, parameter.rpartition(".")[0].rpartition(".")[2])
+    planned = last_call(case.cell.code, "parallelize_module")
+    return says, planned or (used if len(modules) == 1 else None) or stepped.place, "backward"
 
 
 def _sums_activations(step: Step) -> bool:

@@ -1,0 +1,78 @@
+"""Gradients of shards that each rank scales by a factor of its own, as by the norm of its shards alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import Declined
+from nsadiag.analysis.relations.invariants.operations import LEAST, Step, one_optimizer, steps_of
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.operations import Checksum
+from nsadiag.evidence.records import Where
+from nsadiag.evidence.spans import by_rank
+from nsadiag.source.patterns.single_call import factor_in_place
+
+# Of one factor for all tensors of a rank: products in single precision, of sums in double.
+ALIKE = 1e-4
+APART = 1e-2  # of the factors of two ranks
+TENSORS = 3
+
+
+def shard_factors(case: Case) -> Iterator[Draft | Declined]:
+    """Only where FSDP shards one model over all ranks: what it leaves on each is a part of one gradient."""
+    sharded = all(
+        r.units and all(len(u.ranks) == case.cell.world_size for u in r.units) for r in case.cell.ranks
+    )
+    steps = steps_of(case)
+    if not sharded or not one_optimizer(steps):
+        yield Declined("no model is sharded by FSDP over all ranks, for one optimizer")
+        return
+    known = [(step, factors) for step in steps if (factors := _factors(step)) is not None]
+    apart = [(step, factors) for step, factors in known if _differ(factors)]
+    if len(known) < LEAST or len(apart) < len(known) / 2:
+        yield Declined("the gradients of shards are used as FSDP leaves them, or scaled alike on all ranks")
+        return
+    step, factors = apart[0]
+    stepped = step.on_first("step")[0]
+    yield silent_error(
+        case,
+        f"Between backward and the optimizer's step each rank scales all its gradients by one factor of its own, in {len(apart)} of {len(known)} steps: the shards of one gradient get different factors, as by a norm over the rank's own shards.",
+        f"gradients as used, divided by what backward left, at step {step.number}: {by_rank(factors, '.4g')}",
+        factor_in_place(case.cell.code) or stepped.place,
+        Where(step=step.number, phase="optimizer"),
+    )
+
+
+def _factors(step: Step) -> dict[int, float] | None:
+    """By rank, the one factor between its gradients as backward left them and as they are used; None where a rank has none or several."""
+    found = {}
+    for rank, operations in step.ranks.items():
+        rows: dict[str, dict[str, Checksum]] = {
+            o.kind: {v.name: v for v in o.values} for o in operations if o.kind in ("made", "used")
+        }
+        made, used = rows.get("made", {}), rows.get("used", {})
+        ratios = [
+            used[name].magnitude / value.magnitude
+            for name, value in made.items()
+            if name in used and value.magnitude
+        ]
+        if len(ratios) < TENSORS or not max(ratios) - min(ratios) <= ALIKE * max(ratios):
+            return None
+        found[rank] = ratios[0]
+    return found
+
+
+def _differ(factors: dict[int, float]) -> bool:
+    return max(factors.values()) - min(factors.values()) > APART * max(factors.values())
+
+
+RULE = Rule(
+    name="shard_factors",
+    family="correctness",
+    detected="(`--probes light,invariants`) Each rank of a model in FSDP scales the gradients of its shards by another factor before the optimizer uses them",
+    fix="Compute the norm over all shards: add the squares of each rank's own norm by an all_reduce, or use clip_grad_norm_ on FSDP's own parameters.",
+    check=shard_factors,
+    explained_by=("nonfinite", "control_mismatch"),
+)
