@@ -132,6 +132,18 @@ def target_near(code: SourceModel, function: str, line: Place | None) -> Place |
     return place(file.path, max(given), None) if given else None
 
 
+def test_around(code: SourceModel, line: Place | None) -> Place | None:
+    """The innermost `if` around a line that asks for more than whether something is None."""
+    file = next((file for file in code.kept if line is not None and file.path == line.file), None)
+    tests = [] if file is None or line is None else file.around(line.line, ast.If)
+    asked = [
+        node.lineno
+        for node in tests
+        if not any(isinstance(n, ast.Constant) and n.value is None for n in ast.walk(node.test))
+    ]
+    return place(file.path, max(asked), None) if file and asked else None
+
+
 def factor_in_place(code: SourceModel) -> Place | None:
     """The last line that gives a value to the variable by which the one `x.mul_(variable)` multiplies, within its function."""
     found = [

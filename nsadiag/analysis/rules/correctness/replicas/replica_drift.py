@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, reduced_names, steps_of
+from nsadiag.analysis.relations.invariants.tensors import is_constant, parameters_of
 from nsadiag.analysis.relations.manual_averaging import are_most, averaged
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, counts_since_wrap, drift, kept_equal, summed
@@ -27,7 +28,7 @@ from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.spans import by_rank
 from nsadiag.source.patterns.rank_conditions import frozen_on_one_rank
-from nsadiag.source.patterns.single_call import last_call, only_assignment, only_keyword, thawed
+from nsadiag.source.patterns.single_call import last_call, only_assignment, only_keyword, test_around, thawed
 
 FAR = 1e-3  # of the magnitude: the least difference of a buffer's sums at the last snapshot
 IGNORED = "ignored_params"  # of fully_shard
@@ -184,13 +185,28 @@ def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator
     beside = frozenset(sizes) - reduced
     modules, theirs = ({name.rpartition(".")[0] for name in names} for names in (beside, reduced))
     # A whole module, a head or an adapter, may differ between ranks by design, a single weight not.
-    if has_parts(case) or 2 * sum(sizes[name] for name in reduced) < whole or not modules & theirs:
+    loose = not modules & theirs and _are_loose(case, beside, reduced)
+    if has_parts(case) or 2 * sum(sizes[name] for name in reduced) < whole or not (modules & theirs or loose):
         return
     found = drift(case.cell, beside)
     if found and not found.from_start:
+        at = (test_around(case.cell.code, at) if loose else None) or at
         summary = f"{_apart(found)}: gradients are averaged in every step, and its own is not."
         fix = f"Reduce every gradient before the optimizer uses it. {IF_MEANT}"
         yield _finding(case, found, summary, at, fix, Strength.WEAK)
+
+
+def _are_loose(case: Case, names: frozenset[str], reduced: frozenset[str]) -> bool:
+    """Whether they lie directly in modules of which all parts are reduced, as learned scales and positions do beside layers.
+
+    One alone may be each rank's own prompt.
+    """
+    found = [copies for copies in parameters_of(case) if copies.name in names]
+    outer = [copies.name.rpartition(".")[0] for copies in found]
+    around = all(any(not m or name.startswith(f"{m}.") for name in reduced) for m in outer)
+    drawn = any(copies.held and not is_constant(copies.first) for copies in found)
+    several = len({copies.first.shape for copies in found}) > 1
+    return around and drawn and several and len(found) == len(names)
 
 
 def _apart(found: Drift) -> str:
