@@ -13,7 +13,6 @@ from nsadiag.analysis.relations.invariants.operations import (
     steps_of,
     values_of,
 )
-from nsadiag.analysis.relations.invariants.split_model import split_of
 from nsadiag.analysis.relations.invariants.tensors import (
     Copies,
     differ,
@@ -23,6 +22,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
     is_constant,
     looks_of,
 )
+from nsadiag.analysis.rules.correctness.invariants.split_model import split_of
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
