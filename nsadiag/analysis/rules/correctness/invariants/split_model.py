@@ -93,7 +93,7 @@ def _of_parts(case: Case, parameters: list[Copies]) -> set[str]:
     Where parts of the features are gathered, a shard behind them is as wide as all of these together.
     """
     first = steps_of(case)[0]
-    if not parameters or not all(any(map(_sums, operations)) for operations in first.ranks.values()):
+    if not parameters or not all(map(_sums_behind_a_gather, first.ranks.values())):
         return set()
     gathered = [_gathered(step_calls) for step_calls in _calls(first).values()]
     modules = set.intersection(*gathered) if len(gathered) == len(first.ranks) else set()
@@ -104,16 +104,23 @@ def _of_parts(case: Case, parameters: list[Copies]) -> set[str]:
         copies.name
         for copies in parameters
         if copies.held
+        and copies.first.shape
         and copies.name.rpartition(".")[0] in modules - shards
         and (size := copies.first.shape[-1]) in widths
         and size * len(first.ranks) not in widths
     }
 
 
+def _sums_behind_a_gather(operations: tuple[Operation, ...]) -> bool:
+    """Whether the forward gathers activations and adds some up later: features of whole towers are gathered last."""
+    inside = [o for o in operations if couples(o) and o.inside == "forward"]
+    gathers = [n for n, o in enumerate(inside) if "gather" in o.name]
+    return bool(gathers) and any(map(_sums, inside[gathers[0] :]))
+
+
 def _sums(operation: Operation) -> bool:
     """Whether it adds activations up, on all ranks or part by part."""
-    adds = operation.reduces == "SUM" or operation.name.startswith("reduce_scatter")
-    return couples(operation) and operation.inside == "forward" and adds
+    return operation.reduces == "SUM" or operation.name.startswith("reduce_scatter")
 
 
 def _calls(step: Step) -> dict[int, tuple[Call, ...]]:

@@ -28,7 +28,7 @@ Series = list[Checksum]  # of one parameter on one rank, step by step
 def unsent_updates(case: Case) -> Iterator[Draft | Declined]:
     """Only where each rank's optimizer holds a share of one model, and gradients are reduced on all ranks."""
     steps = steps_of(case)
-    owner = _owners(case) if one_optimizer(steps) else {}
+    owner = _owners(case) if len(steps) > LEAST and one_optimizer(steps) else {}
     sent = Counter(
         (role.partition(" ")[2], o.place)
         for rank in case.cell.ranks
@@ -36,7 +36,7 @@ def unsent_updates(case: Case) -> Iterator[Draft | Declined]:
         for role in o.roles
         if role.startswith("parameter ")
     )
-    if len(steps) <= LEAST or not owner or not sent:
+    if not owner or not sent:
         yield Declined("no ranks update a share of the parameters each, and send them to the others")
         return
     known = {name for name, _ in sent}

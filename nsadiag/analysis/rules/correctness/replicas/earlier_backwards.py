@@ -47,8 +47,8 @@ def earlier_backwards(case: Case) -> Iterator[Draft | Declined]:
         f"sum over {first.name} before step {step}: {by_rank({r: v.total for r, v in values.items()}, '.8g')}",
         next(o for o in rows[0] if _is_within(o)).place,
         Where(parameter=first.name, step=max(step - 1, 0), phase="backward"),
-        "Reduce every gradient that the step has made, also those that the last backward does not reach.",
-        strength=Strength.LIKELY,
+        "Reduce every gradient that the step has made, also those that the last backward does not reach. If separate copies are intended, ignore this.",
+        strength=Strength.WEAK,
     )
 
 
