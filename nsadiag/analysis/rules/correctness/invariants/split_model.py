@@ -72,7 +72,7 @@ def _of_some(case: Case) -> Iterator[str]:
         for rank, rows in steps_of(case)[0].of("step").items()
     }
     everywhere = set.intersection(*held.values())
-    yield from (name for names in held.values() for name in sorted(names - everywhere))
+    yield from sorted(set.union(*held.values()) - everywhere)
 
 
 def _sums_over_all(case: Case) -> bool:

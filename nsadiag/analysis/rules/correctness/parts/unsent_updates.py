@@ -40,7 +40,7 @@ def unsent_updates(case: Case) -> Iterator[Draft | Declined]:
         yield Declined("no ranks update a share of the parameters each, and send them to the others")
         return
     known = {name for name, _ in sent}
-    unsent = [name for name in owner if name in reduced_names(case) and name not in known]
+    unsent = [name for name in sorted(owner) if name in reduced_names(case) and name not in known]
     kept = {name: stale for name in unsent if (stale := _stale(case, name, owner[name]))}
     if not kept:
         yield Declined("what one rank updates arrives on all others")

@@ -25,14 +25,14 @@ def untied_copies(case: Case) -> Iterator[Draft | Declined]:
         return
     begun = _weights(steps[0])
     tied = [name for name, values in begun.items() if _is_tied(name, values, flows)]
-    untied = [name for name in tied if all(_differs(step, name) for step in steps[1:])]
+    untied = [name for name in sorted(tied) if all(_differs(step, name) for step in steps[1:])]
     if not untied or all(equal(values) for values in begun.values()):
         yield Declined(f"{len(tied)} weights are used by a module on one stage and without it on another")
         return
     name = untied[0]
     values = begun[name]
-    called = [rank for rank in values if _calls(flows[rank], name)]
-    others = [rank for rank in values if rank not in called]
+    called = [rank for rank in sorted(values) if _calls(flows[rank], name)]
+    others = [rank for rank in sorted(values) if rank not in called]
     since = _weights(steps[1])[name]
     yield silent_error(
         case,
