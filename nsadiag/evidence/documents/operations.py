@@ -63,6 +63,7 @@ class Operation:
     name: str = ""
     evaluating: bool = False
     depends_on_mode: bool = False  # of a module that is evaluating: it has dropout or batch statistics
+    random: Whole = 0  # a checksum of the states of torch's generators, when a forward begins
     value: Measured | None = None  # of a loss, or of a norm
     limit: Measured | None = None  # of the norm
     kept: tuple[int, ...] = ()  # optimizers whose gradients of before were still there
@@ -70,8 +71,10 @@ class Operation:
     added: tuple[int, ...] | None = None  # of these, the ones whose gradients a backward added to
     optimizer: int | None = None
     settings: tuple[str, ...] = ()  # hyperparameters, by group
-    held: int = 0  # parameters that ask for a gradient
-    graded: int | None = None  # of these, with a gradient
+    held: int = (
+        0  # parameters that ask for a gradient; of `rounding`, elements that have had one at each look
+    )
+    graded: int | None = None  # of these, with a gradient; of `rounding`, that never changed
     of: int = 0  # parameters
     reduces: str = ""  # SUM, AVG, MAX, ... of a collective that reduces
     group: str = ""
@@ -97,6 +100,7 @@ class Operation:
     frozen: tuple[str, ...] = ()  # parameters that do not ask for a gradient
     names: Whole = 0  # a checksum of all names and shapes
     divisor: Measured | None = None  # of the loss, at the root of its graph
+    averaged: bool = False  # and what was divided is a mean
     of_state: str = ""  # model, optimizer or scheduler, whose state is saved or loaded
     apart: bool = False  # of a load: into a module that nothing that has run shares parameters with
     gone: bool = False  # and that was gone before the step was over, without having run

@@ -176,7 +176,7 @@ class MissingNow:
 
 @dataclass(frozen=True, kw_only=True)
 class Recomputed:
-    """A checkpointed function that backward ran with other modules than forward: recomputed.jsonl."""
+    """A checkpointed function that backward ran with other modules or random numbers than forward: recomputed.jsonl."""
 
     function: str
     place: str
@@ -185,6 +185,12 @@ class Recomputed:
     forward: tuple[str, ...] = ()
     recomputed: tuple[str, ...] = ()
     rebound: dict[str, tuple[str, ...]] | None = None  # parameters that a variable named then, and now
+    redrawn: bool = False  # it draws random numbers, and drew others in backward
+
+    @property
+    def differs(self) -> bool:
+        """Whether backward ran other modules or parameters. What is computed again may be the first part of it."""
+        return self.forward[: len(self.recomputed)] != self.recomputed or bool(self.rebound)
 
 
 @dataclass(frozen=True, kw_only=True)

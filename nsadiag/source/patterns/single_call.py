@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from nsadiag.evidence.records import Place
 from nsadiag.source.model import (
@@ -231,16 +231,31 @@ def seeded_by_rank(code: SourceModel) -> Place | None:
 
     The first where one file has several: a model is drawn before data are. A generator of its own draws no model.
     """
-    functions = (function for file in code.kept for function in file.functions)
-    seeding = {SEEDS, *(function.name for function in functions if _shares_with_seed(function))}
     found = sorted(
-        (file, call.lineno)
-        for file, call in code.nodes(ast.Call)
-        if (name_of(call) in seeding or SEEDS in ast.unparse(call.func))
-        and not (isinstance(call.func, ast.Attribute) and "enerator" in ast.unparse(call.func.value))
-        and any(map(depends_on_rank, given_to(call)))
+        (file, call.lineno) for file, call in _seeding(code) if any(map(depends_on_rank, given_to(call)))
     )
     return place(*found[0], None) if len({file for file, _ in found}) == 1 else None
+
+
+def seeded_alike(code: SourceModel) -> Place | None:
+    """The last line that seeds torch's generator with what is named after no rank, where none is."""
+    calls = list(_seeding(code))
+    own = [call for _, call in calls if any(map(depends_on_rank, given_to(call)))]
+    inner = [
+        call for _, call in calls if not any(isinstance(given, ast.Constant) for given in given_to(call))
+    ]
+    outer = [(file, call.lineno) for file, call in calls if call not in inner]
+    return None if own else last_of_file(outer or ((file, call.lineno) for file, call in calls))
+
+
+def _seeding(code: SourceModel) -> Iterator[tuple[str, ast.Call]]:
+    functions = (function for file in code.kept for function in file.functions)
+    seeding = {SEEDS, *(function.name for function in functions if _shares_with_seed(function))}
+    for file, call in code.nodes(ast.Call):
+        if (name_of(call) in seeding or SEEDS in ast.unparse(call.func)) and not (
+            isinstance(call.func, ast.Attribute) and "enerator" in ast.unparse(call.func.value)
+        ):
+            yield file, call
 
 
 def _shares_with_seed(function: Function) -> bool:
@@ -252,3 +267,14 @@ def _shares_with_seed(function: Function) -> bool:
 
 def _is(value: object, node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
+
+
+def only_clearing(code: SourceModel) -> Place | None:
+    """The line that clears gradients: it gives None to `grad`, or calls `zero_grad` where nothing does that."""
+    cleared = (
+        (file, target.lineno)
+        for file, node in code.nodes(ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and target.attr == "grad" and _is(None, node.value)
+    )
+    return only(cleared) or only_call(code, "zero_grad")

@@ -1,7 +1,8 @@
 """Activation checkpointing that recomputes other modules in backward than ran in forward: wrong gradients without an error.
 
 The usual cause is late binding of a loop variable: `checkpoint(lambda x: block(x), x)` in a loop over blocks recomputes
-the last block every time. The loss falls, and every block but the last is trained by wrong gradients.
+the last block every time. The loss falls, and every block but the last is trained by wrong gradients. Another one is
+`preserve_rng_state=False` around dropout: backward draws other masks than forward did.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import Declined
+from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.correctness.control_mismatch import claims
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -25,6 +26,9 @@ def recomputation(case: Case) -> Iterator[Draft | Declined]:
         return
     rows, file = wrong[0].recomputed, f"{wrong[0].source}/recomputed.jsonl"
     row = rows[0]
+    if not row.differs:
+        yield _redrawn(case, wrong, row)
+        return
     others = len({_ran(r)[0] for r in rows}) - 1
     shown = [
         f"{r.function}: {_ran(r)[0]} in forward, {_ran(r)[1]} in backward, step {r.step}" for r in rows[:3]
@@ -42,6 +46,19 @@ def recomputation(case: Case) -> Iterator[Draft | Declined]:
             phase="backward",
         ),
         strength=Strength.CONCLUSIVE,
+        ranks=(rank.rank for rank in wrong),
+    )
+
+
+def _redrawn(case: Case, wrong: list[RankEvidence], row: Recomputed) -> Draft:
+    claim = f"{row.function} draws random numbers in forward, and began again in backward of step {row.step} from another state of torch's generator"
+    return silent_error(
+        case,
+        f"Gradients are wrong: activation checkpointing computes {row.function} again with other random numbers than in forward, so that dropout has other masks in backward.",
+        {claim: f"{wrong[0].source}/recomputed.jsonl", **claims(case.cell)},
+        _place(row),
+        Where(module=row.forward[0] if row.forward else None, step=row.step, phase="backward"),
+        "Leave preserve_rng_state at its default, True; where it is, hand over the tensors of the device whose generator is used as arguments.",
         ranks=(rank.rank for rank in wrong),
     )
 
@@ -78,7 +95,7 @@ RULE = Rule(
     name="recomputation",
     means={"silently_wrong": "The job completed, but its gradients, loss or replicas are wrong."},
     family="correctness",
-    detected="Activation checkpointing recomputed other modules or parameters in backward than its forward ran",
+    detected="Activation checkpointing recomputed other modules or parameters in backward than its forward ran, or drew other random numbers, as dropout does with `preserve_rng_state=False`",
     fix=(
         "Bind its variables when the checkpoint is created: pass the block itself, checkpoint(block, x), or write "
         "`lambda x, block=block: block(x)`; a lambda in a loop looks `block` up when backward runs it."

@@ -39,7 +39,7 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
         why, fix = "reentrant activation checkpointing ran the same module's backward twice", REENTRANT
         claim = "the traceback passes through CheckpointFunction.backward (use_reentrant=True)"
         evidence[claim] = source
-    for wrong in rank.recomputed[:1]:
+    for wrong in [row for row in rank.recomputed if row.differs][:1]:
         forward, again = ", ".join(wrong.forward), ", ".join(wrong.recomputed)
         why = f"checkpointing recomputed {again} instead of {forward}"
         claim = f"the function at {wrong.place} ran {forward} in forward and {again} in backward"

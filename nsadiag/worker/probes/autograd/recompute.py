@@ -3,7 +3,8 @@
 `checkpoint(lambda x: block(x), x)` in a loop over blocks binds `block` late: every recomputation runs the last
 block. Reentrant checkpointing under DDP then fails with "marked ready twice"; otherwise the job completes, and
 every block but the last has wrong gradients, silently. Modules are told by their calls; parameters that a function
-uses without any module, by what its variables are bound to.
+uses without any module, by what its variables are bound to. What draws random numbers has to draw the same ones again:
+with `preserve_rng_state=False` dropout draws another mask.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.place import user_place
+from nsadiag.worker.probes import generators
 from nsadiag.worker.probes.autograd import module_calls
 from nsadiag.worker.probes.autograd.gradients import name_of
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for, unseen
@@ -67,12 +69,14 @@ class _Checkpointed:
         self._forward: list[int] | None = None
         self._bound: dict[str, Any] = {}
         self._place = user_place()
+        self._states: generators.States = []  # before the first run
+        self._drew: list[bool] = []  # in the first run
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         again = self._forward is not None
-        rebound = {}
+        rebound, redrawn = {}, False
         if again:
-            rebound = self._rebound() or {}
+            rebound, redrawn = self._rebound() or {}, bool(self._redraws())
             self._begin()
         else:
             self._remember()
@@ -84,15 +88,27 @@ class _Checkpointed:
                 raise
             finally:
                 if again:
-                    self._end(modules, rebound)
+                    self._end(modules, rebound, redrawn)
                 else:
                     self._forward = modules
+                    self._draws()
 
     unseen(__call__)
 
     @harmless
     def _remember(self) -> None:
         self._bound = _bound(self._function)
+        self._states = generators.states()
+
+    @harmless
+    def _draws(self) -> None:
+        self._drew = generators.moved(self._states, generators.states())
+
+    @harmless
+    def _redraws(self) -> bool:
+        """Whether what was drawn in forward is about to be drawn from another state."""
+        changed = zip(self._drew, generators.moved(self._states, generators.states()), strict=False)
+        return any(drew and elsewhere for drew, elsewhere in changed)
 
     @harmless
     def _rebound(self) -> dict[str, list[str]]:
@@ -108,26 +124,31 @@ class _Checkpointed:
             rank.emit(Kind.RECOMPUTE, Phase.BEGIN, *self._what(rank, self._forward or []))
 
     @harmless
-    def _end(self, entered: list[int], rebound: dict[str, list[str]]) -> None:
+    def _end(self, entered: list[int], rebound: dict[str, list[str]], redrawn: bool) -> None:
         rank = session.current()
         if rank is None:
             return
         forward = self._forward or []
         # Non-reentrant checkpointing stops as soon as it has what backward needs: then this is a part of that.
-        differs = entered != forward[: len(entered)] or bool(rebound)
+        differs = entered != forward[: len(entered)] or bool(rebound) or redrawn
         name, _, _, place = self._what(rank, entered)
         rank.emit(Kind.RECOMPUTE, Phase.END, name, len(entered), int(differs), place)
         key = (*forward, 0, *entered, *(name for names in rebound.values() for name in names))
         if differs and key not in _reported and len(_reported) < MAX_REPORTS:
             _reported.add(key)
-            self._report(rank, forward, entered, rebound)
+            self._report(rank, forward, entered, rebound, redrawn)
 
     def _what(self, rank: Recorder, entered: list[int]) -> tuple[int, int, int, int]:
         name = getattr(self._function, "__qualname__", type(self._function).__name__)
         return (entered[0] if entered else rank.names(name)), len(entered), 0, rank.names("\t" + self._place)
 
     def _report(
-        self, rank: Recorder, forward: list[int], entered: list[int], rebound: dict[str, list[str]]
+        self,
+        rank: Recorder,
+        forward: list[int],
+        entered: list[int],
+        rebound: dict[str, list[str]],
+        redrawn: bool,
     ) -> None:
         code, names = getattr(self._function, "__code__", None), rank.names.by_number()
         append_json_line(
@@ -140,6 +161,7 @@ class _Checkpointed:
                 "forward": [names.get(number) for number in forward],
                 "recomputed": [names.get(number) for number in entered],
                 "rebound": rebound,
+                "redrawn": redrawn,
             },
         )
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import noted
+from nsadiag.analysis.records import Declined, RankEvidence
+from nsadiag.analysis.relations.invariants.operations import noted, source
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -16,6 +16,8 @@ from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import listed
 
 Event = tuple[int, Operation]  # with its step
+Rates = tuple[float, ...]
+LEAST_ALIKE = 2  # learning rates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,7 @@ def dropped_states(case: Case) -> Iterator[Draft | Declined]:
             yield from _optimizer_anew(case, rank, restart)
             yield from _schedule_anew(case, rank, restart)
             yield from _epochs_anew(case, rank, restart, events)
+        yield from _schedule_repeated(case, rank, events)
         yield from _lost(case, rank, events)
     loads = any(o.kind == "load" for events in each.values() for _, o in events)
     yield Declined(
@@ -133,6 +136,50 @@ def _schedule_anew(case: Case, rank: int, restart: Restart) -> Iterator[Draft]:
     )
 
 
+def _schedule_repeated(case: Case, rank: int, events: list[Event]) -> Iterator[Draft]:
+    """Learning rates that repeat their course from its beginning, and go on where the first course was broken off.
+
+    A schedule that is begun again on purpose had come to its end, or has another course.
+    """
+    last = max((n for n, (_, o) in enumerate(events) if _is(o, "load", "optimizer")), default=0)
+    saved = next((n for n, o in events[:last][::-1] if _is(o, "save", "optimizer")), 0)
+    at, loaded = events[last] if saved else (0, None)
+    since = [o for n, o in events if n >= at]
+    made = next((o for o in since[::-1] if _is(o, "create", "scheduler") and not o.epoch), None)
+    if loaded is None or made is None or any(_is(o, "load", "scheduler") for o in since):
+        return
+    first, again = _courses(case.cell.rank(rank))
+    common = sorted(first.keys() & again.keys())
+    # What is loaded with the optimizer changes the first rates of a warmup.
+    alike = {first[n] for n in common[-LEAST_ALIKE:] if first[n] == again[n]}
+    if len(alike) < LEAST_ALIKE or not max(first) <= saved <= at or max(again) <= max(first):
+        return
+    yield silent_error(
+        case,
+        f"Model and optimizer are restored at step {at} from a state of step {saved}, and the schedule begins with its first step again: the learning rate repeats its course instead of going on.",
+        {
+            f"learning rates {listed(common, len(common))} steps after the start and after the restart; the last two are the same, {max(first[common[-1]]):.6g} at last": f"{case.cell.rank(rank).source}/replicas.jsonl",
+            f"{made.name} made at {made.place} with last_epoch=-1, and load_state_dict() of no scheduler was called": source(
+                case, rank
+            ),
+        },
+        loaded.place,
+        Where(step=at),
+        "Save the scheduler's state with the optimizer's, and load both.",
+        strength=Strength.LIKELY,
+    )
+
+
+def _courses(rank: RankEvidence) -> tuple[dict[int, Rates], dict[int, Rates]]:
+    """Learning rates by steps since the wrap, of the first two models that were wrapped."""
+    found: dict[tuple[int, int], dict[int, Rates]] = {}
+    for row in rank.replicas:
+        if row.rates and row.since is not None and row.subject is not None:
+            found.setdefault(row.subject, {})[row.since] = row.rates
+    first, again = [*found.values(), {}, {}][:2]
+    return first, again
+
+
 def _epochs_anew(case: Case, rank: int, restart: Restart, events: list[Event]) -> Iterator[Draft]:
     """A sampler that begins with the epochs of the first one, although the state that is restored had been saved behind them."""
     saved = max((n for n, o in restart.before if _is(o, "save", "optimizer")), default=0)
@@ -189,7 +236,7 @@ def _lost(case: Case, rank: int, events: list[Event]) -> Iterator[Draft]:
 RULE = Rule(
     name="dropped_states",
     family="correctness",
-    detected="A restart within the job restores model and optimizer, and the sampler repeats the epochs from before; or (`--probes light,invariants`) a model's state is loaded while the job trains, and the optimizer or the schedule begins anew although its state was saved at the same moment; or the state goes into a copy that never runs",
+    detected="A restart within the job restores model and optimizer, and the sampler repeats the epochs from before, or the learning rate its course from the beginning; or (`--probes light,invariants`) a model's state is loaded while the job trains, and the optimizer or the schedule begins anew although its state was saved at the same moment; or the state goes into a copy that never runs",
     fix="Load model, optimizer and scheduler from the same checkpoint, into the objects that train.",
     check=dropped_states,
     explained_by=("nonfinite", "empty_loads", "broken_equalities"),

@@ -22,6 +22,7 @@ MOST_LOSSES = 4
 MOST_ELEMENTS = 1 << 20  # of the targets
 MEAN = 1  # as torch numbers reductions
 LIKELIHOODS = ("NllLossBackward0", "NllLoss2DBackward0")
+MEANS = ("MeanBackward0", "MeanBackward1")
 SCALED = ("DivBackward0", "MulBackward0")
 SPARED = 1 << 63  # numbers are unsigned there: -100 lies above
 
@@ -63,6 +64,11 @@ def divided(root: Any) -> tuple[float, Any]:
         number = number * float(other) if type(node).__name__ == SCALED[0] else number / float(other)
         node = next((child for child, _ in node.next_functions if child is not None), None)
     return (number, node) if math.isfinite(number) and number else (1.0, root)
+
+
+def is_mean(node: Any) -> bool:
+    """Whether a loss is an average, by the node that it comes from."""
+    return type(node).__name__ in MEANS or getattr(node, "_saved_reduction", None) == MEAN
 
 
 def losses(root: Any, behind: Any) -> list[dict[str, Any]]:

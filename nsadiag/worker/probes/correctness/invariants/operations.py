@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nsadiag.worker import session
-from nsadiag.worker.probes import budget
+from nsadiag.worker.probes import budget, generators
 from nsadiag.worker.probes.autograd import backward, module_calls, module_tree, roots
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.collectives import collectives
@@ -19,6 +19,7 @@ from nsadiag.worker.probes.correctness.fingerprints import tensors_in
 from nsadiag.worker.probes.correctness.invariants import exchanges, roles
 from nsadiag.worker.probes.correctness.invariants.beside import note_beside
 from nsadiag.worker.probes.correctness.invariants.births import births, unheld
+from nsadiag.worker.probes.correctness.invariants.buckets import MOST_MADE, buckets
 from nsadiag.worker.probes.correctness.invariants.checksums import (
     checksums,
     is_captured,
@@ -27,7 +28,8 @@ from nsadiag.worker.probes.correctness.invariants.checksums import (
 )
 from nsadiag.worker.probes.correctness.invariants.flow import flow
 from nsadiag.worker.probes.correctness.invariants.journal import Operation, current, journal
-from nsadiag.worker.probes.correctness.invariants.losses import divided, inputs, losses
+from nsadiag.worker.probes.correctness.invariants.losses import divided, inputs, is_mean, losses
+from nsadiag.worker.probes.correctness.invariants.rounding import rounding
 from nsadiag.worker.probes.correctness.invariants.states import settle, states
 from nsadiag.worker.probes.correctness.replicas import evenly
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
@@ -37,7 +39,7 @@ from nsadiag.worker.recorder import Recorder
 
 MOST_INPUTS = 4
 
-MOST_MADE = 8  # gradients that are read after a backward, and backwards of a step after which they are
+MOST_BACKWARDS = 8  # of a step, after which gradients are read
 MOST_UNHELD = 16
 STRIDE = 61  # parameters from one step that is looked at to the next
 # Optimizers have all stepped by then, and what was put in after them has a gradient.
@@ -119,6 +121,7 @@ def _forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
             evaluating and any(_depends_on_mode(m) for _, m in module_tree.named_modules(module))
         )
         or None,
+        random=generators.checksum() if given else None,
         values=checksums([(f"input {n}", tensor) for n, tensor in enumerate(given)]),
     )
 
@@ -145,6 +148,7 @@ def _backward(tensors: Any, gradients: Any) -> None:
         "backward",
         unread=[number for number, _ in lying],
         divisor=divisor if divisor != 1 else None,
+        averaged=is_mean(behind) or None,
         losses=losses(root, behind) if root is not None else [],
     )
     if known is not None:
@@ -168,7 +172,7 @@ def _backward_ended() -> None:
         _running["added"] = [n for n, p, gradient, version in _lying if _was_added_to(p, gradient, version)]
     _lying.clear()
     _running = None
-    if current() is None or not journal.valued or _backwards > MOST_MADE:
+    if current() is None or not journal.valued or _backwards > MOST_BACKWARDS:
         return
     for number, optimizer in roles.ours():
         made = [(name, p.grad) for name, p in roles.held_by(optimizer) if p.grad is not None]
@@ -252,6 +256,7 @@ def _before_step(optimizer: Any) -> None:
         made = [(name, p.grad) for name, p in chosen if p.grad is not None]
         journal.note("used", place="", optimizer=number, values=checksums(made))
         journal.note("buffers", place="", values=checksums(evenly(roles.our_buffers())))
+        rounding.note(number, optimizer, held)
         note_beside(_now)
         if flow.following:
             journal.note("flow", place="", optimizer=number, calls=flow.at(optimizer))
@@ -334,8 +339,9 @@ def invariants() -> Iterator[None]:
     journal.valued = True
     flow.turn(0, valued=True)
     try:
-        with births():
+        with births(), buckets():
             yield
     finally:
+        rounding.forget()
         flow.follow(False)
         journal.valued = False
