@@ -11,14 +11,14 @@ States = list[tuple[int, torch.Tensor]]
 
 
 def states() -> States:
-    """Those of now; none of GPUs while one of them records a graph."""
+    """The present ones; none of GPUs while one of them records a graph."""
     used = torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
     gpus = torch.cuda.default_generators if used else ()
     return [(g.initial_seed(), g.get_state()) for g in (torch.default_generator, *gpus)]
 
 
 def moved(before: States, after: States) -> list[bool]:
-    """Of each generator, whether random numbers were drawn; False where it was seeded in between."""
+    """By generator: True where random numbers were drawn from it, and it was not seeded in between."""
     if len(before) != len(after):
         return []
     pairs = zip(before, after, strict=True)
@@ -26,7 +26,7 @@ def moved(before: States, after: States) -> list[bool]:
 
 
 def checksum() -> int:
-    """Of all their states."""
+    """One number for all of these states."""
     total = 0
     for _, state in states():
         total = zlib.crc32(bytes(state.tolist()), total)

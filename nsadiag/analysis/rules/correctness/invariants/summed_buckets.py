@@ -50,7 +50,7 @@ def _is_plain(operations: tuple[Operation, ...]) -> bool:
 
 
 def _factors(step: Step) -> list[float]:
-    """What was made of each gradient, as a multiple of the mean of what the ranks gave."""
+    """Each gradient after the hook, as a multiple of the mean of those that the ranks gave it."""
     given = [_sums(operations, "bucket") for operations in step.ranks.values()]
     made = _sums(next(iter(step.ranks.values())), "made")
     found = []
