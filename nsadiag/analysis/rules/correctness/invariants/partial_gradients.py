@@ -22,7 +22,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
     is_constant,
     looks_of,
 )
-from nsadiag.analysis.rules.correctness.invariants.split_model import split_of
+from nsadiag.analysis.rules.correctness.parts.split_model import split_of
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
