@@ -275,7 +275,8 @@ class _Short(Repr):
 
 
 def _is_nothing(value: Any) -> bool:
-    return value is None or (isinstance(value, str | tuple) and not value)
+    # An empty tuple is an answer: nobody is missing.
+    return value is None or value == ""
 
 
 def _of_source(x: Place | Condition) -> str:

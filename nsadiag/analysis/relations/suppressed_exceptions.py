@@ -86,7 +86,7 @@ def gone_on(case: Case) -> Swallowed | None:
     for number, mine in rows.items():
         behind = max(steps.values(), default=0) - steps[number]
         for rank, line, row in mine:
-            if why := _tie(case, rank, row, behind, len(mine)):
+            if why := _link(case, rank, row, behind, len(mine)):
                 found.append(_swallowed(case.cell, rank, line, row, why))
                 break
     return min(found, key=lambda s: s.t_s, default=None)
@@ -101,8 +101,8 @@ def _backwards(case: Case) -> dict[int, int]:
     return {r.rank: int(begun.get(r.rank, 0) if short else r.end.steps or 0) for r in case.cell.ranks}
 
 
-def _tie(case: Case, rank: RankEvidence, row: Raised, behind: int, count: int) -> str | None:
-    """The tie that makes it the cause: the steps that are missing, or the silence since."""
+def _link(case: Case, rank: RankEvidence, row: Raised, behind: int, count: int) -> str | None:
+    """The link that makes it the cause: the steps that are missing, or the silence since."""
     t_s = (row.t_mono_ns - case.cell.started_mono_ns) / 1e9
     events = case.events
     mine = events[(events["rank"] == rank.rank) & (events.t_s > t_s)]

@@ -34,7 +34,7 @@ def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
     if case.transfers.empty:
         yield Declined("no send or receive was recorded")
     else:
-        yield Declined("every send met a receive of the same size, and no cycle of ranks waits in them")
+        yield Declined("no send that met a receive had another size, and no cycle of ranks waits in them")
 
 
 def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> Draft:
