@@ -28,6 +28,7 @@ from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import generators
 from nsadiag.worker.probes.autograd import module_calls
 from nsadiag.worker.probes.autograd.gradients import name_of
+from nsadiag.worker.probes.correctness.replicas import is_look
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for, unseen
 from nsadiag.worker.recorder import Recorder
 from nsadiag.worker.replacement import leave_no_frame
@@ -98,15 +99,20 @@ class _Checkpointed:
     @harmless
     def _remember(self) -> None:
         self._bound = _bound(self._function)
-        self._states = generators.states()
+        rank = session.current()
+        # A state is copied for each generator: at the steps that are looked at, not at every one.
+        self._states = generators.states() if rank is not None and is_look(rank.box.step) else []
 
     @harmless
     def _draws(self) -> None:
-        self._drew = generators.moved(self._states, generators.states())
+        if self._states:
+            self._drew = generators.moved(self._states, generators.states())
 
     @harmless
     def _redraws(self) -> bool:
         """Whether what was drawn in forward is about to be drawn from another state."""
+        if not any(self._drew):
+            return False
         changed = zip(self._drew, generators.moved(self._states, generators.states()), strict=False)
         return any(drew and elsewhere for drew, elsewhere in changed)
 
