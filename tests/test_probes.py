@@ -234,7 +234,7 @@ def test_the_peak_of_memory_is_left_with_the_rank_at_its_exit(ranks: Ranks) -> N
     meta = read_json(ranks.directory().meta)
     assert meta["memory"]["resident_peak_kib"] > 10_000
     assert meta["memory"]["device_peak_kib"] == 0
-    assert ranks.recording().events[-1]["kind"] == Kind.PROCESS
+    assert ranks.recording().events.iloc[-1]["kind"] == Kind.PROCESS
 
 
 HOOK = """
@@ -313,8 +313,8 @@ def test_a_rank_that_receives_what_nobody_sends_names_its_peer(ranks: Ranks, job
     (waiting,) = still_open(ranks.recording(), Kind.COLLECTIVE)
     assert line_of(waiting["place"], jobs) == call
     transfers = Case(load_cell(ranks.run.path)).transfers
-    pending = transfers[transfers.end_s.isna()].astype(object).where(lambda t: t.notna(), None)
-    found = pending[["op", "direction", "peer", "tag"]].itertuples(index=False, name=None)
+    pending = transfers[transfers.end_s.isna()]
+    found = pending[["op", "direction", "peer", "tag"]].itertuples()
     assert list(found) == TRANSFERS[call]
     assert set(pending.group) == {"default_pg"} and ranks.gaps() == ""
 
@@ -593,7 +593,7 @@ dist.all_reduce(torch.ones(7, dtype=torch.int64))
     ranks.end()
     case = Case(load_cell(ranks.run.path))
     asked = case.asked[case.asked["rank"] == 0]
-    assert [*asked[["call", "op", "tensors"]].itertuples(index=False, name=None)] == [
+    assert [*asked[["call", "op", "tensors"]].itertuples()] == [
         (1, "broadcast", "float32[2,3]"),
         (2, "all_gather", "(2xfloat32[4]) float32[4]"),
         (3, "all_to_all_single", "float32[3,2] float32[3,2]"),
