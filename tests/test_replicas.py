@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from nsadiag.worker.probes.correctness.replicas import is_look
+from nsadiag.worker.probes.looks import is_look
 
 
 def test_sums_are_taken_ever_more_rarely_and_never_closer_than_they_were() -> None:

@@ -344,12 +344,12 @@ class Table:
         number = self._rows[place]
         return Row((name, values[number]) for name, values in self._base.items())
 
-    def to_dict(self, orient: str = "records") -> list[dict[str, Any]]:
+    def to_dict(self) -> list[dict[str, Any]]:
         """Its rows as dictionaries."""
         names, columns = self.columns, [self.column(name).values for name in self._base]
         return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
-    def itertuples(self, index: bool = False) -> Iterator[Any]:
+    def itertuples(self) -> Iterator[Any]:
         """Its rows as tuples, whose values have names too."""
         kind = _named(tuple(self._base))
         return map(kind._make, zip(*(self.column(name).values for name in self._base), strict=True))

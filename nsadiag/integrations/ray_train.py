@@ -48,7 +48,7 @@ class NsadiagCallback(WorkerGroupCallback, ReportCallback):  # type: ignore[misc
     """
 
     def __init__(self, *, silence: float = 600.0, out: str | Path | None = None) -> None:
-        self._silence, self._out, self._number = silence, str(out) if out is not None else "", 0
+        self._silence, self._out, self._number = silence, out, 0
         self._ranks: dict[tuple[str, int], int] = {}  # Train's, by node and pid
         self._look: subprocess.Popen[bytes] | None = None
         self._directory, self._began = Path(), 0.0
@@ -121,7 +121,7 @@ class NsadiagCallback(WorkerGroupCallback, ReportCallback):  # type: ignore[misc
     def _begin(self) -> None:
         context = ray.get_runtime_context()
         self._number += 1
-        base = Path(self._out or tempfile.mkdtemp(prefix="nsadiag-train-"))
+        self._out = base = Path(self._out or tempfile.mkdtemp(prefix="nsadiag-train-"))
         base.mkdir(parents=True, exist_ok=True)
         self._directory, self._began = base / f"look-{self._number}", time.monotonic()
         line = [sys.executable, "-m", "nsadiag", "attach", f"ray:{context.get_job_id()}", "--force"]

@@ -67,7 +67,7 @@ def _paired(events: Table) -> list[dict[Any, Any]]:
     """Begin events, each with the time of its end."""
     open_: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
     rows: list[dict[Any, Any]] = []
-    for event in events.to_dict("records"):
+    for event in events.to_dict():
         key = event["name"], event["a"], event["group"], event["site"], event["thread"]
         if event["phase"] == Phase.BEGIN:
             rows.append({**event, "end_s": None})

@@ -38,7 +38,7 @@ def transfers_of(rank: int, events: Table) -> list[Transfer]:
     named = events[(events.kind == Kind.COLLECTIVE) & events.detail.str.contains(FIRST_PEER)]
     rows: list[Transfer] = []
     begun: dict[tuple[Any, ...], slice] = {}
-    each: Iterable[Any] = named.itertuples(index=False)
+    each: Iterable[Any] = named.itertuples()
     for event in each:
         key = (event.name, event.a, event.group, event.site, event.detail)
         if event.phase == Phase.END:

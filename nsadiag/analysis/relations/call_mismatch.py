@@ -111,7 +111,7 @@ def still_disagree(case: Case, one: Disagreement, calls: int) -> bool:
 
 
 def _asked_otherwise(cell: CellEvidence, group: str, same: Any, members: list[int]) -> Disagreement | None:
-    rows = {int(row["rank"]): row for row in same.to_dict("records")}
+    rows = {int(row["rank"]): row for row in same.to_dict()}
     call = int(next(iter(rows.values()))["call"])
     for kind, keys in _aspects(rows, members):
         # Of two ranks whose splits do not meet, each disagrees with one peer.
@@ -220,7 +220,7 @@ def in_recorders(case: Case) -> list[Disagreement]:
 
 
 def _recorded_otherwise(cell: CellEvidence, group: str, same: Any) -> Disagreement | None:
-    rows = {int(row["rank"]): row for row in same.to_dict("records")}
+    rows = {int(row["rank"]): row for row in same.to_dict()}
     ops = {rank: str(row["op"]) for rank, row in rows.items()}
     aspects: list[tuple[Kind, dict[int, Any]]] = [("operation", ops)]
     if all(STRICT_RECORDED.match(op) for op in ops.values()):

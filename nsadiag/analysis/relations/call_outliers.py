@@ -121,7 +121,7 @@ def _earlier(case: Case, rank: int, one: Disagreement) -> tuple[tuple[Any, ...] 
     if one.recorded or now.empty:
         return None, set()
     before = rows[(rows.call < one.call) & (rows.place == now.iloc[-1].place)]
-    asked = {tuple(map(str, row)) for row in before[ARGUMENTS].itertuples(index=False)}
+    asked = {tuple(map(str, row)) for row in before[ARGUMENTS].itertuples()}
     return tuple(str(now.iloc[-1][name]) for name in ARGUMENTS), asked
 
 
@@ -147,7 +147,7 @@ def _are_partners(case: Case, one: Disagreement) -> bool:
         return False
     rows = case.asked[(case.asked.group == one.group) & (case.asked.call < one.call)]
     before: dict[int, dict[int, str]] = defaultdict(dict)
-    for call, rank, place in rows[["call", "rank", "place"]].itertuples(index=False):
+    for call, rank, place in rows[["call", "rank", "place"]].itertuples():
         before[call][rank] = place
     if now in before.values():
         return True
@@ -158,4 +158,4 @@ def _are_partners(case: Case, one: Disagreement) -> bool:
 
 def _places_at(case: Case, one: Disagreement, call: int) -> dict[int, str]:
     rows = case.asked[(case.asked.group == one.group) & (case.asked.call == call)]
-    return {int(rank): str(place) for rank, place in rows[["rank", "place"]].itertuples(index=False)}
+    return {int(rank): str(place) for rank, place in rows[["rank", "place"]].itertuples()}

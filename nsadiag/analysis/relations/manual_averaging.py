@@ -69,7 +69,7 @@ def _behind_backward(events) -> list[tuple[int, int, str]]:  # type: ignore[no-u
     ]
     for kind, phase, name, elements, group, site in wanted[
         ["kind", "phase", "name", "b", "group", "site"]
-    ].itertuples(index=False):
+    ].itertuples():
         steps += kind == Kind.STEP
         if kind == Kind.BACKWARD:
             behind = phase == Phase.END

@@ -82,7 +82,7 @@ def graph_of(case: Case) -> Graph:
 def _by_collectives(case: Case) -> list[Edge]:
     found = []
     for wait in waits(case):
-        ops = {int(rank): str(op) for rank, op in wait.calls[["rank", "op"]].itertuples(index=False)}
+        ops = {int(rank): str(op) for rank, op in wait.calls[["rank", "op"]].itertuples()}
         for rank in wait.waiting:
             what = call_name(ops[rank], wait.seq, wait.group)
             source = wait.source(case.cell, rank)
@@ -102,7 +102,7 @@ def _by_queues(case: Case) -> list[Edge]:
     found = []
     for rank, (group, seq) in heads.items():
         calls = case.calls[(case.calls.group == group) & (case.calls.seq == seq) & case.calls.pending]
-        ops = {int(r): str(op) for r, op in calls[["rank", "op"]].itertuples(index=False)}
+        ops = {int(r): str(op) for r, op in calls[["rank", "op"]].itertuples()}
         found += [
             Edge(
                 waiter=rank,
@@ -122,7 +122,7 @@ def _by_calls(case: Case) -> list[Edge]:
     """A rank that stands in a call which no recorder has: NCCL makes the group's communicator in its first one."""
     calls, found = case.asked, []
     unfinished = set(case.calls.loc[case.calls.pending.astype(bool), "rank"])
-    for row in calls[calls.end_s.isna()].to_dict("records"):
+    for row in calls[calls.end_s.isna()].to_dict():
         rank, at = int(row["rank"]), case.thread_states.get(int(row["rank"]))
         if at is None or at.doing != "collective" or rank in unfinished:
             continue
@@ -143,7 +143,7 @@ def _by_transfers(case: Case) -> list[Edge]:
     state = case.thread_states
     found = []
     unfinished = case.transfers[case.transfers.end_s.isna() & case.transfers.peer.notna()]
-    for row in unfinished.to_dict("records"):
+    for row in unfinished.to_dict():
         waiter, peer = int(row["rank"]), int(row["peer"])
         if not is_in_transfer(case.cell.rank(waiter), state.get(waiter)):
             continue

@@ -30,7 +30,7 @@ def render_perfetto(report: Report) -> str:
         found.append(
             {"ph": "M", "name": "process_sort_index", "pid": rank.rank, "args": {"sort_index": rank.rank}}
         )
-        found += _of_rank(rank.rank, events[events["rank"] == rank.rank].to_dict("records"))
+        found += _of_rank(rank.rank, events[events["rank"] == rank.rank].to_dict())
     found += _moments(run.verdict) if run.verdict else ()
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": found}) + "\n"
 

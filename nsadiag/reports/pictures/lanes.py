@@ -118,9 +118,7 @@ def _flight_recorder(case: Case, rank: RankEvidence) -> Iterator[Span]:
     if header is None or calls.empty:
         return
     offset_ns = header.monotonic_ns - header.wall_ns - case.cell.started_mono_ns
-    for op, group, seq, pending, wall_ns in calls[["op", "group", "seq", "pending", "wall_ns"]].itertuples(
-        index=False
-    ):
+    for op, group, seq, pending, wall_ns in calls[["op", "group", "seq", "pending", "wall_ns"]].itertuples():
         t_s = (int(wall_ns) + offset_ns) / 1e9
         if _is_time(t_s):
             name = call_name(op, seq, group)

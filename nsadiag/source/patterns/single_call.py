@@ -132,7 +132,7 @@ def target_near(code: SourceModel, function: str, line: Place | None) -> Place |
     return place(file.path, max(given), None) if given else None
 
 
-def test_around(code: SourceModel, line: Place | None) -> Place | None:
+def condition_around(code: SourceModel, line: Place | None) -> Place | None:
     """The innermost `if` around a line that asks for more than whether something is None."""
     file = next((file for file in code.kept if line is not None and file.path == line.file), None)
     tests = [] if file is None or line is None else file.around(line.line, ast.If)

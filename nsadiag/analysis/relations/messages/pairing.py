@@ -92,7 +92,7 @@ def pending_of(case: Case, rank: int) -> Pending | None:
     open_ = rows[(rows["rank"] == rank) & rows.end_s.isna() & rows.peer.notna()]
     if open_.empty or not is_in_transfer(case.cell.rank(rank), case.thread_states.get(rank)):
         return None
-    shown = [p for row in open_.to_dict("records") if (p := _pending(case, rank, row))]
+    shown = [p for row in open_.to_dict() if (p := _pending(case, rank, row))]
     return next((p for p in shown if p.counterpart), shown[0] if shown else None)
 
 

@@ -69,7 +69,7 @@ def _first_loss(case: Case, rank: int) -> tuple[int, str, int] | None:
     events = case.events
     mine = events[(events["rank"] == rank) & events.kind.isin((Kind.BACKWARD, Kind.STEP))]
     step, found, last = 0, None, 0
-    for kind, phase, number, site in mine[["kind", "phase", "a", "site"]].itertuples(index=False):
+    for kind, phase, number, site in mine[["kind", "phase", "a", "site"]].itertuples():
         if kind == Kind.STEP:
             step = int(number)
         elif phase == Phase.BEGIN and number == 1:

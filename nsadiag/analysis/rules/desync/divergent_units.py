@@ -107,7 +107,7 @@ def _gathered(case: Case, rank: int) -> Iterator[Gathered]:
     events = case.events
     mine = events[(events["rank"] == rank) & events.kind.isin((*PASSES, Kind.UNIT, Kind.COLLECTIVE))]
     unit, pass_, began = "", 0, (0, 0)
-    for kind, phase, name, number, step, group in mine[["kind", "phase", "name", "a", "step", "group"]].itertuples(index=False):  # fmt: skip
+    for kind, phase, name, number, step, group in mine[["kind", "phase", "name", "a", "step", "group"]].itertuples():  # fmt: skip
         if kind in PASSES:
             pass_ = int(kind) if phase == Phase.BEGIN else pass_
         elif kind == Kind.UNIT:

@@ -35,7 +35,7 @@ def concurrent_call(case: Case, group: str, rank: int) -> dict[Any, Any] | None:
     if others.empty:
         return None
     last: dict[Any, Any] = others.iloc[-1].to_dict()
-    spans = [(b, e) for b, e in rows.loc[main, ["begin_s", "end_s"]].itertuples(index=False)]
+    spans = [(b, e) for b, e in rows.loc[main, ["begin_s", "end_s"]].itertuples()]
     spans += _backwards(case, evidence) if _reduces_in(evidence, case, group) else []
     begin, end = last["begin_s"], _or_never(last["end_s"])
     return last if any(b <= end and begin <= _or_never(e) for b, e in spans) else None
@@ -56,7 +56,7 @@ def _backwards(case: Case, rank: RankEvidence) -> list[tuple[float, float | None
     events = case.events
     mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.BACKWARD)]
     found: list[tuple[float, float | None]] = []
-    for phase, t_s in mine[["phase", "t_s"]].itertuples(index=False):
+    for phase, t_s in mine[["phase", "t_s"]].itertuples():
         if phase == Phase.BEGIN:
             found.append((t_s, None))
         elif found:

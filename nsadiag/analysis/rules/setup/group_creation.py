@@ -34,7 +34,7 @@ def local_creations(case: Case) -> dict[int, Creation]:
     found = {}
     unfinished = created[created.end_s.isna()]
     # With two in different threads, the one that blocks the main thread is unknown.
-    for row in unfinished[unfinished.groupby("rank")["rank"].transform("size") == 1].to_dict("records"):
+    for row in unfinished[unfinished.groupby("rank")["rank"].transform("size") == 1].to_dict():
         rank, asked = int(row["rank"]), members_of(str(row["ranks"]))
         at = case.thread_states.get(rank)
         if at is None or at.doing != "rendezvous" or rank not in asked:

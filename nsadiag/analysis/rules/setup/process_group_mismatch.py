@@ -38,7 +38,7 @@ def process_group_mismatch(case: Case) -> Iterator[Draft | Declined]:
         number=created.groupby("rank").cumcount() + created.groupby("rank").call.transform("min")
     )
     for number, same in created.groupby("number", sort=True):
-        asked = {int(r): str(members) for r, members in same[["rank", "ranks"]].itertuples(index=False)}
+        asked = {int(r): str(members) for r, members in same[["rank", "ranks"]].itertuples()}
         if len(set(asked.values())) > 1 and (not is_still(case.cell) or _matters(case)):
             after = created[created.number == int(str(number)) + 1]
             yield _differ(case.cell, int(str(number)), same, asked, _by_members_alone(same, after))

@@ -28,7 +28,7 @@ from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import generators
 from nsadiag.worker.probes.autograd import module_calls
 from nsadiag.worker.probes.autograd.gradients import name_of
-from nsadiag.worker.probes.correctness.replicas import is_look
+from nsadiag.worker.probes.looks import is_look
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for, unseen
 from nsadiag.worker.recorder import Recorder
 from nsadiag.worker.replacement import leave_no_frame

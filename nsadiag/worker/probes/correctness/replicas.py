@@ -32,6 +32,7 @@ from nsadiag.worker.probes.autograd.module_tree import is_quiet
 from nsadiag.worker.probes.collectives import async_handles
 from nsadiag.worker.probes.collectives.collectives import on_destroy
 from nsadiag.worker.probes.collectives.ddp_buckets import left_out, own_buffers, wrapped_models
+from nsadiag.worker.probes.looks import is_look
 from nsadiag.worker.probes.patch import failed, not_compiled, replaced, stands_for
 from nsadiag.worker.probes.training.optimizer import first_held
 from nsadiag.worker.probes.values import groups_of, stepped_by
@@ -178,16 +179,6 @@ def _after_step(optimizer: Any, *_: Any) -> None:
 
 for _function in (_before_step, _after_step):
     not_compiled(_function, what_it_calls=True)
-
-
-def is_look(steps: int) -> bool:
-    """Powers of two, from 16 on halfway between them, from 256 on in quarters: a drift shows before the job is a quarter as long again.
-
-    So they are never less than 64 steps apart from 128 on.
-    """
-    power = 1 << max(steps.bit_length() - 1, 0)
-    parts = 4 if steps > 256 else 2 if steps > 16 else 1
-    return steps % (power // parts or 1) == 0
 
 
 def _is_sharded(parameter: torch.Tensor) -> bool:

@@ -58,7 +58,7 @@ def _trained_at(case: Case, rank: int) -> set[str]:
     given: Counter[str] = Counter()
     used: Counter[str] = Counter()
     last = ""
-    for kind, site in wanted[["kind", "site"]].itertuples(index=False):
+    for kind, site in wanted[["kind", "site"]].itertuples():
         if kind == Kind.DATA:
             last = str(site)
             given[last] += 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TypeAlias
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts.groups import Members
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, reduces_gradients, steps_of
 from nsadiag.analysis.relations.invariants.tensors import Copies, is_constant, looks_of, parameters_of
@@ -15,8 +15,6 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Where
 from nsadiag.evidence.spans import by_rank, listed
-
-Ranks: TypeAlias = "frozenset[int]"
 
 
 def mixed_replicas(case: Case) -> Iterator[Draft | Declined]:
@@ -50,7 +48,7 @@ def mixed_replicas(case: Case) -> Iterator[Draft | Declined]:
     )
 
 
-def _replicas(drawn: list[Copies]) -> set[Ranks]:
+def _replicas(drawn: list[Copies]) -> set[Members]:
     """Ranks whose parameters are all equal at first."""
     begun: dict[int, list[int]] = defaultdict(list)
     for copies in drawn:
@@ -72,7 +70,7 @@ def _reductions(case: Case) -> list[tuple[int, Operation]]:
     ]
 
 
-def _parts(copies: Copies, ranks: Ranks) -> bool:
+def _parts(copies: Copies, ranks: Members) -> bool:
     """Whether the replicas differ at every step but the first."""
     return all(len({values[rank].exact for rank in ranks}) > 1 for _, values in copies.at[1:])
 

@@ -28,7 +28,13 @@ from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.spans import by_rank
 from nsadiag.source.patterns.rank_conditions import frozen_on_one_rank
-from nsadiag.source.patterns.single_call import last_call, only_assignment, only_keyword, test_around, thawed
+from nsadiag.source.patterns.single_call import (
+    condition_around,
+    last_call,
+    only_assignment,
+    only_keyword,
+    thawed,
+)
 
 FAR = 1e-3  # of the magnitude: the least difference of a buffer's sums at the last snapshot
 IGNORED = "ignored_params"  # of fully_shard
@@ -190,7 +196,7 @@ def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator
         return
     found = drift(case.cell, beside)
     if found and not found.from_start:
-        at = (test_around(case.cell.code, at) if loose else None) or at
+        at = (condition_around(case.cell.code, at) if loose else None) or at
         summary = f"{_apart(found)}: gradients are averaged in every step, and its own is not."
         fix = f"Reduce every gradient before the optimizer uses it. {IF_MEANT}"
         yield _finding(case, found, summary, at, fix, Strength.WEAK)

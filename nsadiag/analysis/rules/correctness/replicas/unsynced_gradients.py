@@ -53,7 +53,7 @@ def unsynced_steps(case: Case, rank: int, until: int = 0) -> UnsyncedSteps | Non
     passes = "backward"
     found: list[tuple[int, str]] = []
     steps = 0
-    for kind, phase, number, site in mine[["kind", "phase", "a", "site"]].itertuples(index=False):
+    for kind, phase, number, site in mine[["kind", "phase", "a", "site"]].itertuples():
         if kind == Kind.GRAD_SYNC:
             switched += 1 if phase == Phase.BEGIN else -1
             asked = site if phase == Phase.BEGIN else asked

@@ -15,7 +15,7 @@ from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import session
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.correctness.invariants.later import Later, later
-from nsadiag.worker.probes.correctness.replicas import is_look
+from nsadiag.worker.probes.looks import is_look
 from nsadiag.worker.recorder import Recorder
 
 FIRST = {False: 4, True: 16}  # steps that are all looked at, with values and without
@@ -85,11 +85,11 @@ class Journal:
             step, operations, coming = self.waiting[0]
             if not all(number.has_come() for number, _ in coming) and now < step + PATIENCE:
                 return
+            del self.waiting[0]  # first: a row that cannot be written is not tried again
             for number, note in coming:
                 if number.has_come():
                     note(number.value())
             self._write(rank, step, operations)
-            del self.waiting[0]
 
     def _write(self, rank: Recorder, step: int, operations: list[Operation]) -> None:
         if self._rows < MOST_ROWS:

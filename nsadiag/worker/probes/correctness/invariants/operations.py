@@ -60,16 +60,18 @@ _now = 0  # the step that runs
 def _step_ended() -> None:
     # Guards itself: between two looks it runs in every step, and `harmless` would cost each a frame.
     rank = session.recorded.rank
-    if rank is not None and (journal.looking or journal.waiting or rank.box.step >= journal.wakes_at):
+    if rank is None:
+        return
+    if journal.looking or rank.box.step >= journal.wakes_at:
         _turn(rank)
+    elif journal.waiting:
+        _write_what_has_come(rank)
 
 
 @harmless
 def _turn(rank: Recorder) -> None:
     global _now, _backwards
-    if journal.waiting:
-        journal.write_what_has_come(rank, rank.box.step)
-    if rank.world_size > 1 and (journal.looking or rank.box.step >= journal.wakes_at):
+    if rank.world_size > 1:
         settle()
         roots.turn()
         journal.turn(rank, _now, begins=rank.box.step)
@@ -77,6 +79,11 @@ def _turn(rank: Recorder) -> None:
         exchanges.turn()
         _now, _backwards = rank.box.step, 0
         _listen(journal.looking)
+
+
+@harmless
+def _write_what_has_come(rank: Recorder) -> None:
+    journal.write_what_has_come(rank, rank.box.step)
 
 
 def _listen(now: bool) -> None:
