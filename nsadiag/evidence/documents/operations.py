@@ -105,6 +105,11 @@ class Operation:
     apart: bool = False  # of a load: into a module that nothing that has run shares parameters with
     gone: bool = False  # and that was gone before the step was over, without having run
 
+    @property
+    def may_keep(self) -> bool:
+        """Whether gradients of before may still have been there: known, or not to be ruled out."""
+        return bool(self.kept or self.unread)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:

@@ -81,6 +81,15 @@ def phases(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], tu
     return operations[:first], operations[first:]
 
 
+def scaled(operations: tuple[Operation, ...]) -> list[float]:
+    """Each gradient's magnitude as the optimizer used it, as a multiple of that after the last backward."""
+    made, used = (
+        {v.name: v.magnitude for o in operations if o.kind == kind and o.values for v in o.values if v.magnitude}
+        for kind in ("made", "used")
+    )  # fmt: skip
+    return [used[name] / made[name] for name in made.keys() & used.keys()]
+
+
 def reduces_gradients(operation: Operation) -> bool:
     """Whether it is a reduction of gradients that the user's code asks for, behind backward."""
     reduces = operation.kind == "collective" and bool(operation.reduces) and not operation.inside

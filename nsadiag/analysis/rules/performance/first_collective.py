@@ -27,8 +27,7 @@ def first_collectives(case: Case, steps: Table) -> Table:
     found = Table.of_rows(rows, FIRST_COLUMNS)
     by_step = found.groupby("step")
     everybody = by_step["rank"].transform("nunique") == steps["rank"].nunique()
-    same: Table = found[everybody & (by_step.call.transform("nunique") == 1)]
-    return same
+    return found[everybody & (by_step.call.transform("nunique") == 1)]
 
 
 def _of_rank(rank: int, steps: Table, asked: Table) -> Iterator[tuple[Any, ...]]:

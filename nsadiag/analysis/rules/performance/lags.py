@@ -45,8 +45,7 @@ def alike(steps: Table) -> Table:
     Under Join, a rank without data joins the collectives of the others: it waits, and no rank is late.
     """
     kinds = steps.groupby("step").computed.transform("nunique")
-    same: Table = steps[kinds == 1]
-    return same
+    return steps[kinds == 1]
 
 
 def _by_step(steps: Table, column: str) -> Times:

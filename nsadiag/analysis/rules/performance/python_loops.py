@@ -102,8 +102,7 @@ def loop_in_input(case: Case) -> SlowLoop | None:
 
 def _newest(steps: Table, least: int) -> Table:
     """The last fifth: parameters frozen at first were not in the first backwards."""
-    newest: Table = steps.sort_values("step").iloc[-max(len(steps) // 5, least) :]
-    return newest
+    return steps.sort_values("step")[-max(len(steps) // 5, least) :]
 
 
 def _most_seen(found: list[tuple[int, Place]]) -> Place:

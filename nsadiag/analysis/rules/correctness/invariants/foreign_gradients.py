@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, Step, one_optimizer, steps_of
+from nsadiag.analysis.relations.invariants.operations import LEAST, Step, one_optimizer, scaled, steps_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
@@ -154,10 +154,7 @@ def _clears(operations: Operations) -> bool:
         return False
     order = [o for o in operations if o.kind == "backward" or (o.kind == "made" and o.values)]
     pairs = itertools.pairwise(order)
-    return any(
-        one.kind == "made" and two.kind == "backward" and not two.kept and not two.unread
-        for one, two in pairs
-    )
+    return any(one.kind == "made" and two.kind == "backward" and not two.may_keep for one, two in pairs)
 
 
 def _is_divided(operations: Operations) -> bool:
@@ -167,12 +164,8 @@ def _is_divided(operations: Operations) -> bool:
 
 def _uses_the_last(operations: Operations) -> bool:
     """Whether the optimizer's gradients are those after the last backward, or these times one number, as clipping does."""
-    made, used = (
-        {v.name: v.magnitude for o in operations if o.kind == kind and o.values for v in o.values if v.magnitude}
-        for kind in ("made", "used")
-    )  # fmt: skip
-    quotients = [made[name] / used[name] for name in made.keys() & used.keys()]
-    return bool(quotients) and max(quotients) - min(quotients) <= NEAR * max(quotients)
+    factors = scaled(operations)
+    return bool(factors) and max(factors) - min(factors) <= NEAR * max(factors)
 
 
 RULE = Rule(

@@ -119,7 +119,7 @@ def _after_the_step(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
 
 def _only_before(is_it: Test, operations: Operations) -> bool:
     before, used = phases(operations)
-    kept = any(o.kept or o.unread for o in used if o.kind == "backward")
+    kept = any(o.may_keep for o in used if o.kind == "backward")
     return any(map(is_it, before)) and not any(map(is_it, used)) and not kept
 
 
@@ -188,7 +188,7 @@ def _cleared_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
 def _starts_anew(operations: Operations) -> bool:
     backwards = [o for o in operations if o.kind == "backward"]
     one_line = len({o.place for o in backwards}) == 1
-    return len(backwards) > 2 and one_line and not any(o.kept or o.unread for o in backwards)
+    return len(backwards) > 2 and one_line and not any(o.may_keep for o in backwards)
 
 
 RULE = Rule(

@@ -45,7 +45,7 @@ def summed_buckets(case: Case) -> Iterator[Draft | Declined]:
 def _is_plain(operations: tuple[Operation, ...]) -> bool:
     """Whether one backward, of an undivided mean, fills gradients that were cleared."""
     backwards = [o for o in operations if o.kind == "backward"]
-    plain = all(o.averaged and not o.divisor and not o.kept and not o.unread for o in backwards)
+    plain = all(o.averaged and not o.divisor and not o.may_keep for o in backwards)
     return len(backwards) == 1 and plain and any(o.kind == "bucket" for o in operations)
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, Step, one_optimizer, steps_of
+from nsadiag.analysis.relations.invariants.operations import LEAST, Step, one_optimizer, scaled, steps_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.operations import Checksum
 from nsadiag.evidence.records import Where
 from nsadiag.evidence.spans import by_rank
 from nsadiag.source.patterns.single_call import factor_in_place
@@ -49,18 +48,10 @@ def _factors(step: Step) -> dict[int, float] | None:
     """By rank, the one factor between its gradients as backward left them and as they are used; None where a rank has none or several."""
     found = {}
     for rank, operations in step.ranks.items():
-        rows: dict[str, dict[str, Checksum]] = {
-            o.kind: {v.name: v for v in o.values} for o in operations if o.kind in ("made", "used")
-        }
-        made, used = rows.get("made", {}), rows.get("used", {})
-        ratios = [
-            used[name].magnitude / value.magnitude
-            for name, value in made.items()
-            if name in used and value.magnitude
-        ]
+        ratios = scaled(operations)
         if len(ratios) < TENSORS or not max(ratios) - min(ratios) <= ALIKE * max(ratios):
             return None
-        found[rank] = ratios[0]
+        found[rank] = min(ratios)
     return found
 
 
