@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Engine ray under load: many tiny cells over one cluster, and a driver that is killed again and again.
 
-    python benchmarks/ray_cells.py --cells 1000           # over three raylets of two CPUs: seconds in all, and for each cell
+    python benchmarks/ray_cells.py --cells 1000           # over three raylets of --cpus CPUs: seconds in all, and for each cell
     python benchmarks/ray_cells.py --cells 30 --kills 50  # at moments drawn from --seed, each followed by --resume
 
 Raylets live in network namespaces, as in tests/cluster: root is needed. Each rank notes that it began, so that a cell which
@@ -76,13 +76,13 @@ def kill(ray: RayCluster, directory: Path, draw: random.Random, seconds: float, 
         return True
 
 
-def measure(cells: int, kills: int, seed: int, seconds: float, folder: Path) -> dict[str, object]:
+def measure(cells: int, kills: int, seed: int, seconds: float, cpus: int, folder: Path) -> dict[str, object]:
     (folder / "began").mkdir()
     (folder / "cell.py").write_text(CELL)
     (folder / "m.yaml").write_text(SPEC.format(numbers=", ".join(map(str, range(cells)))))
     hosts = Hosts(("node0", "node1", "node2"), folder)
     try:
-        ray = RayCluster(hosts, folder)
+        ray = RayCluster(hosts, folder, cpus)
         draw, killed, twice = random.Random(seed), 0, set()
         began_at, cpu = time.monotonic(), os.times()
         (folder / "out").mkdir()
@@ -94,7 +94,11 @@ def measure(cells: int, kills: int, seed: int, seconds: float, folder: Path) -> 
             twice |= {number for number in done if began(folder)[number] > before[number]}
         done, before = finished(folder), began(folder)
         last = start(ray, folder, "--resume")
-        code = last.wait()
+        try:
+            code = last.wait()
+        except KeyboardInterrupt:  # what is done by then is a figure too
+            send(last, signal.SIGINT)
+            code = last.wait()
         twice |= {number for number in done if began(folder)[number] > before[number]}
         wall = time.monotonic() - began_at
         return {
@@ -114,10 +118,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--within", type=float, default=20.0, help="seconds in which a driver is killed")
+    parser.add_argument("--cpus", type=int, default=2, help="of each of the three raylets")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ray-cells-") as name:
         Path(name).chmod(0o755)
-        found = measure(asked.cells, asked.kills, asked.seed, asked.within, Path(name))
+        found = measure(asked.cells, asked.kills, asked.seed, asked.within, asked.cpus, Path(name))
     print(json.dumps(found, indent=1))
     return 0 if found["done"] == found["cells"] and not found["ran_twice"] and not found["left"] else 1
 

@@ -12,12 +12,16 @@ sampler needs `model.parameters()` written in the optimizer's own line.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from silent import PROGRAMS, Program, variants
 
 RANKS = 2
-TIMEOUT_S = 600
+TIMEOUT_S = 600  # of each of its tools
 LAUNCH = "#!/bin/sh\n{python} -m torch.distributed.run --standalone --nproc-per-node {ranks} train.py\n"
+Row = dict[str, Any]
 FAILED = re.compile(r"Total failed invariants: (\d+)/(\d+)")
 
 
@@ -57,17 +62,18 @@ def trace(tools: Path, program: Program, folder: Path, invariants: Path | None) 
 
 
 def run(tools: Path, tool: str, folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [str(tools / f"traincheck-{tool}"), *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    (folder / f"{tool}.log").write_text(done.stdout)
-    return done.stdout
+    """What it printed, until its time was up."""
+    log = folder / f"{tool}.log"
+    with log.open("w") as file, contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            [str(tools / f"traincheck-{tool}"), *arguments],
+            cwd=folder,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    return log.read_text(errors="replace")
 
 
 def failed(tools: Path, program: Program, folder: Path, invariants: Path) -> tuple[int, int] | None:
@@ -77,19 +83,35 @@ def failed(tools: Path, program: Program, folder: Path, invariants: Path) -> tup
     return (int(said[1]), int(said[2])) if said else None
 
 
-def measured(tools: Path, path: Path, folder: Path) -> list[dict[str, Any]]:
+def measured(tools: Path, path: Path, folder: Path, jobs: int) -> Iterator[Row]:
     reference, *others = variants(path)
     invariants = folder / "invariants.json"
+    started = time.monotonic()
     traces = trace(tools, reference, folder / "reference", None)
     run(tools, "infer", folder, "-f", str(traces), "-o", str(invariants))
+    if not invariants.exists():
+        yield {
+            "name": reference.name,
+            "kind": "reference",
+            "failed": None,
+            "seconds": time.monotonic() - started,
+        }
+        return
     again = failed(tools, reference, folder / "again", invariants)
-    rows = [{"name": reference.name, "kind": "reference", "failed": again}]
-    for program in others:
+    yield {
+        "name": reference.name,
+        "kind": "reference",
+        "failed": again,
+        "seconds": time.monotonic() - started,
+    }
+
+    def judged(program: Program) -> Row:
         found = failed(tools, program, folder / program.name.split("/")[1], invariants)
         detected = bool(found and again and found[0] > again[0])
-        rows.append({"name": program.name, "kind": program.kind, "failed": found, "detected": detected})
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+        return {"name": program.name, "kind": program.kind, "failed": found, "detected": detected}
+
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from (done.result() for done in as_completed([pool.submit(judged, p) for p in others]))
 
 
 def main() -> None:
@@ -99,13 +121,18 @@ def main() -> None:
     parser.add_argument("tools", type=Path, help="the directory with traincheck-collect and its Python")
     parser.add_argument("files", nargs="+", help="of silent_programs/, without .py.in")
     parser.add_argument("--rows", type=Path, help="a file to add the rows to")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
     options = parser.parse_args()
-    rows = []
+    rows: list[Row] = []
     for name in options.files:
         with tempfile.TemporaryDirectory(prefix="traincheck-") as folder:
-            rows += measured(options.tools.absolute(), PROGRAMS / f"{name}.py.in", Path(folder))
-    if options.rows:
-        options.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            path = PROGRAMS / f"{name}.py.in"
+            for row in measured(options.tools.absolute(), path, Path(folder), options.jobs):
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+                if options.rows:
+                    with options.rows.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
     faults = [row for row in rows if row["kind"] not in ("healthy", "reference")]
     healthy = [row for row in rows if row["kind"] == "healthy"]
     print(f"detected: {sum(row['detected'] for row in faults)} of {len(faults)} faults")

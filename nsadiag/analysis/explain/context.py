@@ -110,9 +110,8 @@ class Context:
         """The rank's innermost user line: where it issued what does not match, else where it stands."""
         for wait in self.waits:
             if rank in set(wait.calls["rank"]):
-                row = wait.calls[wait.calls["rank"] == rank].iloc[-1]
-                # Under NCCL a call that does not match may come to its end, and the rank stands further on.
-                if not row.pending and (issued := wait.issued_at(self.cell, rank)):
+                # Under NCCL the rank goes on, and may stand far behind it, whether or not the call comes to its end.
+                if issued := wait.issued_at(self.cell, rank):
                     return issued
         path = self.call_paths.now(rank)
         last = self.timelines.last(rank)

@@ -60,7 +60,7 @@ def blocked_ranks(case: Case) -> list[BlockedRank]:
         r for r, s in case.thread_states.items() if not _waits(s) and r not in graph.waiters
     )
     found = []
-    for number in roots:
+    for number in (*roots, *_alike(case, roots)):
         state = case.thread_states.get(number)
         rank = next((r for r in case.cell.ranks if r.rank == number), None)
         if rank is None or state is None or not was_alive(rank.end):
@@ -80,6 +80,14 @@ def blocked_ranks(case: Case) -> list[BlockedRank]:
             )
         )
     return found
+
+
+def _alike(case: Case, roots: tuple[int, ...]) -> tuple[int, ...]:
+    """Ranks that nobody waits for yet, and that stand where one of these does."""
+    states, graph = case.thread_states, case.once(graph_of)
+    places = {states[r].place for r in roots if r in states} - {None}
+    others = {r for r, s in states.items() if s.place in places and not _waits(s)}
+    return tuple(sorted(others - {*roots} - graph.waiters))
 
 
 def _waits(state: ThreadState) -> bool:

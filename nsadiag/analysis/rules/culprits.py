@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.blocked import hung_ranks
-from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.drafts import finding_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Act, Finding
@@ -18,14 +17,16 @@ BY_THEMSELVES = "blocked"  # the family of causes inside one rank
 
 
 def with_others(case: Case, rule: Rule, finding: Finding, rules: Iterable[Rule]) -> Finding:
-    """The finding, extended by the other independently blocked ranks that peers wait for, each by its own rule.
+    """The finding, extended by other independently blocked ranks, each by its own rule: peers wait for them, or they stand at the same line.
 
     If one explained the other there would be an edge between them in the wait-for graph; these wait for no rank.
     """
     if rule.family != BY_THEMSELVES or finding.outcome != "hung":
         return finding
-    roots = set(case.once(graph_of).roots()) - set(finding.guilty_ranks)
-    left = {blocked.number for blocked in hung_ranks(case) if blocked.waited} & roots
+    hung = hung_ranks(case)
+    places = {blocked.state.place for blocked in hung if blocked.number in finding.guilty_ranks}
+    needed = {blocked.number for blocked in hung if blocked.waited or blocked.state.place in places}
+    left = needed - {*finding.guilty_ranks}
     others = list(_findings(case, left, rules)) if left else []
     if not others:
         return finding

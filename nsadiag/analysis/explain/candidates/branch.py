@@ -114,13 +114,31 @@ def _line_behind(context: Context, guard: Condition, rank: int) -> Place | None:
 
 
 def guilty_side(context: Context, guard: Condition, inside: Ranks, outside: Ranks) -> Ranks:
-    """The smaller side of the branch; of equal sides the one with the rank that the condition names."""
+    """The smaller side of the branch; of equal sides the one with the rank that the condition names.
+
+    Where it names none, the one that fewer ranks of other groups are with.
+    """
     if len(inside) != len(outside):
         return min(inside, outside, key=len)
     named = max(context.members()) if guard.rank == -1 else guard.rank
     if named is not None and (named in inside or named in outside):
         return inside if named in inside else outside
+    took, passed = _elsewhere(context, inside[0])
+    if took != passed:
+        return outside if took > passed else inside
     return outside if guard.leaves else inside
+
+
+def _elsewhere(context: Context, waiting: int) -> tuple[int, int]:
+    """The number of ranks of other groups that made the call of this iteration, and of those that went on without it."""
+    at, timelines, took, passed = context.place_of(waiting), context.timelines, 0, 0
+    newest = timelines.count(waiting) - 1
+    for rank in (one.rank for one in context.cell.ranks if one.rank not in context.members()):
+        if any(at and t.place and t.place.is_at(at) for t in timelines.iteration(rank, newest)):
+            took += 1
+        elif timelines.count(rank) > newest + 1:
+            passed += 1
+    return took, passed
 
 
 def _on_data(context: Context, waiting: int, other: int) -> Condition | None:

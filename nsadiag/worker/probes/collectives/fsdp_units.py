@@ -111,6 +111,19 @@ def _learn_fsdp2(state: Any) -> None:
     _add(rank, [(group, _name_of_group(group), _describe_group(group)) for group in groups])
 
 
+def keeps_gradients() -> bool:
+    """Whether FSDP2 holds gradients of micro-batches that it has not reduced yet: they lie in no optimizer's parameter."""
+    return any(_keeps_gradients(unit) for unit in list(_units))
+
+
+def _keeps_gradients(unit: Any) -> bool:
+    trained = next((p for p in getattr(unit, "fsdp_params", ()) if p.sharded_param.requires_grad), None)
+    if trained is None:
+        return False
+    unsharded = getattr(trained, "_unsharded_param", None)  # until it has been gathered for the first time
+    return trained.unsharded_accumulated_grad is not None or getattr(unsharded, "grad", None) is not None
+
+
 def _observed_lazy_init(call: Callable[..., Any]) -> Callable[..., Any]:
     """Once the root has run it, every unit knows its own name."""
 

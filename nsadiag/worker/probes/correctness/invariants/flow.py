@@ -125,7 +125,7 @@ class Flow:
             return []
         names = rank.names.by_number()
         exact = torch.stack([s.to(self._sums[0].device) for s in self._sums]).tolist()
-        held = {id(p): p for _, p in roles.held_by(optimizer) if p.requires_grad}
+        held = {id(p): p for _, p in roles.held_by(optimizer) if p.requires_grad and p.numel()}
         graded = _with_gradient(held)
         rows = []
         for call in self._calls:

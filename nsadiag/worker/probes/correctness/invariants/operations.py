@@ -14,7 +14,7 @@ from nsadiag.worker import session
 from nsadiag.worker.probes import budget, generators
 from nsadiag.worker.probes.autograd import backward, module_calls, module_tree, roots
 from nsadiag.worker.probes.autograd.modules import subscribe
-from nsadiag.worker.probes.collectives import collectives
+from nsadiag.worker.probes.collectives import collectives, fsdp_units
 from nsadiag.worker.probes.correctness.fingerprints import tensors_in
 from nsadiag.worker.probes.correctness.invariants import exchanges, roles
 from nsadiag.worker.probes.correctness.invariants.beside import note_beside
@@ -149,11 +149,12 @@ def _backward(tensors: Any, gradients: Any) -> None:
     reads = journal.valued and not is_captured()
     known = loss if loss is not None and not loss.is_complex() and module_tree.is_quiet(loss) else None
     lying = [(number, p) for number, held in roles.ours() if (p := _holds_gradient(held)) is not None]
+    elsewhere = [number for number, _ in roles.ours()] if fsdp_units.keeps_gradients() else []
     root = loss.grad_fn if loss is not None and reads else None
     divisor, behind = divided(root)
     _running = journal.note(
         "backward",
-        unread=[number for number, _ in lying],
+        unread=sorted({*elsewhere, *(number for number, _ in lying)}),
         divisor=divisor if divisor != 1 else None,
         averaged=is_mean(behind) or None,
         losses=losses(root, behind) if root is not None else [],
@@ -252,7 +253,7 @@ def _before_step(optimizer: Any) -> None:
     graded = sum(p.grad is not None for _, p in held)
     details: dict[str, Any] = {
         "settings": _settings(optimizer),
-        "held": sum(p.requires_grad for _, p in held),
+        "held": sum(bool(p.requires_grad and p.numel()) for _, p in held),
         "graded": graded,
         "of": len(held),
     }
