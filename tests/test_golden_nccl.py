@@ -103,4 +103,24 @@ def test_sends_receives_and_batches_of_them_are_no_numbered_collectives() -> Non
     entries = [entry("all_reduce", 3), *parts, entry("coalesced", 4, state="completed")]
     assert recorder.transfers({"entries": entries}) == {1, 2, 3}
     # Of a batch that is over no part is pending, whatever its own state says.
-    assert recorder.pending({"entries": entries}) == entries[:1]
+    assert recorder.pending(recorder.settled({"entries": entries})) == entries[:1]
+
+
+def test_all_parts_of_a_batch_of_transfers_are_in_its_state() -> None:
+    """torch 2.11: the batch has the number of its last part, and all of them have one number of transfers."""
+
+    def entry(name: str, op: int, number: int, state: str) -> dict[str, object]:
+        about = {"process_group": ["0", "stages"], "op_id": op, "p2p_seq_id": number, "state": state}
+        return {
+            **about,
+            "profiling_name": f"nccl:{name}",
+            "is_p2p": name != "coalesced",
+            "retired": state == "completed",
+        }
+
+    over = [entry("send 0->1", 1, 1, "scheduled"), entry("recv 0<-1", 2, 1, "scheduled")]
+    open_ = [entry("send 0->1", 3, 2, "scheduled"), entry("recv 0<-1", 4, 2, "scheduled")]
+    batches = [entry("coalesced", 2, 1, "completed"), entry("coalesced", 4, 2, "started")]
+    dump = {"entries": [*over, batches[0], *open_, batches[1]]}
+    left = recorder.pending(recorder.settled(dump))
+    assert [(e["op_id"], e["state"]) for e in left] == [(3, "started"), (4, "started")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from nsadiag.evidence.spans import ranks_in
 
@@ -70,24 +70,52 @@ class Dump(TypedDict, total=False):
 NUMBERS = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # ranks: a longer one is damage
 TRANSFER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 BATCH = ":coalesced"
+STATE = ("state", "retired", "time_discovered_started_ns", "time_discovered_completed_ns")
+
+
+def settled(fr: Dump) -> Dump:
+    """The dump, with the parts of each batch of transfers (`batch_isend_irecv`) in the state of the batch: they never get one of their own."""
+    entries = fr.get("entries", [])
+    sent = {_batch(e) for e in entries if e.get("is_p2p")}
+    batches = {_transfer(e): e for e in entries if _is_batch(e) and _batch(e) in sent}
+    parts = [batches.get(_transfer(e)) if e.get("is_p2p") else None for e in entries]
+    return {
+        **fr,
+        "entries": [_in_state_of(e, batch) if batch else e for e, batch in zip(entries, parts, strict=True)],
+    }
 
 
 def pending(fr: Dump) -> list[Entry]:
-    """Entries that are not over. gloo marks those that are by `retired`, NCCL by the state as well."""
+    """Entries of a settled dump that are not over. gloo marks those that are by `retired`, NCCL by the state as well."""
     entries = fr.get("entries", [])
-    # The parts of a batch have no state of their own: what comes of them is that of the batch.
-    batches = {_batch(e) for e in entries if str(e["profiling_name"]).endswith(BATCH)}
+    # The parts of a batch of collectives are told by it, a batch of transfers by its parts.
+    batches = {_batch(e) for e in entries if _is_batch(e)}
+    sent = {_batch(e) for e in entries if e.get("is_p2p")}
     return [
         e
         for e in entries
         if not e.get("retired")
         and e.get("state") != "completed"
-        and (str(e["profiling_name"]).endswith(BATCH) or _batch(e) not in batches)
+        and (_batch(e) not in sent if _is_batch(e) else e.get("is_p2p") or _batch(e) not in batches)
     ]
 
 
+def _is_batch(entry: Entry) -> bool:
+    return str(entry["profiling_name"]).endswith(BATCH)
+
+
 def _batch(entry: Entry) -> tuple[str, Any]:
+    """The number that a batch shares with the last of its parts."""
     return str(entry["process_group"][0]), entry.get("op_id")
+
+
+def _transfer(entry: Entry) -> tuple[str, Any]:
+    """The number that a batch of transfers shares with all of its parts; before torch 2.4 with the last one alone."""
+    return str(entry["process_group"][0]), entry.get("p2p_seq_id", entry.get("op_id"))
+
+
+def _in_state_of(part: Entry, batch: Entry) -> Entry:
+    return cast("Entry", {**part, **{key: value for key, value in batch.items() if key in STATE}})
 
 
 def transfers(fr: Dump) -> set[int]:
@@ -95,9 +123,7 @@ def transfers(fr: Dump) -> set[int]:
     entries = fr.get("entries", [])
     batches = {_batch(e) for e in entries if e.get("is_p2p")}
     return {
-        index
-        for index, e in enumerate(entries)
-        if e.get("is_p2p") or (str(e["profiling_name"]).endswith(BATCH) and _batch(e) in batches)
+        index for index, e in enumerate(entries) if e.get("is_p2p") or (_is_batch(e) and _batch(e) in batches)
     }
 
 

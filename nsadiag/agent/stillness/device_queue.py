@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from nsadiag.evidence.recorder import TRANSFER, Dump, Entry, is_nccl, members, pending
+from nsadiag.evidence.recorder import TRANSFER, Dump, Entry, is_nccl, members, pending, settled
 from nsadiag.evidence.spans import spelled
 
 # Members may give tensors of different sizes to these.
@@ -27,7 +27,8 @@ FIELDS = (
 def queue_of(fr: Dump) -> Dump:
     """The dump, with what stands first in line alone, and who is in that group: all that `held_up` asks of it."""
     found = [
-        cast("Entry", {name: e[name] for name in FIELDS if name in e}) for e in map(dict, pending(fr)[:1])
+        cast("Entry", {name: e[name] for name in FIELDS if name in e})
+        for e in map(dict, pending(settled(fr))[:1])
     ]
     groups = [_number(entry)[0] for entry in found]
     return {"entries": found, "pg_config": {g: {"ranks": spelled(members(fr, g) or ())} for g in groups}}
@@ -68,7 +69,7 @@ def held_up(dumps: Mapping[int, Dump], world: set[int]) -> set[int]:
 
     What is first in the queues of all who take part stands behind kernels that still run: that is work.
     """
-    firsts = {rank: found[0] for rank, dump in dumps.items() if (found := pending(dump))}
+    firsts = {rank: found[0] for rank, dump in dumps.items() if (found := pending(settled(dump)))}
     agreed: dict[str, bool] = {}
     return {rank for rank, first in firsts.items() if _is_held_up(rank, first, dumps, firsts, world, agreed)}
 

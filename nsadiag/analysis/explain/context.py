@@ -109,10 +109,9 @@ class Context:
     def place_of(self, rank: int) -> Place | None:
         """The rank's innermost user line: where it issued what does not match, else where it stands."""
         for wait in self.waits:
-            if rank in set(wait.calls["rank"]):
-                # Under NCCL the rank goes on, and may stand far behind it, whether or not the call comes to its end.
-                if issued := wait.issued_at(self.cell, rank):
-                    return issued
+            # Under NCCL the rank goes on, and may stand far behind it, whether or not the call comes to its end.
+            if rank in set(wait.calls["rank"]) and (issued := wait.issued_at(self.cell, rank)):
+                return issued
         path = self.call_paths.now(rank)
         last = self.timelines.last(rank)
         return path[-1] if path else last.place if last else None

@@ -15,7 +15,7 @@ from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts.exits import breaks, first_break, says_mismatch
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
-from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.relations.pending import is_still, waiting_group
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
 from nsadiag.evidence.records import Collective, Evidence, Place
 
@@ -43,7 +43,9 @@ def obstacle(case: Case) -> Declined | None:
     if not any(r.recording.header for r in case.cell.ranks) and not case.thread_states:
         # Dumps that others collected: no stack and no history, of thousands of ranks maybe.
         return Declined("no rank has a stack or a recorder")
-    if case.transfers.end_s.isna().any() or any(failed_in_transfer(r) for r in case.cell.ranks):
+    members = case.once(waiting_group)
+    open_ = case.transfers[case.transfers.end_s.isna() & case.transfers["rank"].isin(members)]
+    if set(open_.peer) & members or any(failed_in_transfer(r) for r in case.cell.ranks):
         # Stages of a pipeline rightly run different code: who waits for whose message is another question.
         return Declined("ranks wait in sends and receives: stages rightly run different code")
     return None

@@ -21,7 +21,7 @@ from nsadiag.evidence.documents.values import table_of
 from nsadiag.evidence.documents.watch import NO_END, End, Watch
 from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
-from nsadiag.evidence.recorder import Dump
+from nsadiag.evidence.recorder import Dump, settled
 from nsadiag.evidence.ring.reader import read_blackbox
 from nsadiag.evidence.spans import FEW, spans
 from nsadiag.evidence.stacks import process_in, stacks_in
@@ -271,11 +271,11 @@ def _flight_recorder(directory: CaptureDir, unfit: Gaps) -> tuple[Dump, list[Gap
     """The JSON dump, else the pickle; and the gap, if there is a pickle that cannot be read."""
     document = read_json(directory.flight_recorder, None, unfit)
     if document is not None:
-        return document, []
+        return settled(document), []
     try:
         document = read_pickle(directory.flight_recorder_pickle)
     except OSError:
         return {}, []
     except PickleRefused as error:
         return {}, [Gap(capture="fr_pickle", gap=f"{directory.flight_recorder_pickle.name}: {error}")]
-    return fitting(directory.flight_recorder.name, document, {}, unfit), []
+    return settled(fitting(directory.flight_recorder.name, document, {}, unfit)), []

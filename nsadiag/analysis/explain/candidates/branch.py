@@ -10,6 +10,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import common_depth
 from nsadiag.evidence.phrases import all_of
 from nsadiag.evidence.records import Place, Strength
+from nsadiag.evidence.spans import rank_names
 from nsadiag.source.control import Condition
 
 Ranks = tuple[int, ...]
@@ -86,6 +87,7 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
         return None
     guilty = guilty_side(context, guard, inside, outside)
     entered = set(guilty) <= set(inside)
+    made = () if entered else _elsewhere(context, waiting[0])[0]
     got = f"{'alone got' if entered else 'did not get'} {'past' if guard.leaves else 'through'}"
     through = f"{got} `{shown(guard)}` at {locations.short(guard.place)}, which depends on the rank, to"
     return Candidate(
@@ -96,6 +98,7 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
         blocked=tuple(r for r in members if r not in guilty),
         where=(_line_behind(context, guard, guilty[0]) if entered else None) or guard.place,
         because=f"{through} a collective that {all_of(len(members))} must call",
+        decisive=f"{rank_names(made)} of other groups made that call in this step" if made else "",
         evidence=(
             context.position(waiting[0]),
             *(context.position(r) for r in outside[:1] if r not in waiting),
@@ -123,22 +126,22 @@ def guilty_side(context: Context, guard: Condition, inside: Ranks, outside: Rank
     named = max(context.members()) if guard.rank == -1 else guard.rank
     if named is not None and (named in inside or named in outside):
         return inside if named in inside else outside
-    took, passed = _elsewhere(context, inside[0])
-    if took != passed:
-        return outside if took > passed else inside
+    made, left_out = _elsewhere(context, inside[0])
+    if len(made) != left_out:
+        return outside if len(made) > left_out else inside
     return outside if guard.leaves else inside
 
 
-def _elsewhere(context: Context, waiting: int) -> tuple[int, int]:
-    """The number of ranks of other groups that made the call of this iteration, and of those that went on without it."""
-    at, timelines, took, passed = context.place_of(waiting), context.timelines, 0, 0
-    newest = timelines.count(waiting) - 1
-    for rank in (one.rank for one in context.cell.ranks if one.rank not in context.members()):
-        if any(at and t.place and t.place.is_at(at) for t in timelines.iteration(rank, newest)):
-            took += 1
-        elif timelines.count(rank) > newest + 1:
-            passed += 1
-    return took, passed
+def _elsewhere(context: Context, waiting: int) -> tuple[tuple[int, ...], int]:
+    """Ranks of other groups that made the call of this step, and the number of those that have gone on without it."""
+    at, events = context.place_of(waiting), context.timelines.events
+    if at is None or not events.get(waiting):
+        return (), 0
+    step = events[waiting][-1].step
+    others = [one.rank for one in context.cell.ranks if one.rank not in context.members()]
+    made = {r for r in others for t in events.get(r, ()) if t.step == step and t.place and t.place.is_at(at)}
+    beyond = {r for r in others if events.get(r) and events[r][-1].step > step}
+    return tuple(sorted(made)), len(beyond - made)
 
 
 def _on_data(context: Context, waiting: int, other: int) -> Condition | None:
