@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.tables import table
+from support.tables import case_of, table
 
 from nsadiag.analysis.facts.collectives import ASKED_COLUMNS
 from nsadiag.analysis.facts.groups import Groups, shown
@@ -45,15 +45,8 @@ def case(*rows: dict[str, Any]) -> Any:
     asked = table(rows, columns=ASKED_COLUMNS)
     ranks = frozenset(int(r) for r in asked["rank"])
     events = asked.assign(kind=int(Kind.COLLECTIVE), phase=int(Phase.BEGIN), name=asked.op)
-    made = SimpleNamespace(
-        cell=cell(),
-        asked=asked,
-        events=events,
-        groups=SimpleNamespace(members=lambda _: ranks),
-        thread_states={},
-    )
-    made.once = lambda make: make(made)
-    return made
+    groups = SimpleNamespace(members=lambda _: ranks)
+    return case_of(cell(), asked=asked, events=events, groups=groups, thread_states={})
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])

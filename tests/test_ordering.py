@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.events import events
 from support.sources import source_file
+from support.tables import case_of
 
 from nsadiag.analysis.explain.candidates.iteration_order import order_of
 from nsadiag.analysis.facts.locations import place
@@ -32,7 +33,7 @@ def case(*orders: str) -> Any:
                 rows.append([rank, at + n / 10, Kind.COLLECTIVE, Phase.BEGIN, "all_reduce", step, where])
     ranks = [SimpleNamespace(rank=rank) for rank in range(len(orders))]
     cell = SimpleNamespace(ranks=ranks, rank=lambda rank: ranks[rank])
-    return SimpleNamespace(events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows), cell=cell)
+    return case_of(cell, events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows))
 
 
 @pytest.mark.parametrize(

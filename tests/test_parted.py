@@ -13,22 +13,21 @@ import torch
 from support.events import events
 from support.findings import findings
 from support.looks import sample
-from support.tables import table
+from support.tables import case_of, table
 from support.warm_jobs import WarmJobs
 
 from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.relations.manual_averaging import averaged as names_averaged
 from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal
+from nsadiag.analysis.relations.replication import averaged as names_averaged
 from nsadiag.analysis.relations.replication import wrapped_at_other_steps
 from nsadiag.analysis.rules.correctness.nonfinite import nonfinite
 from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, uneven_load
-from nsadiag.analysis.rules.correctness.replicas.drift_causes import _left, _unknown_to_ddp, _were_reduced
+from nsadiag.analysis.rules.correctness.replicas.drift_causes import _left, _were_reduced
 from nsadiag.analysis.rules.correctness.replicas.replica_drift import (
     _beside_units,
     _by_hand,
     _left_out,
-    _not_broadcast,
     _not_reduced,
 )
 from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import unsynced_steps
@@ -46,9 +45,7 @@ AT = "\t/home/u/train.py:9:epoch"
 
 
 def case(*rows: tuple[Any, ...], cell: CellEvidence | None = None) -> Any:
-    made = SimpleNamespace(cell=cell, events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows))
-    made.once = lambda make: make(made)
-    return made
+    return case_of(cell, events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows))
 
 
 def cell(path: Path, sums: dict[int, list[list[float]]]) -> CellEvidence:
@@ -139,7 +136,7 @@ def test_of_two_wraps_the_one_counts_behind_which_the_replicas_part(tmp_path: Pa
 def test_replicas_of_ranks_that_had_made_other_numbers_of_steps_before_the_wrap_are_not_compared() -> None:
     def wrapped(*at: int) -> Any:
         rows = [{"rank": r, "kind": Kind.WRAP, "phase": BEGIN, "step": n} for r, n in enumerate(at)]
-        return SimpleNamespace(events=table(rows))
+        return case_of(events=table(rows))
 
     assert wrapped_at_other_steps(wrapped(40, 0)) and not wrapped_at_other_steps(wrapped(40, 40))
 
@@ -217,16 +214,6 @@ def with_buffers(path: Path, *codebooks: list[float]) -> Any:
         for values in codebooks
     ]
     return case(cell=ranks_with(path, *rows))
-
-
-def test_a_buffer_that_drifts_where_ddp_broadcasts_none_is_told(tmp_path: Path) -> None:
-    (found,) = _not_broadcast(with_buffers(tmp_path / "apart", [1.0, 1.1, 1.6], [1.0, 1.2, 2.1]))
-    assert found.where.parameter == "vq.embed" and found.strength.value < 0.7
-    assert not list(_not_broadcast(with_buffers(tmp_path / "alike", [1.0, 1.1], [1.0, 1.1])))
-    # Brought together again before the last look; or hardly apart.
-    assert not list(_not_broadcast(with_buffers(tmp_path / "joined", [1.0, 1.1, 2.0], [1.0, 1.2, 2.0])))
-    assert not list(_not_broadcast(with_buffers(tmp_path / "near", [1.0, 1.01], [1.0, 1.011])))
-    assert not list(_not_broadcast(with_buffers(tmp_path / "own", [1.0, 1.0], [2.0, 2.0])))
 
 
 def test_ranks_that_used_other_numbers_of_optimizers_are_not_compared(tmp_path: Path) -> None:
@@ -331,11 +318,6 @@ def test_what_ddp_does_not_reduce_is_told_apart_by_magnitudes_where_the_sums_are
     assert drift(both) is None and not kept_equal(both, frozenset({"body"}))  # it never moved
     own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
     assert not list(_not_reduced(case(reduce, own, cell=both)))
-    # Gradients are clipped by the norm of all: what DDP does reduce parts with it, and not before it.
-    why = _unknown_to_ddp(case(reduce, cell=both), apart_from(4))
-    assert why and "head differs with them: DDP does not reduce it" in why.says
-    assert _unknown_to_ddp(case(reduce, cell=both), apart_from(2)) is None
-    assert _unknown_to_ddp(case(reduce, own, cell=both), apart_from(4)) is None
 
 
 @pytest.mark.parametrize(
@@ -392,7 +374,7 @@ def apart_from(step: int) -> Drift:
 def test_a_wrapper_that_is_passed_by_from_some_step_on_is_told() -> None:
     def left(*steps: list[dict[str, Any]], until: int = 8) -> Any:
         frame = events(event for each in steps for event in each)
-        why = _left(SimpleNamespace(events=frame), 0, apart_from(until))  # type: ignore[arg-type]
+        why = _left(case_of(events=frame), 0, apart_from(until))
         return why and (why.says, why.place and why.place.line)
 
     begun = [trained(n, True) for n in range(4)]

@@ -141,6 +141,7 @@ def test_a_conclusion_is_said_with_the_line_of_code_that_drew_it(recording: Call
 
 
 def with_check(monkeypatch: pytest.MonkeyPatch, check: Callable[[Case], Iterator[Any]]) -> None:
+    check.__name__ = "stale_optimizer"
     changed = dataclasses.replace(BY_NAME["stale_optimizer"], check=check)
     monkeypatch.setattr(
         "nsadiag.analysis.resolve.RULES", tuple(changed if r.name == changed.name else r for r in RULES)

@@ -57,7 +57,8 @@ def test_what_piles_up_is_told_by_the_fastest_steps_where_neighbours_hide_the_re
     assert grows_at_best(Column(hidden))
     assert not grows_at_best(Column([0.02 + each for each in noise]))
     assert not grows_at_best(Column(hidden[:32]))
-    slower = Slowing(measure="step_s", settled=steps([0] * 160, hidden), pile=None, at_best=True)
+    settled = steps([0] * 160, hidden)
+    slower = Slowing(before=settled[:32], since=settled[-32:], settled=settled, pile=None, at_best=True)
     assert 0.02 < slower.first_s < 0.04 and 0.09 < slower.last_s < 0.12
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from support.tables import table
+from support.tables import case_of, table
 from support.warm_jobs import WarmJobs
 
 from nsadiag.analysis.rules.desync.divergent_units import Gathered, differing_units
@@ -74,8 +74,8 @@ def told(*ranks: list[tuple[str, int, str]]) -> dict[int, Gathered]:
     units = [SimpleNamespace(unit=u, ranks=tuple(range(len(ranks))), parameters=()) for u in "abc"]
     shown = [SimpleNamespace(rank=r, units=units) for r in range(len(ranks))]
     cell: Any = SimpleNamespace(ranks=shown, rank=lambda r: shown[r], weight=lambda r: 1.0)
-    case: Any = SimpleNamespace(
-        cell=cell,
+    case = case_of(
+        cell,
         events=table(rows, columns=columns),
         asked=table(asked, columns=["rank", "group", "call", "thread"]),
         groups=SimpleNamespace(label=lambda rank, name: name),

@@ -23,6 +23,7 @@ from nsadiag.analysis.facts.pace import STEP_COLUMNS, steps_of
 from nsadiag.analysis.facts.thread_state import ThreadState, thread_state_of
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.evidence.table import Table
 
 T = TypeVar("T")
@@ -66,6 +67,19 @@ class Case:
             for name, values in _events_of(rank, self.cell.started_mono_ns).items():
                 found[name] += values
         return Table(found)
+
+    def begun(self, *kinds: int) -> Table:
+        """The events of these kinds that began, of all ranks."""
+        return self.events[self.events.kind.isin(kinds) & (self.events.phase == Phase.BEGIN)]
+
+    def events_of(self, rank: int, *kinds: int) -> Table:
+        """The rank's own events; of these kinds alone where any is given."""
+        own = self._events_by_rank.get(rank, self.events[:0])
+        return own[own.kind.isin(kinds)] if kinds else own
+
+    @cached_property
+    def _events_by_rank(self) -> dict[int, Table]:
+        return dict(iter(self.events.groupby("rank")))
 
     @cached_property
     def calls(self) -> Table:
@@ -127,17 +141,18 @@ class Case:
     @cached_property
     def reducing(self) -> frozenset[int]:
         """Ranks that wait for a bucket of DDP's to be reduced (analysis.facts.buckets)."""
-        tables = self.events, self.calls
         return frozenset(
             rank.rank
             for rank in self.cell.ranks
             if rank.ddp
-            and is_reducing(self.cell, rank, *(table[table["rank"] == rank.rank] for table in tables))
+            and is_reducing(
+                self.cell, rank, self.events_of(rank.rank), self.calls[self.calls["rank"] == rank.rank]
+            )
         )
 
     def _of_each_rank(self, rows_of: Callable[[int, Table], Rows], columns: list[str]) -> Table:
         """The table of what a function finds in each rank's own events."""
-        rows = [row for rank, events in self.events.groupby("rank") for row in rows_of(rank, events)]
+        rows = [row for rank, events in self._events_by_rank.items() for row in rows_of(rank, events)]
         return Table.of_rows(rows, columns)
 
 

@@ -98,6 +98,12 @@ def outlier_ranks(keys: Mapping[int, Hashable], weight: Callable[[int], float]) 
     return minority(keys, weight) or tuple(sorted(keys))
 
 
+def unlike_most(keys: Mapping[int, Hashable], weight: Callable[[int], float] = lambda _: 1.0) -> Outliers:
+    """Ranks whose value is another than that of most; else than that of the first rank, with which wrappers and stores compare."""
+    behaviour = {rank: Behaviour(now=key, weight=weight(rank)) for rank, key in keys.items()}
+    return outliers(behaviour, (MAJORITY, UNLIKE_FIRST))
+
+
 def _minority(behaviour: Mapping[int, Behaviour]) -> tuple[int, ...]:
     return minority({rank: b.now for rank, b in behaviour.items()}, lambda rank: behaviour[rank].weight)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from nsadiag.analysis.case import Case
 from nsadiag.evidence.table import Table
 
 
@@ -15,3 +16,10 @@ def table(rows: Iterable[Mapping[str, Any] | Sequence[Any]], columns: Sequence[s
         names = dict.fromkeys((*columns, *(name for row in rows for name in row)))
         return Table({name: [row.get(name) for row in rows] for name in names})  # type: ignore[union-attr]
     return Table.of_rows(rows, columns)  # type: ignore[arg-type]
+
+
+def case_of(cell: Any = None, **facts: Any) -> Case:
+    """A case of which these tables, states and groups are known, by the names of its properties."""
+    case = Case(cell)
+    case.__dict__.update(facts)
+    return case

@@ -108,9 +108,9 @@ class Context:
 
     def place_of(self, rank: int) -> Place | None:
         """The rank's innermost user line: where it issued what does not match, else where it stands."""
-        for wait in self.waits:
+        for wait in (each for each in self.waits if rank in set(each.calls["rank"])):
             # Under NCCL the rank goes on, and may stand far behind it, whether or not the call comes to its end.
-            if rank in set(wait.calls["rank"]) and (issued := wait.issued_at(self.cell, rank)):
+            if issued := wait.issued_at(self.cell, rank):
                 return issued
         path = self.call_paths.now(rank)
         last = self.timelines.last(rank)

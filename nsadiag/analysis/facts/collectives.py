@@ -63,8 +63,8 @@ WAITS = r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$"
 CREATIONS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 
 
-def _paired(events: Table) -> list[dict[Any, Any]]:
-    """Begin events, each with the time of its end."""
+def paired(events: Table) -> list[dict[Any, Any]]:
+    """Begin events of one rank, each with the time of its end; None where it has none."""
     open_: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
     rows: list[dict[Any, Any]] = []
     for event in events.to_dict():
@@ -82,7 +82,7 @@ def asked_of(rank: int, events: Table, label: Any) -> list[Asked]:
     mine = events[(events.kind == Kind.COLLECTIVE) & ~events.detail.str.contains(NO_COLLECTIVE)]
     mine = mine[~mine.name.str.contains(WAITS)]
     rows = []
-    for event in _paired(mine):
+    for event in paired(mine):
         words = str(event["detail"]).split()
         root = next((int(w[5:]) for w in words if w.startswith("root=") and w[5:].isdigit()), None)
         splits = next((w[7:] for w in words if w.startswith("splits=")), None)
@@ -119,7 +119,7 @@ def created_of(rank: int, events: Table) -> list[Created]:
             begin_s=event["t_s"],
             end_s=event["end_s"],
         )
-        for event in _paired(mine)
+        for event in paired(mine)
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from nsadiag.evidence.phrases import tensor_names
 from nsadiag.evidence.records import Collective, Place
 
 Kind = Literal["operation", "root", "size", "type", "splits"]
+Aspects = list[tuple[Kind, dict[int, Any]]]  # of a call, in the order in which they are compared: by rank
 # All ranks give as many elements of one type; the others may rightly differ, or are compared by splits.
 STRICT = re.compile(
     r"^_?(all_?reduce|broadcast|reduce|all_gather|reduce_scatter|all_gather_into_tensor|all_gather_tensor"
@@ -113,22 +115,31 @@ def still_disagree(case: Case, one: Disagreement, calls: int) -> bool:
 def _asked_otherwise(cell: CellEvidence, group: str, same: Any, members: list[int]) -> Disagreement | None:
     rows = {int(row["rank"]): row for row in same.to_dict()}
     call = int(next(iter(rows.values()))["call"])
-    for kind, keys in _aspects(rows, members):
+
+    def asked_by(rank: int, key: Any) -> Asked:
+        row = rows[rank]
+        return Asked(
+            rank=rank,
+            op=row["op"],
+            place=locations.of_text(row["place"]),
+            what=_said(row),
+            key=(key,),
+            source=f"{cell.rank(rank).source}/blackbox.bin",
+            thread=row["thread"],
+        )
+
+    return _first(group, call, _aspects(rows, members), asked_by, recorded=False)
+
+
+def _first(
+    group: str, call: int, aspects: Aspects, asked_by: Callable[[int, Any], Asked], *, recorded: bool
+) -> Disagreement | None:
+    """The disagreement on the first aspect of a call that is not the same on all ranks."""
+    for kind, keys in aspects:
         # Of two ranks whose splits do not meet, each disagrees with one peer.
         if len(set(keys.values())) > 1 or (kind == "splits" and any(keys.values())):
-            asked = {
-                rank: Asked(
-                    rank=rank,
-                    op=row["op"],
-                    place=locations.of_text(row["place"]),
-                    what=_said(row),
-                    key=(keys[rank],),
-                    source=f"{cell.rank(rank).source}/blackbox.bin",
-                    thread=row["thread"],
-                )
-                for rank, row in rows.items()
-            }
-            return Disagreement(group=group, call=call, kind=kind, asked=asked, recorded=False)
+            asked = {rank: asked_by(rank, key) for rank, key in keys.items()}
+            return Disagreement(group=group, call=call, kind=kind, asked=asked, recorded=recorded)
     return None
 
 
@@ -139,13 +150,13 @@ def _said(row: dict[Any, Any]) -> str:
     return " ".join(word for word in words if word)
 
 
-def _aspects(rows: dict[int, dict[Any, Any]], members: list[int]) -> list[tuple[Kind, dict[int, Any]]]:
+def _aspects(rows: dict[int, dict[Any, Any]], members: list[int]) -> Aspects:
     """Aspects that must be the same on all ranks, in the order in which they are looked at."""
     ops = {rank: row["op"] for rank, row in rows.items()}
     if len(set(ops.values())) > 1:
         return [("operation", ops)]
     op = next(iter(ops.values()))
-    found: list[tuple[Kind, dict[int, Any]]] = [("root", {r: str(row["root"]) for r, row in rows.items()})]
+    found: Aspects = [("root", {r: str(row["root"]) for r, row in rows.items()})]
     if op.startswith("all_to_all"):
         return [*found, ("splits", _unmatched(rows, members))]
     if STRICT.match(op):
@@ -222,16 +233,12 @@ def in_recorders(case: Case) -> list[Disagreement]:
 def _recorded_otherwise(cell: CellEvidence, group: str, same: Any) -> Disagreement | None:
     rows = {int(row["rank"]): row for row in same.to_dict()}
     ops = {rank: str(row["op"]) for rank, row in rows.items()}
-    aspects: list[tuple[Kind, dict[int, Any]]] = [("operation", ops)]
+    aspects: Aspects = [("operation", ops)]
     if all(STRICT_RECORDED.match(op) for op in ops.values()):
         aspects.append(("type", {r: str(row["input_dtypes"]) for r, row in rows.items()}))
         aspects.append(("size", {r: elements_of(row["input_sizes"]) for r, row in rows.items()}))
-    for kind, keys in aspects:
-        if len(set(keys.values())) > 1:
-            asked = {rank: _recorded(cell, row, keys[rank]) for rank, row in rows.items()}
-            seq = int(next(iter(rows.values()))["seq"])
-            return Disagreement(group=group, call=seq, kind=kind, asked=asked, recorded=True)
-    return None
+    seq = int(next(iter(rows.values()))["seq"])
+    return _first(group, seq, aspects, lambda rank, key: _recorded(cell, rows[rank], key), recorded=True)
 
 
 def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> Asked:
@@ -260,15 +267,14 @@ def in_messages(case: Case) -> list[Disagreement]:
             said = {**said, one.rank: one} if number == 0 else {one.rank: one, **said}
     known = {r: one for r, one in said.items() if any(r == rank.rank for rank in case.cell.ranks)}
     sizes, dtypes = ({r: str(getattr(one, name)) for r, one in known.items()} for name in ("sizes", "dtypes"))
-    aspects: list[tuple[Kind, dict[int, Any]]] = [
+    aspects: Aspects = [
         ("operation", {r: one.op for r, one in known.items()}), ("type", dtypes), ("size", sizes)
     ]  # fmt: skip
-    for kind, keys in aspects:
-        if len(set(keys.values())) > 1:
-            asked = {r: _said_by_torch(case.cell.rank(r), one, keys[r]) for r, one in known.items()}
-            call = next(iter(known.values())).number
-            return [Disagreement(group="", call=call, kind=kind, asked=asked, recorded=True)]
-    return []
+    call = next((one.number for one in known.values()), 0)
+    found = _first(
+        "", call, aspects, lambda r, key: _said_by_torch(case.cell.rank(r), known[r], key), recorded=True
+    )
+    return [found] if found else []
 
 
 def _said_by_torch(rank: RankEvidence, one: Fingerprint, key: Any) -> Asked:

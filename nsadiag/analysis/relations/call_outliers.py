@@ -20,6 +20,7 @@ from nsadiag.analysis.outliers import (
 )
 from nsadiag.analysis.relations.call_mismatch import Disagreement
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Table
 
 CALLS = (Kind.COLLECTIVE, Kind.BACKWARD, Kind.FORWARD)
 Visit = tuple[str, str, str]  # group, line, and what was asked for there
@@ -97,15 +98,17 @@ def _begun(case: Case, one: Disagreement, rank: int) -> float:
     return float("inf") if one.recorded or begun.empty or begun.isna().all() else float(begun.iloc[-1])
 
 
+def calls_begun(case: Case, rank: int, until_s: float) -> Table:
+    """Collectives and passes that the rank began by then, those of which nothing tells the group or the line left out."""
+    mine = case.events_of(rank, *CALLS)
+    known = (mine.group != "") | (mine.site != "")
+    return mine[known & (mine.phase == Phase.BEGIN) & (mine.t_s <= until_s)]
+
+
 def _path(case: Case, rank: int, until_s: float) -> list[Visit]:
     """Group, line and arguments of each call that the rank made, in order."""
-    events = case.events
-    mine = events[
-        (events["rank"] == rank)
-        & (events.phase == Phase.BEGIN)
-        & ((events.group != "") | (events.site != ""))
-    ]
-    mine = mine[mine.kind.isin(CALLS) & ~mine.name.str.startswith("store.") & (mine.t_s <= until_s)]
+    mine = calls_begun(case, rank, until_s)
+    mine = mine[~mine.name.str.startswith("store.")]
     return list(zip(mine.group, mine.site, mine.detail, strict=True))
 
 

@@ -12,7 +12,7 @@ from nsadiag.analysis.facts.groups import Members
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.records import Collective, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.evidence.table import Table
+from nsadiag.evidence.table import Row, Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,23 +26,26 @@ class Wait:
     unseen: tuple[int, ...]  # members without a dump
     calls: Table  # rows of Case.calls with this group and sequence
 
+    def call_of(self, rank: int) -> Row:
+        """The rank's own call of it."""
+        found: Row = self.calls[self.calls["rank"] == rank].iloc[-1]
+        return found
+
     def collective(self, rank: int) -> Collective:
         """The collective that the rank called."""
-        row = self.calls[self.calls["rank"] == rank].iloc[-1]
+        row = self.call_of(rank)
         return Collective(
             op=row.op, group=self.group, seq=self.seq, sizes=row.input_sizes, dtypes=row.input_dtypes
         )
 
     def issued_at(self, cell: CellEvidence, rank: int) -> Place | None:
         """The user line that issued it."""
-        row = self.calls[self.calls["rank"] == rank].iloc[-1]
-        return locations.of_call(cell.rank(rank), int(row.wall_ns))
+        return locations.of_call(cell.rank(rank), int(self.call_of(rank).wall_ns))
 
     def source(self, cell: CellEvidence, rank: int) -> str:
         """The file and entry that show it."""
-        row = self.calls[self.calls["rank"] == rank].iloc[-1]
         capture = next(c for c in reversed(cell.rank(rank).captures) if c.flight_recorder)
-        return f"{capture.source}/fr.json#entries[{row['position']}]"
+        return f"{capture.source}/fr.json#entries[{self.call_of(rank).position}]"
 
 
 def is_still(cell: CellEvidence) -> bool:
@@ -126,9 +129,8 @@ def _left_behind(case: Case) -> Iterator[Members]:
 
 
 def _needed_by(case: Case, rank: RankEvidence) -> Members | None:
-    events = case.events
-    begun = events[(events["rank"] == rank.rank) & (events.phase == Phase.BEGIN)]
-    began = begun[begun.kind.isin((Kind.COLLECTIVE, Kind.BACKWARD))]
+    events = case.events_of(rank.rank, Kind.COLLECTIVE, Kind.BACKWARD)
+    began = events[events.phase == Phase.BEGIN]
     if began.empty:
         return None
     last = began.iloc[-1]

@@ -67,22 +67,19 @@ def drift(
     cell: CellEvidence,
     among: frozenset[str] | None = None,
     left_out: bool = False,
-    of: str = "parameters",
-    latest: bool = False,
     in_step: bool = True,
 ) -> Drift | None:
-    """The earliest (or what there is at the `latest` look), of the parameters `among`; None where they agree, or were not compared, or are no copies.
+    """The earliest, of the parameters `among`; None where they agree, or were not compared, or are no copies.
 
     Looks count until ranks have taken part in other numbers of collectives by the same step (`in_step`), as under Join.
-    Those that DDP does not reduce although they are in its model are `left_out`: looked at for themselves. So are
-    `buffers`.
+    Those that DDP does not reduce although they are in its model are `left_out`: looked at for themselves.
     """
-    looks = _comparable(list(_looks(cell, among, left_out, of)), max(len(cell.met), 2))
+    looks = _comparable(list(_looks(cell, among, left_out)), max(len(cell.met), 2))
     if not _are_copies(looks):
         return None
     moments = [each for each in _by_moment(looks) if len({look.rank for look in each}) >= len(cell.met)]
     together = [*itertools.takewhile(lambda each: _in_step(moments, each), moments)] if in_step else moments
-    found = (_drift_at(each, looks, cell.weight) for each in (together[-1:] if latest else together))
+    found = (_drift_at(each, looks, cell.weight) for each in together)
     return next(filter(None, found), None)
 
 
@@ -129,16 +126,13 @@ def summed(cell: CellEvidence) -> dict[str, int]:
     return {**found, "": max((row.elements for row in rows), default=0)}
 
 
-def _looks(
-    cell: CellEvidence, among: frozenset[str] | None = None, left_out: bool = False, of: str = "parameters"
-) -> Iterator[Look]:
+def _looks(cell: CellEvidence, among: frozenset[str] | None = None, left_out: bool = False) -> Iterator[Look]:
     for rank in cell.ranks:
         for row in rank.replicas:
             tensors = {
                 (place, each.name): each
-                for place, each in enumerate(row.parameters if of == "parameters" else row.buffers)
-                if (among is None or each.name in among)
-                and (of == "parameters" and place in row.left_out) == left_out
+                for place, each in enumerate(row.parameters)
+                if (among is None or each.name in among) and (place in row.left_out) == left_out
             }
             if tensors:
                 # Older recordings count steps alone.

@@ -53,8 +53,7 @@ def _is_open(case: Case, rank: RankEvidence, row: Raised) -> bool:
 
     Under NCCL a barrier is over for the host at once, and what comes after it in the same `finally` holds the rank.
     """
-    events = case.events
-    mine = events[events["rank"] == rank.rank]
+    mine = case.events_of(rank.rank)
     calls = mine[mine.kind.isin((Kind.COLLECTIVE, Kind.PROCESS_GROUP))]
     # Groups are counted as well, from one on.
     named = calls[(calls.name == row.during) & (calls.a == row.number)]
@@ -94,8 +93,7 @@ def gone_on(case: Case) -> Swallowed | None:
 
 def _backwards(case: Case) -> dict[int, int]:
     """Each rank's number of backwards begun, or of steps: a peer that failed in one has begun it."""
-    events = case.events
-    begun = events[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN)].groupby("rank").size()
+    begun = case.begun(Kind.BACKWARD).groupby("rank").size()
     # The ring of a long run has lost its first ones: then steps alone count.
     short = all(int(rank.end.steps or 0) <= int(begun.get(rank.rank, 0)) for rank in case.cell.ranks)
     return {r.rank: int(begun.get(r.rank, 0) if short else r.end.steps or 0) for r in case.cell.ranks}
@@ -104,9 +102,7 @@ def _backwards(case: Case) -> dict[int, int]:
 def _link(case: Case, rank: RankEvidence, row: Raised, behind: int, count: int) -> str | None:
     """The link that makes it the cause: the steps that are missing, or the silence since."""
     t_s = (row.t_mono_ns - case.cell.started_mono_ns) / 1e9
-    events = case.events
-    mine = events[(events["rank"] == rank.rank) & (events.t_s > t_s)]
-    stepped = int((mine.kind == Kind.STEP).sum())
+    stepped = int((case.events_of(rank.rank, Kind.STEP).t_s > t_s).sum())
     if row.how == "thread":
         waits = case.thread_states.get(rank.rank)
         if waits and waits.doing in ("queue", "lock", "pipe", "sleep", "unknown", "python"):

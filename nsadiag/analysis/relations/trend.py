@@ -20,36 +20,33 @@ FEW_STEPS, MIN_TREND_OF_FEW = 40, 0.85
 QUARTER_GROWTH = 1.1  # from each quarter of the steps to the next: a job that changes what it does grows once
 MIN_GROWN_S = 0.02
 AT_BEST = 0.1  # of the steps, the fastest
-MORE_GIVEN = 1.5  # times as much, from the first fifth of the steps to the last: inputs grow by a schedule
+MORE_GIVEN = 1.5  # times as much, from earlier steps to later ones: inputs grow by a schedule
 MOST_POWER = 2  # of the input's length, that any part of a model is known to take: attention
 OF_ONE_SIZE = 6  # steps that were given as much as each other, at least
 ALIKE = 1.3  # how much longer the later ones of them may take
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slowing:
-    """Steps of one rank that keep getting longer; `settled` are those behind the first two."""
+class Change:
+    """Earlier and later steps of one rank, of which the later ones take longer."""
 
-    measure: str  # by which they do: on the clock, in CPU time, or in that of the rank that took least
-    settled: Table = field(compare=False, repr=False)
-    pile: Pile | None  # what its own registrations left
+    before: Table = field(compare=False, repr=False)
+    since: Table = field(compare=False, repr=False)
+    measure: str = (
+        "step_s"  # by which they do: on the clock, in CPU time, or in that of the rank that took least
+    )
     # Only the fastest steps show it: the others are as long as who shares the machine makes them.
-    at_best: bool
-
-    @property
-    def fifths(self) -> tuple[Table, Table]:
-        """The first and the last of the steps."""
-        return _fifths(self.settled)
+    at_best: bool = False
 
     @property
     def first_s(self) -> float:
-        """The time of a step in the first fifth."""
-        return self.typical(self.fifths[0][self.measure])
+        """The time of an earlier step."""
+        return self.typical(self.before[self.measure])
 
     @property
     def last_s(self) -> float:
-        """The time of a step in the last fifth."""
-        return self.typical(self.fifths[1][self.measure])
+        """The time of a later step."""
+        return self.typical(self.since[self.measure])
 
     def typical(self, seconds: Column) -> float:
         """The median, or what the fastest tenth takes at most."""
@@ -57,8 +54,25 @@ class Slowing:
 
     def grown_s(self, column: str) -> float:
         """The time by which that part of a step has become longer."""
-        first, last = self.fifths
-        return self.typical(last[column]) - self.typical(first[column])
+        return self.typical(self.since[column]) - self.typical(self.before[column])
+
+    @property
+    def times_given(self) -> float:
+        """The elements given to a later step as a multiple of an earlier one's; 0 where that is not known."""
+        first, last = (float(part.elements.median()) for part in (self.before, self.since))
+        return last / first if first > 0 else 0.0
+
+    @property
+    def is_given_more(self) -> bool:
+        return self.times_given >= MORE_GIVEN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slowing(Change):
+    """Steps that keep getting longer, by their first and last fifth; `settled` are those behind the first two."""
+
+    settled: Table = field(compare=False, repr=False)
+    pile: Pile | None  # what its own registrations left
 
     @property
     def trend(self) -> float:
@@ -66,15 +80,9 @@ class Slowing:
         return _trend(self.settled, self.measure)
 
     @property
-    def times_given(self) -> float:
-        """The elements given to the last fifth of the steps as a multiple of the first's; 0 where that is not known."""
-        return _times_given(self.settled)
-
-    @property
     def in_step(self) -> bool:
         """As much work for as much input, of which nobody knows whether it is meant to grow."""
-        more = self.times_given
-        return more >= MORE_GIVEN and self.last_s / self.first_s <= more**MOST_POWER
+        return self.is_given_more and self.last_s / self.first_s <= self.times_given**MOST_POWER
 
 
 def slowing(rank: RankEvidence, case: Case) -> Slowing | None:
@@ -97,7 +105,8 @@ def slowing(rank: RankEvidence, case: Case) -> Slowing | None:
         measure = next((m for m in shown_by if grows_at_best(settled[m])), None)
     if measure is None or _given_more(settled, measure):
         return None
-    return Slowing(measure=measure, settled=settled, pile=pile, at_best=at_best)
+    before, since = _fifths(settled)
+    return Slowing(before=before, since=since, measure=measure, settled=settled, pile=pile, at_best=at_best)
 
 
 def grows(settled: Table, measure: str, *, piled: bool = False) -> bool:
@@ -164,7 +173,8 @@ def _quarters(step_s: Column) -> list[Column]:
 
 def _given_more(settled: Table, measure: str) -> bool:
     """Whether the inputs grow by a schedule (a curriculum, images that double), and steps of one size take as long as ever."""
-    if _times_given(settled) < MORE_GIVEN:
+    before, since = _fifths(settled)
+    if not Change(before=before, since=since).is_given_more:
         return False
     sizes = [group[measure] for _, group in settled.groupby("elements") if len(group) >= OF_ONE_SIZE]
     if sum(map(len, sizes)) < len(settled) / 2:
@@ -173,12 +183,6 @@ def _given_more(settled: Table, measure: str) -> bool:
     return sum(times * len(size) for times, size in zip(later, sizes, strict=True)) < ALIKE * sum(
         map(len, sizes)
     )
-
-
-def _times_given(settled: Table) -> float:
-    """The elements given to the last fifth of the steps as a multiple of the first's; 0 where that is not known."""
-    first, last = (float(part.elements.median()) for part in _fifths(settled))
-    return last / first if first > 0 else 0.0
 
 
 def _median_of_third(times: Column, last: bool = False) -> float:

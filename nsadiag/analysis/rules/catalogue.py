@@ -14,7 +14,8 @@ from nsadiag.source.literals import docstring_of, keywords_of
 
 FOLDER = Path(__file__).resolve().parent
 RULE = re.compile(r"^\w+ = (Rule\(\n.*?^\))", re.MULTILINE | re.DOTALL)
-STATED = ("name", "family", "explained_by", "means")
+CHECK = re.compile(r"^    check=(\w+),$", re.MULTILINE)
+STATED = ("family", "explained_by", "means")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +43,9 @@ def classes() -> dict[str, str]:
 def _stated(path: Path) -> Iterator[Entry]:
     text = path.read_text(encoding="utf-8")
     for match in RULE.finditer(text):
-        given = keywords_of(match[1], STATED)
+        given, checks = keywords_of(match[1], STATED), CHECK.findall(match[1])
         yield Entry(
-            name=given["name"],
+            name=checks[0],
             family=given["family"],
             purpose=" ".join(given.get("means", {}).values())
             or " ".join(docstring_of(text).split("\n\n")[0].split()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -67,6 +67,11 @@ def hung_or_crashed(cell: CellEvidence) -> Outcome:
 def recorder_of(cell: CellEvidence, number: int) -> str:
     """The file with the rank's events."""
     return f"{cell.rank(number).source}/blackbox.bin"
+
+
+def recorded(cell: CellEvidence, did: Mapping[int, str]) -> Claims:
+    """Claims that the ranks' own events show: `rank 1 began ...`."""
+    return {f"rank {rank} {what}": recorder_of(cell, rank) for rank, what in did.items()}
 
 
 def module_of(parameter: str | None) -> str | None:

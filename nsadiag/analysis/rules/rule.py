@@ -77,7 +77,6 @@ class Rule:
     "Ruled out", so each is a sentence with ranks, calls or numbers, and names the file that shows it.
     """
 
-    name: str
     # A sentence for each class that this rule introduces.
     means: Mapping[str, str] = field(default_factory=dict)
     family: Family
@@ -101,6 +100,11 @@ class Rule:
         if silent:
             object.__setattr__(self, "outcome", self.outcome or "wrong")
             object.__setattr__(self, "confused_with", self.confused_with or ("healthy",))
+
+    @property
+    def name(self) -> str:
+        """That of its check."""
+        return self.check.__name__
 
     @property
     def cls(self) -> str:

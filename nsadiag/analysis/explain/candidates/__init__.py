@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from nsadiag.analysis.explain.candidate import Candidate, Rejection
 from nsadiag.analysis.explain.candidates.branch import branches
 from nsadiag.analysis.explain.candidates.exhausted_data import exhausted_data
-from nsadiag.analysis.explain.candidates.first_divergence import first_divergence
+from nsadiag.analysis.explain.candidates.first_divergence import first_divergence, units
 from nsadiag.analysis.explain.candidates.framework_values import framework_values
 from nsadiag.analysis.explain.candidates.gradient_sync import gradient_sync
 from nsadiag.analysis.explain.candidates.iteration_order import iteration_order
 from nsadiag.analysis.explain.candidates.loop_exit import loop_exits
 from nsadiag.analysis.explain.candidates.lost_step import lost_steps
 from nsadiag.analysis.explain.candidates.stop_flags import stop_flags
-from nsadiag.analysis.explain.candidates.units import units
 from nsadiag.analysis.explain.context import Context
 
 GENERATORS: tuple[Callable[[Context], Iterator[Candidate | Rejection]], ...] = (

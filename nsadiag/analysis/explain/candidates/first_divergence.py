@@ -1,4 +1,4 @@
-"""The first iteration in which ranks did not do the same, and the loop or branch that led some of them elsewhere."""
+"""The first iteration in which ranks did not do the same, or ran other FSDP units, and the loop or branch that led some elsewhere."""
 
 from __future__ import annotations
 
@@ -180,3 +180,30 @@ def _what(event: TimelineEvent | None) -> str:
     if event is None or event.place is None:
         return "went on to the next iteration"
     return f"ran {event.name or 'backward'} at {locations.short(event.place)}"
+
+
+def units(context: Context) -> Iterator[Candidate]:
+    """The first iteration in which the units that ranks run are not the same."""
+    members = context.members()
+    found = context.timelines.first_divergence(members, (EventKind.UNIT,))
+    last = min((context.timelines.count(rank) for rank in members), default=0) - 1
+    # The last iteration of a rank may not be over: there nothing is missing yet.
+    if found is None or (found.iteration == last and not (found.own and found.theirs)):
+        return
+    one, other, number = found.guilty[0], found.others[0], found.iteration + 1
+    own, theirs = (event.name if event else "no further unit" for event in (found.own, found.theirs))
+    around = context.differing(context.path_of(one), context.path_of(other))
+    yield Candidate(
+        kind=Kind.MODULES,
+        proximity=Proximity.UNITS,
+        condition=deciding(around),
+        guilty=found.guilty,
+        blocked=found.others,
+        where=context.place_of(one),
+        module=(found.own or found.theirs or found.common).name.partition(" ")[2],
+        because=f"ran other modules in iteration {number}: {own}, where the others ran {theirs}",
+        evidence=tuple(
+            context.recorded(rank, f"ran {ran} in iteration {number}, after {found.common.name}")
+            for rank, ran in ((one, own), (other, theirs))
+        ),
+    )

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.relations.pending import ran_together
-from nsadiag.evidence.documents.operations import Checksum, Operation
+from nsadiag.evidence.documents.operations import Call, Checksum, Operation
+
+Operations = tuple[Operation, ...]
 
 LEAST = 3  # steps that agree, before anything is said of all of them
 SMALL = 16  # elements: counts, losses and flags have no more
@@ -27,7 +29,15 @@ class Step:
 
     def of(self, kind: str) -> dict[int, list[Operation]]:
         """By rank, those of a kind."""
-        return {rank: [o for o in found if o.kind == kind] for rank, found in self.ranks.items()}
+        return {rank: of_kind(found, kind) for rank, found in self.ranks.items()}
+
+    @property
+    def calls(self) -> dict[int, tuple[Call, ...]]:
+        """By rank, its calls of modules and collectives in their order; empty where a rank's are not known."""
+        found = {
+            rank: tuple(c for flow in flows for c in flow.calls) for rank, flows in self.of("flow").items()
+        }
+        return found if all(found.values()) else {}
 
     def on_first(self, *kinds: str) -> list[Operation]:
         """Those of these kinds on the first rank."""
@@ -63,6 +73,22 @@ def _last_together(rank: RankEvidence) -> float:
     if not any(row.shadowed for row in rank.replicas):
         return math.inf
     return max((row.step for row in rank.replicas if not row.shadowed), default=-1)
+
+
+def of_kind(operations: Operations, kind: str) -> list[Operation]:
+    """Those of a kind, in their order."""
+    return [o for o in operations if o.kind == kind]
+
+
+def settings_of(operation: Operation) -> list[dict[str, str]]:
+    """Hyperparameters of an optimizer's groups, by name."""
+    words = ([word.partition("=") for word in text.split(" ")] for text in operation.settings)
+    return [{name: value for name, _, value in group if value} for group in words]
+
+
+def rates_of(operation: Operation) -> list[float]:
+    """Learning rates of an optimizer's groups."""
+    return [float(group["lr"]) for group in settings_of(operation) if "lr" in group]
 
 
 def noted(rank: RankEvidence, *kinds: str) -> list[tuple[int, Operation]]:

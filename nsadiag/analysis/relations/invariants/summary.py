@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.invariants.losses import terms_of
-from nsadiag.analysis.relations.invariants.operations import steps_of
+from nsadiag.analysis.relations.invariants.operations import settings_of, steps_of
 from nsadiag.analysis.relations.invariants.tensors import (
     copies_of,
     equal,
@@ -86,16 +86,9 @@ def _settings(operation: Operation) -> list[str]:
 
 def _rates(case: Case, optimizer: int) -> list[str]:
     """Those of steps 0 to 3."""
-    return [
-        word
-        for step in steps_of(case)
-        if step.number < 4
-        for o in step.on_first("step")
-        if (o.optimizer or 0) == optimizer
-        for text in o.settings
-        for word in text.split()
-        if word.startswith("lr=")
-    ]
+    early = (o for step in steps_of(case) if step.number < 4 for o in step.on_first("step"))
+    own = (group for o in early if (o.optimizer or 0) == optimizer for group in settings_of(o))
+    return [f"lr={group['lr']}" for group in own if "lr" in group]
 
 
 def _tensors(case: Case) -> Facts:

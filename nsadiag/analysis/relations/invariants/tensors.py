@@ -12,6 +12,7 @@ from functools import cached_property
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.invariants.operations import Step, steps_of
 from nsadiag.evidence.documents.operations import Checksum, Operation
+from nsadiag.evidence.spans import by_rank
 
 # Elements of one tensor that are read at most, for its exact checksum and for its sums (worker's checksums).
 EXACT, SUMMED = 1 << 15, 1 << 11
@@ -53,6 +54,11 @@ class Copies:
     def has_parted(self) -> bool:
         """Whether they are equal at some steps from the first on, and never again: averages would make them equal later."""
         return self.held < len(self.at) and not any(equal(values) for _, values in self.at[self.held :])
+
+    @property
+    def parted_at(self) -> tuple[int, Values]:
+        """The first step at which they differ, and the copies there; where they are not kept equal."""
+        return self.at[self.held]
 
     def moves(self, until: int | None = None) -> int:
         """Number of changes from one step to the next, on the first rank, among so many steps."""
@@ -132,6 +138,11 @@ def _wholes(operation: Operation, names: dict[int, tuple[str, ...]]) -> Iterator
 def equal(values: Values) -> bool:
     """Whether the copies are one to the last bit."""
     return len({(v.shape, v.exact, v.total) for v in values.values()}) == 1
+
+
+def sums(name: str, step: int, values: Values) -> str:
+    """The claim of what each rank's copy is before a step."""
+    return f"sum over {name} before step {step}: {by_rank({r: v.total for r, v in values.items()}, '.8g')}"
 
 
 def differ(given: Mapping[int, Iterable[Checksum]]) -> bool:

@@ -147,8 +147,7 @@ def left_out(case: Case, pending: Pending) -> bool:
     begun = messages_of_peer(case, pending).begin_s.tolist()
     if len(begun) <= ROUNDS:
         return False
-    events = case.events
-    mine = events[(events["rank"] == pending.peer) & (events.kind == Kind.BACKWARD)]
+    mine = case.events_of(pending.peer, Kind.BACKWARD)
     backwards = mine[mine.phase == Phase.BEGIN].t_s
     between = [int(backwards.between(*both).sum()) for both in itertools.pairwise(begun)]
     return set(between) == {1} and int((backwards > begun[-1]).sum()) > 1

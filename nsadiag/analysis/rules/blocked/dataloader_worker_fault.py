@@ -153,7 +153,6 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
 
 
 RULE = Rule(
-    name="dataloader_worker_fault",
     means={"dataloader_worker_fault": "A DataLoader worker is dead or stuck, and its rank waits for it."},
     family="exit",
     detected="The rank waits in its DataLoader in both snapshots, and one of the loader's workers is in the dataset's code, or waits for a lock that no thread is left to release. Or torch raised that a worker was killed or returned nothing in time. Or, when the job was given up, the worker had stayed in the same call, with the same arguments, through at least four snapshots of a long silence (at 60 %).",

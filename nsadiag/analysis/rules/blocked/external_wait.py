@@ -209,7 +209,6 @@ def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
 
 
 RULE = Rule(
-    name="external_wait",
     means={
         "external_wait": "A rank waits for something outside the job: a file, a socket, a store key, a process."
     },

@@ -95,7 +95,6 @@ def _busy(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at: Pl
 
 
 RULE = Rule(
-    name="gil_held_native_call",
     means={"gil_held_native_call": "A native call holds the GIL, so that no Python thread of the rank runs."},
     family="blocked",
     detected="One thread owns the GIL at the same line in both snapshots and sleeps in the kernel. Or, when the job was given up, it had run in one call for at least 20 s and ten times the longest pause before, and no Python of the rank answered in between.",

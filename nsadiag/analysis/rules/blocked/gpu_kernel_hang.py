@@ -88,7 +88,6 @@ def _has_queued(case: Case, rank: int) -> bool:
 
 
 RULE = Rule(
-    name="gpu_kernel_hang",
     means={"gpu_kernel_hang": "A GPU kernel that is not a collective never ends."},
     family="blocked",
     detected="The host waits for a GPU that its own process keeps at least 10 % busy, by the median of the snapshots since the silence began. No collective has begun on the device, though the host may have issued one. This has lasted for at least 20 s and ten times the longest pause before, until the job was given up.",

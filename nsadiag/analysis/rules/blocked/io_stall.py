@@ -61,7 +61,6 @@ def io_stall(case: Case) -> Iterator[Draft | Declined]:
 
 
 RULE = Rule(
-    name="io_stall",
     means={"io_stall": "A rank reads or writes a file, and the operation does not advance."},
     family="blocked",
     detected="The rank is in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters do not move.",

@@ -143,7 +143,6 @@ def _events_a_second(blocked: BlockedRank) -> float:
 
 
 RULE = Rule(
-    name="livelock_user_code",
     means={"livelock_user_code": "A rank spins in a loop of its own code that never ends."},
     family="blocked",
     detected="The rank uses a full CPU in one loop of the user's code, and no variable in the loop takes a new value over several snapshots: for 20 s, or for 8 s where compared numbers decide when it ends. The loop reads no clock, and no other part of the process works. Or, when the job was given up, the values that would end the loop have stayed the same for a minute and ten of the longest pauses, while other variables changed (at 60 %). Or, when the job was cut off, the rank had kept its peers waiting for 20 s and ten times longer than any rank before, in a `while` in whose last snapshot nothing changed, whatever it calls.",

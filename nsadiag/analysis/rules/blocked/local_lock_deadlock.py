@@ -183,7 +183,6 @@ def _by_threads(blocked: BlockedRank) -> Why | None:
 
 
 RULE = Rule(
-    name="local_lock_deadlock",
     means={"local_lock_deadlock": "A thread waits for a lock or queue that its holder will never release."},
     family="blocked",
     detected="In both snapshots the rank's main thread sleeps on a lock, queue, event or join of its own process. The other threads' stacks and the source say who holds the lock: the same thread (a signal handler), another thread (lock order), or none that could release it. In an event loop its tasks say so. A timed wait that is repeated does not count where no rank waits for this one and a process, thread or socket may still answer.",

@@ -147,7 +147,6 @@ def _plain(address: str) -> str:
 
 
 RULE = Rule(
-    name="network_stall",
     means={"network_stall": "Every member issued the same collective, and it never completes."},
     family="waiting",
     detected="Every member issued the same collective and is waiting in it in both snapshots. If bytes on a TCP connection between two of them stay unacknowledged, its two ends are named.",

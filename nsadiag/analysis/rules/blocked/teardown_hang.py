@@ -106,7 +106,6 @@ def _start_of_the_feeder(blocked: BlockedRank) -> Place | None:
 
 
 RULE = Rule(
-    name="teardown_hang",
     means={"teardown_hang": "A rank has finished its work and does not exit."},
     family="exit",
     detected="No rank waits in a collective, and one rank is in an exit handler, in the interpreter's join of its threads, in `destroy_process_group` or blocked after it, or blocked after its peers have exited normally with as many steps. `where` is the line of the thread or child that it waits for; for a queue's feeder thread, the first put.",

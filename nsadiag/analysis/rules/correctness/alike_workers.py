@@ -37,7 +37,6 @@ def alike_workers(case: Case) -> Iterator[Draft | Declined]:
 
 
 RULE = Rule(
-    name="alike_workers",
     family="correctness",
     detected="Each rank's loader has workers whose worker_init_fn seeds by the worker's number alone, and a data set that draws random numbers",
     fix="Seed from torch.initial_seed(), which differs between workers and epochs, and seed the ranks differently; or leave worker_init_fn out.",

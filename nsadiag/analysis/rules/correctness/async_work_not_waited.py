@@ -10,9 +10,9 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import shapes
-from nsadiag.analysis.relations.manual_averaging import FEW
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.relations.replica_sums import drift
+from nsadiag.analysis.relations.replication import FEW
 from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
 from nsadiag.analysis.rules.drafts import hung_or_crashed, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -116,7 +116,6 @@ def _early_use(case: Case) -> EarlyUse | None:
 
 
 RULE = Rule(
-    name="async_work_not_waited",
     means={
         "async_work_not_waited": "Asynchronous work was never waited for, or its buffers were used too early."
     },

@@ -39,7 +39,6 @@ def claims(cell: CellEvidence) -> Claims:
 
 
 RULE = Rule(
-    name="control_mismatch",
     family="correctness",
     detected="in a matrix: a loss, gradients or updates that differ from a control's ([parity.md](parity.md))",
     fix="Look at the first tensor that differs: everything before it is equal.",

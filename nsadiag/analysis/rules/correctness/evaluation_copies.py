@@ -89,7 +89,6 @@ def _draft(
 
 
 RULE = Rule(
-    name="evaluation_copies",
     family="correctness",
     detected="All ranks evaluate a copy of the model, and it differs between them: some ranks keep it up to date, and others never do",
     fix="Update the copy on every rank (a weight average, for example), broadcast it before the evaluation, or evaluate only where it is updated. If separate copies are intended, ignore this.",

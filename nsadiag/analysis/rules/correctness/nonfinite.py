@@ -66,8 +66,7 @@ def _broken(rank: RankEvidence) -> tuple[int, str] | None:
 
 def _first_loss(case: Case, rank: int) -> tuple[int, str, int] | None:
     """The step and line of the first non-finite loss, and the length of the unbroken series of them up to the end."""
-    events = case.events
-    mine = events[(events["rank"] == rank) & events.kind.isin((Kind.BACKWARD, Kind.STEP))]
+    mine = case.events_of(rank, Kind.BACKWARD, Kind.STEP)
     step, found, last = 0, None, 0
     for kind, phase, number, site in mine[["kind", "phase", "a", "site"]].itertuples():
         if kind == Kind.STEP:
@@ -81,7 +80,6 @@ def _first_loss(case: Case, rank: int) -> tuple[int, str, int] | None:
 
 
 RULE = Rule(
-    name="nonfinite",
     family="correctness",
     detected="A parameter that was finite is NaN or infinite; or every loss is, from one step to the end (recorded for losses on the CPU)",
     fix="Run with torch.autograd.set_detect_anomaly(True) to find the operation, check that rank's batch of that step, and let all ranks skip a step together if its loss is not finite.",

@@ -92,7 +92,6 @@ def _place(row: Recomputed) -> Place | None:
 
 
 RULE = Rule(
-    name="recomputation",
     means={"silently_wrong": "The job completed, but its gradients, loss or replicas are wrong."},
     family="correctness",
     detected="Activation checkpointing recomputed other modules or parameters in backward than its forward ran, or drew other random numbers, as dropout does with `preserve_rng_state=False`",

@@ -34,7 +34,6 @@ def unstable_hash(case: Case) -> Iterator[Draft | Declined]:
 
 
 RULE = Rule(
-    name="unstable_hash",
     family="correctness",
     detected="Each rank selects its share of the data by `hash()` of a string, which Python salts differently in each process",
     fix="Use a hash that is the same in all processes (zlib.crc32(name.encode()), hashlib), or the position in a sorted list; PYTHONHASHSEED=0 for all ranks is a workaround.",

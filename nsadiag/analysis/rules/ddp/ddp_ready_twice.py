@@ -75,13 +75,12 @@ def _is_reentrant(raised: Raised) -> bool:
 
 def _forwards(rank: RankEvidence, case: Case) -> int:
     """The number of forwards between the previous step and the failing backward."""
-    mine = case.events[case.events["rank"] == rank.rank]
+    mine = case.events_of(rank.rank)
     newest = mine[mine.step == mine.step.max()]
     return int(((newest.kind == Kind.FORWARD) & (newest.phase == Phase.BEGIN)).sum())
 
 
 RULE = Rule(
-    name="ddp_ready_twice",
     means={"ddp_ready_twice": "DDP saw a parameter's gradient twice in one backward pass."},
     family="exit",
     detected='DDP raised its error "marked as ready twice". The message names the parameter; the traceback and the events say whether reentrant checkpointing ran its backward twice, or the model ran twice before it.',

@@ -75,7 +75,6 @@ def _changed(rank: RankEvidence, message: str) -> tuple[list[str], str, Change |
 
 
 RULE = Rule(
-    name="ddp_static_graph_violation",
     means={"ddp_static_graph_violation": "The graph changed under static_graph=True."},
     family="exit",
     detected="DDP raised its own error under `static_graph=True`. The step and the parameters come from the gradients that the optimizer found or missed. `where` is the condition that skips them, otherwise the backward.",

@@ -159,13 +159,12 @@ def _unfilled(case: Case, guilty: tuple[int, ...], ungraded: Ungraded) -> Draft:
 
 def _forward(case: Case, rank: int) -> Place | None:
     """The call of the model in the last step."""
-    events = case.events
-    calls = events[(events["rank"] == rank) & (events.kind == Kind.FORWARD) & (events.site != "")]
+    calls = case.events_of(rank, Kind.FORWARD)
+    calls = calls[calls.site != ""]
     return locations.of_text(str(calls.site.iloc[-1])) if len(calls) else None
 
 
 RULE = Rule(
-    name="ddp_unused_parameter",
     means={"ddp_unused_parameter": "DDP waits for parameters that this forward did not use."},
     family="exit",
     detected="DDP raised \"expected to have finished reduction\": the message says which parameters, on which ranks. Or no later forward would raise it, and peers wait while one rank's optimizer found no gradient for parameters that DDP waits for; or the rank, captured after its backward, has no gradient for them and one for all others. `where` is the one condition in the model's `forward` that all of these parameters and no used one depend on, otherwise the call of the model.",

@@ -128,7 +128,6 @@ def _by_what(cell: CellEvidence, one: Disagreement) -> str:
 
 
 RULE = Rule(
-    name="collective_args_mismatch",
     means={
         "collective_args_mismatch": "Ranks issued the same collective with other sizes, types, splits or root."
     },

@@ -15,7 +15,7 @@ from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.rules.desync.divergence import order_in_a_loop
 from nsadiag.analysis.rules.desync.issuing_threads import concurrent_call, threads_in
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
-from nsadiag.analysis.rules.drafts import named, recorder_of
+from nsadiag.analysis.rules.drafts import named, recorded
 from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.phrases import call_name
@@ -117,6 +117,7 @@ def _of_threads(case: Case) -> Iterator[Draft]:
         calls = {r: call for r in guilty if (call := concurrent_call(case, group, r))}
         if not calls:
             continue
+        shown = [(r, call_name(call["op"], call["call"], group)) for r, call in calls.items()]
         where = "in a second thread while the main thread was reducing in the same group"
         yield Draft(
             outcome="crashed",
@@ -124,12 +125,7 @@ def _of_threads(case: Case) -> Iterator[Draft]:
             summary=f"Two threads issue collectives of {group} on {named(case.cell, guilty)}: their order differs from rank to rank, until two collectives meet that do not match.",
             guilty_ranks=guilty,
             at=locations.of_text(str(next(iter(calls.values()))["place"])),
-            evidence={
-                f"rank {r} was in {call_name(call['op'], call['call'], group)} {where}": recorder_of(
-                    case.cell, r
-                )
-                for r, call in list(calls.items())[:4]
-            },
+            evidence=recorded(case.cell, {r: f"was in {called} {where}" for r, called in shown[:4]}),
             fix=FIX_THREADS,
         )
 
@@ -143,7 +139,6 @@ NEIGHBOURS = (
 )
 
 OF_CRASH = Rule(
-    name="collective_order_crash",
     concludes=("collective_order_mismatch",),
     family="divergence",
     detected="In a crash: the transport rejected a message that did not fit, and the ranks' calls at that point differ.",
@@ -155,7 +150,6 @@ OF_CRASH = Rule(
 )
 
 RULE = Rule(
-    name="collective_order_mismatch",
     means={
         "collective_order_mismatch": "Ranks issued different collectives at the same place in a group's order."
     },

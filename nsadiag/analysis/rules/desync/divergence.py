@@ -98,7 +98,6 @@ def _unexplained(case: Case) -> Iterator[Declined]:
 EVIDENCE: tuple[Need, ...] = ("black_boxes", "stacks", "sources")
 
 DATA = Rule(
-    name="data_divergent_control_flow",
     means={"data_divergent_control_flow": "A branch on a rank's own data enters or skips a collective."},
     family="divergence",
     detected="Within one iteration a rank did something else than its peers, and the condition in between depends neither on the rank nor on counters that all ranks share. Or the rank left the loop, stopped a framework's trainer, or skipped a step by such a condition or an `except`. `where` is the condition, or the call that only it leads to. Of two equal sides, the one that did something for the first time is guilty.",
@@ -110,7 +109,6 @@ DATA = Rule(
 )
 
 MODULES = Rule(
-    name="divergent_module_execution",
     means={"divergent_module_execution": "Ranks run different modules in one step."},
     family="structure",
     detected="Ranks diverged within one iteration at a condition inside a module's `forward`. If each rank draws at random on its own, both of two equal sides are guilty.",
@@ -122,7 +120,6 @@ MODULES = Rule(
 )
 
 GRADIENTS = Rule(
-    name="grad_sync_mismatch",
     means={
         "grad_sync_mismatch": "Ranks synchronise gradients at different steps: no_sync or accumulation differ."
     },
@@ -135,7 +132,6 @@ GRADIENTS = Rule(
 )
 
 RANK = Rule(
-    name="rank_conditional_collective",
     means={"rank_conditional_collective": "A branch on the rank enters or skips a collective."},
     family="divergence",
     detected="Ranks wait in a collective that other members of the group have passed or skipped, and the condition in between depends on the rank: directly, or through names, attributes, helpers, decorators, or lists filled under such a condition. The smaller side is guilty; of two equal sides, the rank that the condition names. A condition whose two sides make the same call does not count.",
@@ -147,7 +143,6 @@ RANK = Rule(
 )
 
 INPUTS = Rule(
-    name="uneven_inputs",
     means={"uneven_inputs": "Ranks ran different numbers of batches or steps."},
     family="divergence",
     detected="A rank has left a loop after fewer iterations than its peers, and the loop ended by itself: it iterates over data, asked its loader last, or stopped where the data did. Or a framework runs the loop, and the rank's loader was exhausted when the others' returned another batch. The smaller side is guilty; of two equal sides, the one with less data. `where` is the line at which the rank went on if that is in the loop's function, otherwise the loop.",

@@ -104,8 +104,7 @@ def _has_other_threads(case: Case, by_rank: dict[int, Gathered]) -> bool:
 
 def _gathered(case: Case, rank: int) -> Iterator[Gathered]:
     """The first collective of each unit that was gathered, in order, from the first pass whose start is recorded."""
-    events = case.events
-    mine = events[(events["rank"] == rank) & events.kind.isin((*PASSES, Kind.UNIT, Kind.COLLECTIVE))]
+    mine = case.events_of(rank, *PASSES, Kind.UNIT, Kind.COLLECTIVE)
     unit, pass_, began = "", 0, (0, 0)
     for kind, phase, name, number, step, group in mine[["kind", "phase", "name", "a", "step", "group"]].itertuples():  # fmt: skip
         if kind in PASSES:
@@ -133,7 +132,6 @@ def _condition(case: Case, by_rank: dict[int, Gathered]) -> Place | None:
 
 
 RULE = Rule(
-    name="divergent_units",
     concludes=("divergent_module_execution",),
     family="divergence",
     detected="FSDP units of different modules were gathered in the same collective. Where their sizes match, the job completes with a mixture of both, and the outcome is `wrong`.",

@@ -53,10 +53,8 @@ def _reduces_in(rank: RankEvidence, case: Case, group: str) -> bool:
 
 
 def _backwards(case: Case, rank: RankEvidence) -> list[tuple[float, float | None]]:
-    events = case.events
-    mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.BACKWARD)]
     found: list[tuple[float, float | None]] = []
-    for phase, t_s in mine[["phase", "t_s"]].itertuples():
+    for phase, t_s in case.events_of(rank.rank, Kind.BACKWARD)[["phase", "t_s"]].itertuples():
         if phase == Phase.BEGIN:
             found.append((t_s, None))
         elif found:

@@ -15,7 +15,7 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
-from nsadiag.analysis.rules.drafts import last_look, line_of, named, recorder_of
+from nsadiag.analysis.rules.drafts import last_look, line_of, named, recorded
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.phrases import capitalized, count
 from nsadiag.evidence.records import Collective, Place, Strength, Where
@@ -82,10 +82,8 @@ def _sizes(case: Case) -> Iterator[Draft]:
             at=locations.of_text(misfit.places[guilty]),
             peers_at=locations.of_text(misfit.places[receiver if guilty == sender else sender]),
             evidence={
-                f"rank {sender} sent {misfit.sent} to rank {receiver}, tag {misfit.tag}": recorder_of(
-                    case.cell, sender
-                ),
-                f"rank {receiver} expected {misfit.received}": recorder_of(case.cell, receiver),
+                **recorded(case.cell, {sender: f"sent {misfit.sent} to rank {receiver}, tag {misfit.tag}"}),
+                **recorded(case.cell, {receiver: f"expected {misfit.received}"}),
             },
             fix="Receive into a tensor of the size and type that is sent; if the size varies, send it first.",
         )
@@ -104,18 +102,13 @@ def _too_few(case: Case) -> Iterator[Draft]:
             where=Where(step=short.step),
             peers_at=locations.of_text(short.places[receiver if guilty == sender else sender]),
             evidence={
-                f"rank {sender} sent {count(short.sent, 'message')} to rank {receiver}": recorder_of(
-                    case.cell, sender
-                ),
-                f"rank {receiver} began to receive message {short.received} from it": recorder_of(
-                    case.cell, receiver
-                ),
+                **recorded(case.cell, {sender: f"sent {count(short.sent, 'message')} to rank {receiver}"}),
+                **recorded(case.cell, {receiver: f"began to receive message {short.received} from it"}),
             },
         )
 
 
 RULE = Rule(
-    name="p2p_mismatch",
     means={"p2p_mismatch": "Sends and receives do not match, or wait for each other in a cycle."},
     family="waiting",
     detected="A rank waits in a send or receive, and the rank that it waits for waits, directly or indirectly, for it. Guilty is, in this order: a rank with another number of messages than in its earlier steps; the minority; a rank whose message has no counterpart, or another tag than most; all, if all do the same. Or the sender of a pending receive has exited after fewer messages than its peer has begun to receive. In a crash: the nth message between two ranks has another size or type than its receiver expects.",

@@ -57,7 +57,6 @@ def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
 
 
 RULE = Rule(
-    name="stopped_rank",
     concludes=("missing_rank",),
     family="stopped",
     detected="Every snapshot of a silence shows the rank stopped by a signal or a debugger, while others run.",

@@ -14,7 +14,7 @@ from nsadiag.analysis.relations.call_mismatch import in_black_boxes
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.timeline import COMPARED, TimelineEvent, Timelines
-from nsadiag.analysis.rules.drafts import at_line, named, recorder_of
+from nsadiag.analysis.rules.drafts import at_line, named, recorded
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Place, Strength
 
@@ -60,7 +60,7 @@ def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
         at=found.calls[found.guilty[0]].place,
         peers_at=found.calls[peers[0]].place if peers else None,
         evidence={
-            **{f"rank {r} reached {what}": recorder_of(case.cell, r) for r, what in [*reached.items()][:8]},
+            **recorded(case.cell, {r: f"reached {what}" for r, what in [*reached.items()][:8]}),
             rejected: f"{rank.source}/{'exception.json' if rank.exception else 'stderr.log'}",
         },
     )
@@ -122,7 +122,6 @@ def _is_new(events: list[TimelineEvent]) -> bool:
 
 
 RULE = Rule(
-    name="collective_order_refused",
     concludes=("collective_order_mismatch",),
     family="waiting",
     detected="In a crash: after a common history the ranks reached different calls, and the transport rejected what one of them received. It decides where a call was issued by a wrapper in C++, so that it has no number, and the source does not explain the divergence.",

@@ -11,12 +11,11 @@ from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.device_queue import first_unfinished, issued_s
 from nsadiag.analysis.outliers import minority
-from nsadiag.analysis.relations.call_outliers import CALLS
+from nsadiag.analysis.relations.call_outliers import calls_begun
 from nsadiag.analysis.relations.wait_graph import Graph, graph_of
 from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.records import Place, Strength
-from nsadiag.evidence.ring.blackbox import Phase
 
 Call = tuple[str, str]  # group and call site
 
@@ -37,13 +36,7 @@ def cycle_finding(case: Case) -> Iterator[Draft]:
 
 def _lines_of_step(case: Case, rank: int) -> list[Call]:
     """Groups and call sites of the rank since its last optimizer step, in order; the last one is current."""
-    events = case.events
-    mine = events[
-        (events["rank"] == rank)
-        & (events.phase == Phase.BEGIN)
-        & ((events.group != "") | (events.site != ""))
-    ]
-    mine = mine[mine.kind.isin(CALLS) & (mine.t_s <= issued_s(case.cell, case.cell.rank(rank)))]
+    mine = calls_begun(case, rank, issued_s(case.cell, case.cell.rank(rank)))
     newest = mine[mine.step == mine.step.max()]
     return list(zip(newest.group, newest.site, strict=True))
 

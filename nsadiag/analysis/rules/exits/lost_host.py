@@ -80,7 +80,6 @@ def _crashed(cell: CellEvidence, node: Node, lost_s: float, first: Break) -> Dra
 
 
 RULE = Rule(
-    name="lost_host",
     concludes=("network_stall", "rank_killed"),
     family="exit",
     detected="In a job on several hosts one host stopped responding, and the remaining ranks wait for its ranks, or failed because they were gone.",

@@ -213,7 +213,6 @@ def _end_of(rank: RankEvidence) -> str:
 
 
 RULE = Rule(
-    name="rank_exception",
     concludes=("rank_exception", "gpu_oom"),
     means={
         "rank_exception": "A rank raised an exception; peers that wait or fail afterwards are victims.",

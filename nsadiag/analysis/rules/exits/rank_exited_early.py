@@ -98,7 +98,6 @@ def _lost_it_at(peer: RankEvidence) -> Place | None:
 
 
 RULE = Rule(
-    name="rank_exited_early",
     means={"rank_exited_early": "A rank ended cleanly while its peers still needed it."},
     family="exit",
     detected="A rank ran its exit handlers without an exception, and its peers still needed it.",

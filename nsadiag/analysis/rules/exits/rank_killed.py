@@ -165,7 +165,6 @@ def _out_of_memory(cell: CellEvidence, rank: RankEvidence) -> Claims:
 
 
 RULE = Rule(
-    name="rank_killed",
     concludes=("rank_killed", "host_oom"),
     means={
         "rank_killed": "A signal killed a rank.",

@@ -1,19 +1,26 @@
-"""Lags: in which steps a rank is the last to be ready, by how much, and whether its peers wait for it."""
+"""Lags: in which steps a rank is the last to be ready, by how much, in which part of the step, and whether its peers wait for it."""
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
 from nsadiag.analysis.relations.trend import grows
-from nsadiag.analysis.rules.performance.first_collective import ALWAYS
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.table import Column, Table
 
+PARTS = ("input_s", "forward_s", "backward_s")  # of a step
+ALWAYS = 0.8  # share of the steps in which an observation has to hold
+BY_LOADING = 0.5  # share of the lag
+FIRST_COLUMNS = ["rank", "step", "call", "met_at", "left_at"]
 MIN_STEPS = 5
 SHARE_OF_STEP = 0.3  # of the step, lost by the waiting peers
 MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
@@ -131,3 +138,61 @@ def peers_slow_down(steps: Table, late: Late) -> bool:
         waited = {rank: max(lags[late.rank] - lag, 0.0) for rank, lag in lags.items() if rank != late.rank}
         own[step] = Column(length[step][rank] - waited_s for rank, waited_s in waited.items()).median()
     return len(own) >= MIN_GROWING and grows(Table({"step": own, "step_s": own.values()}), "step_s")
+
+
+# The collective that opens a step, such as a gather of token counts: ranks synchronize there before any of them computes.
+
+
+def first_collectives(case: Case, steps: Table) -> Table:
+    """For each rank and step, when it entered and left the step's first collective, if that was before its forward.
+
+    Only steps that all ranks opened with the same call: a rank that made another call may have been delayed by it.
+    """
+    rows = [row for rank, own in steps.groupby("rank") for row in _of_rank(rank, own, case.asked)]
+    found = Table.of_rows(rows, FIRST_COLUMNS)
+    by_step = found.groupby("step")
+    everybody = by_step["rank"].transform("nunique") == steps["rank"].nunique()
+    return found[everybody & (by_step.call.transform("nunique") == 1)]
+
+
+def _of_rank(rank: int, steps: Table, asked: Table) -> Iterator[tuple[Any, ...]]:
+    calls = [*asked[asked["rank"] == rank].sort_values("begin_s")]
+    begins = [call.begin_s for call in calls]
+    for row in steps:
+        index = bisect.bisect_right(begins, row.end_s - row.step_s)
+        first = calls[index] if index < len(calls) else None
+        if first is not None and first.begin_s < row.forward_at:
+            yield rank, row.step, f"{first.group} {first.call} {first.op}", first.begin_s, first.end_s
+
+
+def peers_waited(met: Table, late: int) -> bool:
+    """Whether the others were in that call until the straggler arrived: if it returns at once, nobody is delayed."""
+    left = met[met["rank"] != late].groupby("step").left_at.min()
+    own = met[met["rank"] == late]
+    waited = [left[step] >= met_at for step, met_at in zip(own.step, own.met_at, strict=True) if step in left]
+    return bool(waited) and sum(waited) / len(waited) >= ALWAYS
+
+
+def is_due_to_loading(case: Case, steps: Table, late: int, lag_s: float) -> bool:
+    """Whether loading the same number of batches took the rank that much longer.
+
+    A rank that does work of its own before that call (evaluates, saves) is meant to be waited for.
+    """
+    seconds = steps.groupby("rank").loader_s.median()
+    fetched = case.events[(case.events.kind == Kind.DATA) & (case.events.phase == Phase.END)]
+    by_rank = defaultdict[int, list[int]](list)
+    for (rank, _), number in fetched.groupby(["rank", "step"]).size().items():
+        by_rank[rank].append(number)
+    batches = {rank: statistics.median(numbers) for rank, numbers in by_rank.items()}
+    alike = len(batches) == len(seconds) and len({*batches.values()}) == 1
+    others_s = max((each for rank, each in seconds.items() if rank != late), default=math.nan)
+    return alike and bool(seconds[late] - others_s >= BY_LOADING * lag_s)
+
+
+def doing_in(part: str, seconds: Callable[[str], float]) -> str:
+    """The name of the part; time before a forward goes to the loader, to saving, or to the loop itself."""
+    if part != "input_s":
+        return part.removesuffix("_s")
+    if seconds("saving_s") > seconds("input_s") / 2:
+        return "saving"
+    return "input" if seconds("loader_s") > seconds("input_s") / 2 else "work between steps"

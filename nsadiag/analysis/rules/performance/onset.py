@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from nsadiag.analysis.relations.trend import Change
 from nsadiag.evidence.table import Table
 
 WARM_UP = 2
@@ -16,44 +17,17 @@ APART = 3.0  # ratio of the fastest steps after to the median before
 LEVEL = 2.0  # largest growth within either side, last third over first
 OF_ALL = 0.1  # share of outliers allowed on either side
 LASTED_S = 3.0  # total since then, without the longest step: a single pause is no slowdown
-MORE_GIVEN = 1.5  # times as much
 
 
 @dataclass(frozen=True, kw_only=True)
-class Onset:
+class Onset(Change):
     """A lasting jump in step time."""
 
     step: int
-    before: Table = field(compare=False, repr=False)
-    since: Table = field(compare=False, repr=False)
-
-    @property
-    def first_s(self) -> float:
-        """Median step time before the jump."""
-        return float(self.before.step_s.median())
-
-    @property
-    def last_s(self) -> float:
-        """Median step time since the jump."""
-        return float(self.since.step_s.median())
 
     @property
     def times(self) -> float:
         return self.last_s / max(self.first_s, 1e-6)
-
-    @property
-    def times_given(self) -> float:
-        """Ratio of input elements per step after and before the jump; 0 if unknown."""
-        first = float(self.before.elements.median())
-        return float(self.since.elements.median()) / first if first > 0 else 0.0
-
-    @property
-    def is_given_more(self) -> bool:
-        return self.times_given >= MORE_GIVEN
-
-    def grown_s(self, column: str) -> float:
-        """Increase of the median time of that part of a step."""
-        return float(self.since[column].median() - self.before[column].median())
 
 
 def onset_of(steps: Table) -> Onset | None:

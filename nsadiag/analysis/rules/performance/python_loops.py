@@ -11,7 +11,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.records import Place
-from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.table import Table
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source import loops
@@ -139,9 +139,7 @@ def _own_backward(sample: Sample) -> Place | None:
 
 def _training_functions(case: Case) -> set[tuple[str, str]]:
     """(file, function) of the model's callers: their loops are the training loop."""
-    events = case.events
-    begun = events[(events.kind == Kind.FORWARD) & (events.phase == Phase.BEGIN)]
-    places = (locations.of_text(site) for site in set(begun.site))
+    places = (locations.of_text(site) for site in set(case.begun(Kind.FORWARD).site))
     return {(at.file, at.function) for at in places if at is not None and at.function}
 
 

@@ -11,8 +11,8 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.trend import slowing
 from nsadiag.analysis.rules.drafts import at_line
+from nsadiag.analysis.rules.performance.lags import PARTS, doing_in
 from nsadiag.analysis.rules.performance.onset import onset_of
-from nsadiag.analysis.rules.performance.parts import PARTS, doing_in
 from nsadiag.analysis.rules.performance.python_loops import loop_in_backward, loop_in_input
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
@@ -109,7 +109,7 @@ def _endless_graph(case: Case) -> Draft | None:
     """A Python loop over tokens that makes so many autograd nodes that one step looks like a hang."""
     rank = case.cell.ranks[0]
     source = f"{rank.source}/blackbox.bin"
-    events, own = (table[table["rank"] == rank.rank] for table in (case.events, case.steps))
+    events, own = case.events_of(rank.rank), case.steps[case.steps["rank"] == rank.rank]
     busy = _looks_at_steps(case.cell, events)
     nodes, size = _graph_size(events)
     is_building = (
@@ -257,7 +257,6 @@ def _captured_at(cell: CellEvidence) -> Place | None:
 
 
 RULE = Rule(
-    name="slow_compute",
     means={"slow_compute": "All ranks progress, far more slowly than their own earlier steps predict."},
     family="performance",
     outcome="slow",

@@ -12,29 +12,28 @@ from nsadiag.analysis.relations.peer_waits import completed_waits, peer_waits
 from nsadiag.analysis.relations.replication import wrapped_at_other_steps
 from nsadiag.analysis.relations.trend import slowing
 from nsadiag.analysis.rules.drafts import all_but, at_line
-from nsadiag.analysis.rules.performance.first_collective import (
-    ALWAYS,
-    first_collectives,
-    is_due_to_loading,
-    peers_waited,
-)
 from nsadiag.analysis.rules.performance.lags import (
+    ALWAYS,
     MEETINGS,
     MIN_LAG_S,
     MIN_LOST_S,
     MIN_STEPS,
+    PARTS,
     SHARE_OF_STEP,
     Late,
     alike,
+    doing_in,
+    first_collectives,
+    is_due_to_loading,
     lags_of,
     last_of,
     latest,
     meet,
     peers_slow_down,
+    peers_waited,
     typical,
 )
 from nsadiag.analysis.rules.performance.onset import onset_of
-from nsadiag.analysis.rules.performance.parts import PARTS, doing_in
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.training import Sample
@@ -211,7 +210,6 @@ def _sampled(rank: RankEvidence, column: str = "") -> Claims:
 
 
 RULE = Rule(
-    name="straggler_rank",
     means={"straggler_rank": "All ranks progress; one takes much longer than its peers, which wait for it."},
     family="performance",
     outcome="slow",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.explanation import Explanation, explain, is_stuck
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
+from nsadiag.analysis.outliers import unlike_most
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import blocked_ranks
 from nsadiag.analysis.rules.drafts import all_but, claims_of, named
@@ -30,8 +30,7 @@ def library_version_mismatch(case: Case) -> Iterator[Draft | Declined]:
         yield Declined(_same(versions))
         return
     stated = {rank: str(v.get(library)) for rank, v in versions.items()}
-    behaviour = {rank: Behaviour(now=value, weight=cell.weight(rank)) for rank, value in stated.items()}
-    guilty = outliers(behaviour, (MAJORITY, UNLIKE_FIRST)).ranks
+    guilty = unlike_most(stated, cell.weight).ranks
     if not is_stuck(cell):
         yield from other_break(cell)
         return
@@ -89,7 +88,6 @@ def _draft(
 
 
 RULE = Rule(
-    name="library_version_mismatch",
     means={
         "library_version_mismatch": "Ranks have different versions of torch, CUDA or NCCL, and wait for each other."
     },

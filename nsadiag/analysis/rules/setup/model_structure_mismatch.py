@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, place_of
 from nsadiag.analysis.facts.exits import breaks, first_break
-from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
+from nsadiag.analysis.outliers import unlike_most
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import named
@@ -103,10 +102,10 @@ def _reported(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
     """A mismatch that DDP reports, without a record of what was wrapped; the numbers of parameters show the outliers."""
     raised = [first_of(rank.exception or NOT_RAISED) for rank in saying]
     message = raised[0].message.splitlines()[0]
-    counts: dict[int, Behaviour] = {}
+    counts: dict[int, str] = {}
     for match in (m for each in raised for m in COUNTS.finditer(each.message)):
-        counts |= {int(match[1]): Behaviour(now=match[2]), int(match[3]): Behaviour(now=match[4])}
-    odd = outliers(counts, (MAJORITY, UNLIKE_FIRST)) if counts else None
+        counts |= {int(match[1]): match[2], int(match[3]): match[4]}
+    odd = unlike_most(counts) if counts else None
     guilty = odd.ranks if odd and odd.decided else tuple(rank.rank for rank in saying)
     return Draft(
         strength=Strength.STRONG,
@@ -154,15 +153,11 @@ def differences(cell: CellEvidence) -> Iterator[Difference]:
 def _differ(
     models: dict[int, Tensors], places: dict[int, str], wrapper: str, what: str, file: str
 ) -> Difference | None:
-    counts = Counter(models.values())
-    if len(counts) < 2:
+    if len(set(models.values())) < 2:
         return None
-    # Without a majority, the first rank counts as right: DDP compares the others with it.
-    (common, most), (_, next_most), *_ = counts.most_common()
-    if next_most == most:
-        common = models[min(models)]
-    odd = tuple(sorted(r for r, model in models.items() if model != common))
-    others = tuple(sorted(r for r, model in models.items() if model == common))
+    odd = unlike_most(models).ranks
+    others = tuple(sorted(models.keys() - set(odd)))
+    common = models[others[0]]
     says, names = _in_words(odd[0], models[odd[0]], others[0], common)
     return Difference(
         wrapper=wrapper,
@@ -203,7 +198,6 @@ def _shape_and_type(shape: tuple[int, ...], dtype: str, other: tuple[tuple[int, 
 
 
 RULE = Rule(
-    name="model_structure_mismatch",
     means={"model_structure_mismatch": "The ranks wrapped models whose parameters or buffers differ."},
     family="structure",
     detected="Every tensor that a rank handed to DDP or FSDP is recorded, with name, shape and type, before the wrapper talks to its peers; the models differ. The minority is guilty; without one, the ranks that differ from the group's first rank. If only the order of the tensors differs nothing fails, and the outcome is `wrong`.",

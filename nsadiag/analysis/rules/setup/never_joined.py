@@ -9,7 +9,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.drafts import named, recorder_of
+from nsadiag.analysis.rules.drafts import named, recorded
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.rendezvous_mismatch import joining_ranks
 from nsadiag.evidence.documents.exceptions import Raised
@@ -42,6 +42,7 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
     whom = these(absent) if is_known else f"one of {these(absent)}"
     waiting = named(cell, joining)
     raised = headline(first_of(row))
+    began = {r: f"began init_process_group with world_size={j.size}" for r, j in sorted(joining.items())[:4]}
     yield Draft(
         strength=Strength.STRONG if is_known else Strength.LIKELY,
         summary=f"A process raised {raised} before it had joined; {waiting} {waits_wait(cell.everyone(joining))} in init_process_group for {whom}, which never came.",
@@ -51,12 +52,7 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
         peers_at=joining[min(joining)].place,
         evidence={
             f"process {row.pid} ended by {raised}": "unnamed.jsonl",
-            **{
-                f"rank {r} began init_process_group with world_size={j.size}, and never returned": recorder_of(
-                    cell, r
-                )
-                for r, j in sorted(joining.items())[:4]
-            },
+            **recorded(cell, {r: f"{did}, and never returned" for r, did in began.items()}),
         },
     )
 
@@ -102,7 +98,6 @@ def _began_alike(row: Raised, rank: RankEvidence) -> bool:
 
 
 RULE = Rule(
-    name="never_joined",
     concludes=("rank_exception",),
     family="exit",
     detected="A process raised an exception before it had joined, and no rank returned from init_process_group.",

@@ -12,7 +12,7 @@ from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, waits
-from nsadiag.analysis.rules.drafts import all_but, at_line, line_of, named, recorder_of
+from nsadiag.analysis.rules.drafts import all_but, at_line, line_of, named, recorded
 from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations, members_of
@@ -82,7 +82,8 @@ def _differ(cell: CellEvidence, number: int, same: Table, asked: dict[int, str],
     """A draft for a group whose members differ between ranks; `alone`: the creations made only by the members."""
     guilty = minority(asked, cell.weight) or tuple(sorted(asked))
     blocked = all_but(cell, guilty)
-    said = "; ".join(f"rank {r}: {members}" for r, members in sorted(asked.items())[:6])
+    rows = sorted(asked.items())
+    said = "; ".join(f"rank {r}: {members}" for r, members in rows[:6])
     # All ranks have to make the creation that some skipped; the next one is right.
     passed_by = set(guilty).isdisjoint(alone["rank"].astype(int)) and len(alone) > 0
     missed = _place(alone, int(alone.iloc[0]["rank"])) if passed_by else None
@@ -90,18 +91,14 @@ def _differ(cell: CellEvidence, number: int, same: Table, asked: dict[int, str],
     peers_at = None
     if blocked:
         peers_at = locations.of_rank_now(cell.rank(blocked[0])) if missed else _place(same, blocked[0])
+    made = {r: f"created group {number} with ranks {who}{at_line(_place(same, r))}" for r, who in rows[:8]}
     return Draft(
         strength=Strength.STRONG if len(guilty) < len(asked) else Strength.LIKELY,
         summary=f"The ranks disagree on the members of process group {number} ({said}).{why}",
         guilty_ranks=guilty,
         at=missed or _place(same, guilty[0]) or locations.of_rank_now(cell.rank(guilty[0])),
         peers_at=peers_at,
-        evidence={
-            f"rank {r} created group {number} with ranks {members}{at_line(_place(same, r))}": recorder_of(
-                cell, r
-            )
-            for r, members in sorted(asked.items())[:8]
-        },
+        evidence=recorded(cell, made),
     )
 
 
@@ -116,18 +113,17 @@ def _in_a_cycle(case: Case) -> Iterator[Draft]:
             for r in cycle[:6]
         )
         here = order_of(Context(case), cycle) or created[guilty[0]].place
+        began = {
+            r: f"began to create the group of ranks {created[r].ranks}{at_line(created[r].place)} and did not finish; {waits_for[r]} never called it"
+            for r in cycle[:8]
+        }
         yield Draft(
             strength=Strength.STRONG,
             summary=f"{named(case.cell, cycle).capitalize()} wait for each other while creating different process groups: {said}.",
             guilty_ranks=guilty,
             at=here or locations.of_rank_now(case.cell.rank(guilty[0])),
             peers_at=line_of(case, all_but(case.cell, guilty)[:1]),
-            evidence={
-                f"rank {r} began to create the group of ranks {created[r].ranks}{at_line(created[r].place)} and did not finish; {waits_for[r]} never called it": recorder_of(
-                    case.cell, r
-                )
-                for r in cycle[:8]
-            },
+            evidence=recorded(case.cell, began),
             fix=FIX_LOCAL,
         )
 
@@ -152,6 +148,7 @@ def _alone(case: Case, created: Table) -> Iterator[Draft]:
         return
     guilty, blocked = (tuple(outside), inside) if len(outside) < len(inside) else (inside, tuple(outside))
     group = _of_ranks(str(unfinished.iloc[0]["ranks"]))
+    did = f"began {unfinished.iloc[0]['op']} {group} and did not finish"
     yield Draft(
         strength=Strength.STRONG,
         summary=f"{named(case.cell, inside).capitalize()} {are(inside)} creating a process group {group}, and {named(case.cell, outside)} {'does' if len(outside) == 1 else 'do'} not create it: they wait for each other.",
@@ -160,12 +157,7 @@ def _alone(case: Case, created: Table) -> Iterator[Draft]:
         at=_place(unfinished, guilty[0]) or line_of(case, guilty[:1]),
         peers_at=line_of(case, blocked[:1]),
         evidence={
-            **{
-                f"rank {r} began {unfinished.iloc[0]['op']} {group} and did not finish": recorder_of(
-                    case.cell, r
-                )
-                for r in inside[:4]
-            },
+            **recorded(case.cell, dict.fromkeys(inside[:4], did)),
             **{
                 f"rank {r} waits in {state.event or state.doing}": f"{state.source}/py_spy.json"
                 for r, state in [*outside.items()][:4]
@@ -175,7 +167,6 @@ def _alone(case: Case, created: Table) -> Iterator[Draft]:
 
 
 RULE = Rule(
-    name="process_group_mismatch",
     means={
         "process_group_mismatch": "Process groups were created by some ranks only, in another order, or with other members."
     },

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
+from nsadiag.analysis.outliers import unlike_most
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import line_of, named
@@ -52,10 +52,8 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
     for aspect, what in ASPECTS.items():
         said = {r: str(getattr(j, aspect)) for r, j in sorted(joining.items())}
         if len(set(said.values())) > 1:
-            # Rank 0 hosts the store.
-            behaviour = {r: Behaviour(now=v, weight=cell.weight(r)) for r, v in said.items()}
-            odd = outliers(behaviour, (MAJORITY, UNLIKE_FIRST)).ranks
             values = "; ".join(f"rank {r}: {v}" for r, v in [*said.items()][:6])
+            odd = unlike_most(said, cell.weight).ranks
             yield _draft(case, joining, odd, f"they disagree on {what}: {values}")
             return
     world = max([cell.world_size, *(int(j.size) for j in joining.values() if j.size.isdigit())])
@@ -80,8 +78,7 @@ def joining_ranks(case: Case) -> dict[int, Joining]:
 
 
 def _recorded(case: Case, rank: RankEvidence) -> Joining | None:
-    events = case.events
-    mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.PROCESS_GROUP)]
+    mine = case.events_of(rank.rank, Kind.PROCESS_GROUP)
     mine = mine[mine.name == "init_process_group"]
     begun = mine[mine.phase == Phase.BEGIN]
     if begun.empty:
@@ -162,7 +159,6 @@ def _draft(case: Case, joining: dict[int, Joining], guilty: tuple[int, ...], why
 
 
 RULE = Rule(
-    name="rendezvous_mismatch",
     means={
         "rendezvous_mismatch": "The ranks never formed a process group: some never came, or had another world size or address."
     },

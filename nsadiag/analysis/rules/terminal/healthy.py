@@ -121,7 +121,6 @@ def _restarts(cell: CellEvidence) -> Iterator[tuple[str, str]]:
 
 
 RULE = Rule(
-    name="healthy",
     means={"healthy": "The job completed, or progresses at a steady rate."},
     family="terminal",
     outcome="healthy",

@@ -74,7 +74,6 @@ def incomplete(case: Case) -> Iterator[Draft | Declined]:
 
 
 RULE = Rule(
-    name="incomplete",
     means={"incomplete": "The job was cut off before it failed or showed a steady rate."},
     family="terminal",
     outcome="incomplete",

@@ -120,7 +120,6 @@ def _launched(case: Case) -> Claims:
 
 
 RULE = Rule(
-    name="unknown",
     means={"unknown": "The evidence is inconclusive; the verdict says what is missing and what to collect."},
     family="terminal",
     outcome="unknown",

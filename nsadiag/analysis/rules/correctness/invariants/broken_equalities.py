@@ -23,6 +23,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
     is_constant,
     looks_of,
     parameters_of,
+    sums,
 )
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
@@ -55,11 +56,11 @@ def _diverged(case: Case) -> Iterator[Draft]:
     found += [copies for copies in wholes if copies.key[:2] not in known and _is_broken(copies)]
     if not found:
         return
-    first = min(found, key=lambda copies: copies.at[copies.held][0])
+    first = min(found, key=lambda copies: copies.parted_at[0])
     (until, _), (since, values) = first.at[first.held - 1 : first.held + 1]
     if _stopped_reducing(case, since):
         return
-    together = [copies.name for copies in found if copies.at[copies.held][0] == since]
+    together = [copies.name for copies in found if copies.parted_at[0] == since]
     says, place, odd = _operation(case, first)
     yield silent_error(
         case,
@@ -82,9 +83,7 @@ def _is_broken(copies: Copies) -> bool:
 
 def _sums(name: str, step: int, values: Values) -> str:
     if all(value.shape for value in values.values()):
-        return (
-            f"sum over {name} before step {step}: {by_rank({r: v.total for r, v in values.items()}, '.8g')}"
-        )
+        return sums(name, step, values)
     exact = {rank: value.exact % (1 << 64) for rank, value in values.items()}
     return f"checksum over every bit of {name} before step {step}: {by_rank(exact, '016x')}"
 
@@ -166,7 +165,6 @@ def _became_copies(case: Case) -> Iterator[Draft]:
 
 
 RULE = Rule(
-    name="broken_equalities",
     family="correctness",
     detected="(`--probes light,invariants`) A parameter that changed but stayed equal on all ranks for some steps differs later; or one shard replaced the others",
     fix="Change parameters on all ranks in the same way.",

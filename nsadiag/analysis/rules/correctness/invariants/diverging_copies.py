@@ -183,7 +183,6 @@ def _draft(
 
 
 RULE = Rule(
-    name="diverging_copies",
     family="correctness",
     detected="(`--probes light,invariants`) A model that runs on all ranks and that nothing trains is changed on some ranks only, or follows what is trained and was never equal; or a buffer of a model whose parameters stay equal differs: a codebook, or running statistics with which all ranks evaluate",
     fix="Update it on all ranks from the same numbers (all_reduce what it is updated from), or broadcast it.",

@@ -42,7 +42,6 @@ def empty_loads(case: Case) -> Iterator[Draft | Declined]:
 
 
 RULE = Rule(
-    name="empty_loads",
     family="correctness",
     detected="load_state_dict(strict=False) with no name that matches the model",
     fix="Make the names match (a prefix such as `module.` or `_orig_mod.` comes from a wrapper), and check missing_keys.",

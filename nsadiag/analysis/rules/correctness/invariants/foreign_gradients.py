@@ -1,4 +1,4 @@
-"""Gradients that an optimizer uses with those of another one's loss, or without those of most of its own micro-batches."""
+"""Gradients that an optimizer uses with those of another one's loss, as in training by turns."""
 
 from __future__ import annotations
 
@@ -8,23 +8,17 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, Step, one_optimizer, scaled, steps_of
-from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
+from nsadiag.analysis.relations.invariants.operations import LEAST, Operations, Step, of_kind, steps_of
+from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
-from nsadiag.source.patterns.single_call import only_clearing
-
-Operations = tuple[Operation, ...]
-NEAR = 1e-3  # of the quotient of two gradients' sizes
 
 
 def foreign_gradients(case: Case) -> Iterator[Draft | Declined]:
     steps = tuple(step for step in steps_of(case) if all(step.of("backward").values()))
     yield from _of_another_loss(case, steps)
-    if one_optimizer(steps):
-        yield from _thrown_away(case, steps[1:])
     yield Declined(
         f"each optimizer uses the gradients of its own backwards, in {count(len(steps), 'step')}"
         if steps
@@ -49,9 +43,6 @@ def _parts(operations: Operations) -> list[_Part]:
         ran = frozenset(o.name for o in operations[before:at] if o.kind == "forward")
         found.append(_Part(backward=operations[at], forwards=ran, steps=stepped))
     return found
-
-
-# -- of another optimizer's loss --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +81,7 @@ def _of_another_loss(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
 def _left(before: Operations, operations: Operations) -> list[_Left]:
     """Those of a step, of which the first backward may have been in the step before."""
     parts = _parts((*before, *operations))
-    first = sum(o.kind == "backward" for o in before)
+    first = len(of_kind(before, "backward"))
     found = []
     for number, (one, two) in enumerate(itertools.pairwise(parts), 1):
         own, others = set(two.steps), set(one.steps)
@@ -120,58 +111,9 @@ def _leaves(one: _Part, two: _Part, mine: int, other: int) -> bool:
     )  # fmt: skip
 
 
-# -- thrown away ------------------------------------------------------------------------------------
-
-
-def _thrown_away(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
-    """Each loss is divided by the number of micro-batches, and gradients are cleared between them."""
-    ranks = [rank for rank in later[0].ranks if all(_clears(s.ranks[rank]) for s in later)] if later else []
-    shares = [rank for rank in ranks if all(_is_divided(step.ranks[rank]) for step in later)]
-    if len(later) < LEAST or not shares:
-        return
-    rank = shares[0]
-    backwards = [o for o in later[0].ranks[rank] if o.kind == "backward"]
-    anew = sum(not o.kept for o in backwards[1:])
-    yield silent_error(
-        case,
-        f"Gradients are cleared between the micro-batches of a step on {whose(case, ranks)}: of {len(backwards)}, each with its loss divided by {len(backwards)}, the optimizer uses what came after the last clearing alone.",
-        f"in {count(len(later), 'step')}: {len(backwards)} backwards from one line, and {anew} behind the first found no gradient of the one before; the optimizer used what the last one left",
-        only_clearing(case.cell.code) or backwards[0].place,
-        Where(step=0, phase="backward"),
-        "Clear gradients once a step, before the first micro-batch.",
-        ranks=ranks,
-        shown_by=rank,
-    )
-
-
-def _clears(operations: Operations) -> bool:
-    """Whether what one of several backwards from one line leaves is gone at the next, and the optimizer uses what the last left.
-
-    What is accumulated elsewhere, as FSDP does, lies in no parameter when the backward is over.
-    """
-    backwards = [o for o in operations if o.kind == "backward"]
-    if len({o.place for o in backwards}) != 1 or not _uses_the_last(operations):
-        return False
-    order = [o for o in operations if o.kind == "backward" or (o.kind == "made" and o.values)]
-    pairs = itertools.pairwise(order)
-    return any(one.kind == "made" and two.kind == "backward" and not two.may_keep for one, two in pairs)
-
-
-def _is_divided(operations: Operations) -> bool:
-    backwards = [o for o in operations if o.kind == "backward"]
-    return all(o.divisor is not None and round(o.divisor, 3) == len(backwards) for o in backwards)
-
-
-def _uses_the_last(operations: Operations) -> bool:
-    """Whether the optimizer's gradients are those after the last backward, or these times one number, as clipping does."""
-    factors = scaled(operations)
-    return bool(factors) and max(factors) - min(factors) <= NEAR * max(factors)
-
-
 RULE = Rule(
-    name="foreign_gradients",
     family="correctness",
-    detected="In every recorded step an optimizer uses, beside the gradients of its own loss, those that the loss of another optimizer left in its parameters, as in adversarial training; or (`--probes light,invariants`) each loss is divided by the number of micro-batches, and gradients are cleared between them",
+    detected="In every recorded step an optimizer uses, beside the gradients of its own loss, those that the loss of another optimizer left in its parameters, as in adversarial training",
     fix="Clear an optimizer's gradients once, directly before the first backward of its own step.",
     check=foreign_gradients,
     explained_by=("gradient_order", "reduce_operations"),

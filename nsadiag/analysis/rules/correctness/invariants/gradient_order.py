@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 
@@ -10,25 +11,28 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import (
     LEAST,
+    Operations,
     Step,
     always,
+    of_kind,
     one_optimizer,
     phases,
     reduces_gradients,
+    scaled,
     source,
     steps_of,
 )
 from nsadiag.analysis.relations.replica_sums import drift
-from nsadiag.analysis.rules.correctness.silent_error import silent_error
+from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Where
-from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import by_rank
-from nsadiag.source.patterns.single_call import only_call
+from nsadiag.source.patterns.single_call import only_clearing
 
-Operations = tuple[Operation, ...]
+NEAR = 1e-3  # of the quotient of two gradients' sizes
 Test = Callable[[Operation], bool]
 
 
@@ -38,7 +42,7 @@ def gradient_order(case: Case) -> Iterator[Draft | Declined]:
     if one_optimizer(steps):
         yield from _clipped_too_early(case, steps)
         yield from _after_the_step(case, later)
-        yield from _cleared_too_early(case, steps)
+        yield from _cleared_too_early(case, later)
     yield from _still_scaled(case, steps)
     yield from _never_cleared(case, later)
     yield Declined(
@@ -124,11 +128,11 @@ def _only_before(is_it: Test, operations: Operations) -> bool:
 
 
 def _still_scaled(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
-    scaled = case.events[(case.events.kind == Kind.SCALER) & (case.events.phase == Phase.BEGIN)]
+    scalers = case.begun(Kind.SCALER)
     clips_scaled = functools.partial(_precedes, _acts, _is_unscale)
-    if not always(steps, clips_scaled) or not bool((scaled.b > 1).any()):
+    if not always(steps, clips_scaled) or not bool((scalers.b > 1).any()):
         return
-    clip, scale = steps[0].on_first("clip")[0], int(scaled.b.max())
+    clip, scale = steps[0].on_first("clip")[0], int(scalers.b.max())
     norm = f" (norm {clip.value:.6g})" if clip.value is not None else ""
     yield silent_error(
         case,
@@ -158,43 +162,77 @@ def _never_cleared(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
 
 
 def _keeps(number: int | None, operations: Operations) -> bool:
-    backwards = [o for o in operations if o.kind == "backward"]
+    backwards = of_kind(operations, "backward")
     steps = [o for o in operations if o.kind == "step" and o.optimizer == number]
     # Older recordings do not say what a backward added to.
     grown = (set(o.kept if o.added is None else o.added) - set(o.unread) for o in backwards)
     return bool(backwards and steps) and all(number in numbers for numbers in grown)
 
 
-def _cleared_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
-    """Micro-batches inside `no_sync`, which only an accumulation needs, and whose gradients are gone at the next backward.
+def _cleared_too_early(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
+    """Gradients that are gone at the next backward, of micro-batches that are to be accumulated.
 
-    One such backward may be meant, as in optimizers that look ahead; two from the line of the last one are not.
+    They are where each is inside `no_sync`, or each loss is divided by their number.
     """
-    kinds = case.events[["kind", "phase"]]
-    regions = int(((kinds.kind == Kind.GRAD_SYNC) & (kinds.phase == Phase.BEGIN)).sum())
-    if regions < 2 * int((kinds.kind == Kind.STEP).sum()) or not always(steps, _starts_anew):
+    steps = int((case.events.kind == Kind.STEP).sum())
+    in_no_sync = len(case.begun(Kind.GRAD_SYNC)) >= 2 * steps
+    ranks = [
+        rank
+        for rank in (later[0].ranks if len(later) >= LEAST else ())
+        if all((in_no_sync and _start_anew(s.ranks[rank])) or _throws_away(s.ranks[rank]) for s in later)
+    ]
+    if not ranks:
         return
-    backwards = steps[0].on_first("backward")
+    backwards = of_kind(later[0].ranks[ranks[0]], "backward")
+    anew = sum(not o.may_keep for o in backwards[1:])
     yield silent_error(
         case,
-        f"Gradients are cleared before each micro-batch: of {len(backwards)} backwards in a step the optimizer uses the last one alone.",
-        f"in {len(steps)} steps, on every rank: {len(backwards)} backwards from one line, each of which found no gradient of the one before",
-        only_call(case.cell.code, "zero_grad") or backwards[0].place,
-        Where(step=steps[0].number, phase="backward"),
-        "Call optimizer.zero_grad() once a step, before the first micro-batch.",
+        f"Gradients are cleared between the micro-batches of a step on {whose(case, ranks)}: of {len(backwards)}, the optimizer uses what came after the last clearing alone.",
+        f"in {count(len(later), 'step')}: {len(backwards)} backwards from one line, and {anew} behind the first found no gradient of the one before",
+        only_clearing(case.cell.code) or backwards[0].place,
+        Where(step=0, phase="backward"),
+        "Clear gradients once a step, before the first micro-batch.",
+        ranks=ranks,
+        shown_by=ranks[0],
     )
 
 
-def _starts_anew(operations: Operations) -> bool:
-    backwards = [o for o in operations if o.kind == "backward"]
-    one_line = len({o.place for o in backwards}) == 1
-    return len(backwards) > 2 and one_line and not any(o.may_keep for o in backwards)
+def _start_anew(operations: Operations) -> bool:
+    """Whether no backward finds gradients of before.
+
+    One behind another may be meant so, as in optimizers that look ahead; two from the line of the last one are not.
+    """
+    backwards = of_kind(operations, "backward")
+    return len(backwards) > 2 and _are_of_one_line(backwards) and not any(o.may_keep for o in backwards)
+
+
+def _throws_away(operations: Operations) -> bool:
+    """Whether what a backward from a divided loss leaves is gone at the next, and the optimizer uses what the last left.
+
+    What is accumulated elsewhere, as FSDP does, lies in no parameter when the backward is over.
+    """
+    backwards = of_kind(operations, "backward")
+    divided = all(o.divisor is not None and round(o.divisor, 3) == len(backwards) for o in backwards)
+    if not divided or not _are_of_one_line(backwards) or not _uses_the_last(operations):
+        return False
+    order = [o for o in operations if o.kind == "backward" or (o.kind == "made" and o.values)]
+    pairs = itertools.pairwise(order)
+    return any(one.kind == "made" and two.kind == "backward" and not two.may_keep for one, two in pairs)
+
+
+def _are_of_one_line(backwards: list[Operation]) -> bool:
+    return len({o.place for o in backwards}) == 1
+
+
+def _uses_the_last(operations: Operations) -> bool:
+    """Whether the optimizer's gradients are those after the last backward, or these times one number, as clipping does."""
+    factors = scaled(operations)
+    return bool(factors) and max(factors) - min(factors) <= NEAR * max(factors)
 
 
 RULE = Rule(
-    name="gradient_order",
     family="correctness",
-    detected="In every recorded step and on every rank, gradients are clipped by each rank's own norm before they are averaged (and the norms differ), clipped while they are still multiplied by the scaler's factor, reduced or clipped only after the optimizer used them, never cleared, or cleared before each micro-batch that no_sync accumulates",
+    detected="In every recorded step and on every rank, gradients are clipped by each rank's own norm before they are averaged (and the norms differ), clipped while they are still multiplied by the scaler's factor, reduced or clipped only after the optimizer used them, never cleared, or cleared between micro-batches that no_sync accumulates or (`--probes light,invariants`) whose losses are divided by their number",
     fix="Use this order: clear, backward, unscale, reduce, clip, step.",
     check=gradient_order,
     needs=("black_boxes",),

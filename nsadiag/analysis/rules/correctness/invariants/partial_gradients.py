@@ -21,6 +21,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
     inputs_of,
     is_constant,
     looks_of,
+    sums,
 )
 from nsadiag.analysis.rules.correctness.parts.split_model import split_of
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
@@ -29,7 +30,6 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Call, Operation
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength, Where
-from nsadiag.evidence.spans import by_rank
 from nsadiag.source.patterns.single_call import last_call, only_use
 
 
@@ -55,14 +55,14 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
             f"{count(len(shared), 'shared parameter')} stay equal, and {len(own)} differ between ranks, as in a split model"
         )
         return
-    first = min(drifted, key=lambda copies: copies.at[copies.held][0])
-    step, values = first.at[first.held]
+    first = min(drifted, key=lambda copies: copies.parted_at[0])
+    step, values = first.parted_at
     says, place, phase = _cause(case, steps, drifted, first.name)
     yield silent_error(
         case,
         f"{first.name} is shared by all ranks of a split model and equal at first, but differs from step {step} on: {says}.",
         (
-            f"sum over {first.name} before step {step}: {by_rank({r: v.total for r, v in values.items()}, '.8g')}",
+            sums(first.name, step, values),
             f"at step 0, {len(shared)} parameters are equal on all ranks and {len(own)} differ or are on some only, for example {own[0]}; {len(drifted)} of the equal ones drift",
         ),
         place,
@@ -72,11 +72,11 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
 
 def _equal_addends(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
     """Shards that were initialized equally, so that the forward sums equal copies."""
-    sums = [step.side_by_side(lambda o: couples(o) and o.inside == "forward") for step in steps]
-    alike = all(sums) and all(_is_sum_of_equals(calls) for each in sums for calls in each)
+    added = [step.side_by_side(lambda o: couples(o) and o.inside == "forward") for step in steps]
+    alike = all(added) and all(_is_sum_of_equals(calls) for each in added for calls in each)
     if len(inputs_of(case)) < LEAST or inputs_differ(case) or not alike:
         return
-    call = next(iter(sums[0][0].values()))
+    call = next(iter(added[0][0].values()))
     yield silent_error(
         case,
         f"The forward sums {case.cell.world_size} equal copies of one activation in each of {len(steps)} steps: all ranks hold the same weights and got the same batch, so the model is not really split.",
@@ -132,11 +132,8 @@ def _own_draw(step: Step) -> Call | None:
     Only where the ranks, which share the loss of a split model, have different ones.
     """
     losses = {o.value for found in step.of("backward").values() for o in found[:1]}
-    flows = [found[0].calls for found in step.of("flow").values() if found]
-    if len(losses) < 2 or len(flows) < len(step.ranks):
-        return None
     calls: tuple[Call, ...]
-    for calls in zip(*flows, strict=False):
+    for calls in zip(*step.calls.values(), strict=False) if len(losses) > 1 else ():
         if len({(call.name, call.place) for call in calls}) > 1:
             return None
         alike = len({tuple(v.exact for v in call.given) for call in calls}) == 1
@@ -156,7 +153,6 @@ def _norms_apart(steps: tuple[Step, ...]) -> Operation | None:
 
 
 RULE = Rule(
-    name="partial_gradients",
     family="correctness",
     detected="(`--probes light,invariants`) In a model that is split over the ranks (each forward exchanges activations, and some parameters belong to one rank each), parameters that all ranks start with equally drift: their gradient is only partial, is clipped by a shard's norm, belongs to another batch, or to another dropout of what all ranks share",
     fix="Sum the gradients of shared parameters over the group that the model is split over (in backward, or before the optimizer's step), and give these ranks the same batches and, for what they share, the same random numbers.",

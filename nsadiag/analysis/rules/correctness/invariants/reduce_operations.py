@@ -156,7 +156,6 @@ def _sums_of_sums(operations: tuple[Operation, ...]) -> dict[str, Operation]:
 
 
 RULE = Rule(
-    name="reduce_operations",
     family="correctness",
     detected="Ranks ask for different reduce operations (SUM, MAX, AVG, ...) in one call; or (`--probes light,invariants`) some gradients are summed again when they are already equal on all ranks, or accumulated ones after each micro-batch",
     fix="Give every rank the same `op`.",

@@ -53,8 +53,8 @@ def _epochs(case: Case, rank: RankEvidence) -> list[Epoch]:
 
 def _trained_at(case: Case, rank: int) -> set[str]:
     """Lines that request batches from a loader, most of which are followed by a backward."""
-    events = case.events[case.events["rank"] == rank]
-    wanted = events[events.kind.isin((Kind.DATA, Kind.BACKWARD)) & (events.phase == Phase.BEGIN)]
+    wanted = case.events_of(rank, Kind.DATA, Kind.BACKWARD)
+    wanted = wanted[wanted.phase == Phase.BEGIN]
     given: Counter[str] = Counter()
     used: Counter[str] = Counter()
     last = ""
@@ -172,7 +172,7 @@ def _same_batches(case: Case) -> Iterator[Draft]:
 
 def _first_epoch(case: Case, rank: int) -> int:
     """The number of batches before the data was first exhausted; 0 if it was not."""
-    events = case.events[(case.events["rank"] == rank) & (case.events.kind == Kind.DATA)]
+    events = case.events_of(rank, Kind.DATA)
     ended = events[events.phase == Phase.END].b.tolist()
     return ended.index(1) if 1 in ended else 0
 
@@ -199,7 +199,6 @@ def _same_inputs(case: Case) -> Iterator[Draft]:
 
 
 RULE = Rule(
-    name="repeated_epochs",
     family="data",
     detected="A shuffling DistributedSampler has the same epoch number in all epochs of training, or the same share on all ranks of a model in DDP, or shares of orders that each rank shuffles for itself; or (`--probes light,invariants`) a shuffling loader repeats the batches of the first epoch, or replicas get the same batches as their peers in every step",
     fix="Call sampler.set_epoch(epoch) before each epoch.",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import noted
+from nsadiag.analysis.relations.invariants.operations import noted, rates_of
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -18,7 +18,6 @@ from nsadiag.source.patterns.single_call import only_call
 LEAST = 10  # recorded steps after which an update that was only delayed would have shown
 MOST = 0.8  # of the elements that have a gradient
 LEAST_GRADED = 0.4  # of all elements
-RATE = "lr="
 
 
 def rounded_updates(case: Case) -> Iterator[Draft | Declined]:
@@ -46,8 +45,7 @@ def _are_lost(looks: list[Operation], steps: list[Operation]) -> bool:
 
 
 def _rate(operation: Operation) -> float:
-    words = (word for text in operation.settings for word in text.split() if word.startswith(RATE))
-    return max((float(word.removeprefix(RATE)) for word in words), default=0.0)
+    return max(rates_of(operation), default=0.0)
 
 
 def _lost(case: Case, rank: int, last: Operation, steps: list[Operation]) -> Draft:
@@ -64,7 +62,6 @@ def _lost(case: Case, rank: int, last: Operation, steps: list[Operation]) -> Dra
 
 
 RULE = Rule(
-    name="rounded_updates",
     family="correctness",
     detected="(`--probes light,invariants`) weights that are kept in 16 bits have gradients in each recorded step, and most of their elements never change, since an optimizer of torch rounds its updates off",
     fix="Keep the parameters that the optimizer updates in float32 (and a copy in bfloat16 for the forward), or round stochastically.",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, Step, steps_of
+from nsadiag.analysis.relations.invariants.operations import LEAST, Step, of_kind, steps_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
@@ -44,7 +44,7 @@ def summed_buckets(case: Case) -> Iterator[Draft | Declined]:
 
 def _is_plain(operations: tuple[Operation, ...]) -> bool:
     """Whether one backward, of an undivided mean, fills gradients that were cleared."""
-    backwards = [o for o in operations if o.kind == "backward"]
+    backwards = of_kind(operations, "backward")
     plain = all(o.averaged and not o.divisor and not o.may_keep for o in backwards)
     return len(backwards) == 1 and plain and any(o.kind == "bucket" for o in operations)
 
@@ -66,7 +66,6 @@ def _sums(operations: tuple[Operation, ...], kind: str) -> dict[str, tuple[float
 
 
 RULE = Rule(
-    name="summed_buckets",
     family="correctness",
     detected="(`--probes light,invariants`) a communication hook of DDP leaves the sum of the ranks' gradients, and each rank's loss is a mean that is divided by nothing",
     fix="Divide by the number of ranks in the hook.",

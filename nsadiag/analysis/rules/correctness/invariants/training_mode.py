@@ -66,7 +66,6 @@ def _turned(found: list[tuple[int, Operation]]) -> tuple[int, Operation] | None:
 
 
 RULE = Rule(
-    name="training_mode",
     family="correctness",
     detected="A model with dropout or batch statistics first trains in train mode, and in eval mode from some step on",
     fix="Call model.train() after each evaluation.",

@@ -16,7 +16,7 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import are
 from nsadiag.evidence.records import Strength, Where
-from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import by_rank, shortened
 from nsadiag.source.patterns.rank_conditions import frozen_on_one_rank
 from nsadiag.source.patterns.single_call import only_call
@@ -75,10 +75,8 @@ def _is_replica(name: str, rows: dict[int, Operation], ranks: dict[int, tuple[Op
 
 def _never_stepped(case: Case) -> Iterator[Draft]:
     """A rank that goes backward as often as its peers, hands no gradient on, and makes no optimizer step."""
-    events = case.events[case.events.phase == Phase.BEGIN]
     backwards, steps = (
-        events[events.kind == kind]["rank"].value_counts().to_dict()
-        for kind in (Kind.BACKWARD, Kind.OPTIMIZER)
+        case.begun(kind)["rank"].value_counts().to_dict() for kind in (Kind.BACKWARD, Kind.OPTIMIZER)
     )
     trains = [rank for rank in case.cell.ranks if backwards.get(rank.rank, 0) >= LEAST]
     idle = tuple(rank.rank for rank in trains if not steps.get(rank.rank))
@@ -108,7 +106,6 @@ def _never_stepped(case: Case) -> Iterator[Draft]:
 
 
 RULE = Rule(
-    name="unequal_training",
     family="correctness",
     detected="A rank has gradients in every step, keeps them, and never makes an optimizer step, while its peers do; or (`--probes light,invariants`) replicas of one model of which some layers are frozen on some ranks only",
     fix="Train the same parameters on all ranks.",

@@ -14,7 +14,7 @@ from nsadiag.analysis.relations.replication import wrapped_at
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Place, Where
-from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import listed
 from nsadiag.source.patterns.single_call import last_call
 
@@ -65,7 +65,7 @@ def _exchanged(case: Case, activations: frozenset[str]) -> str | None:
     # FSDP groups of one rank exchange nothing.
     alone = {o.name for r in ranks for o in r.settings.groups if len(o.ranks) == 1}
     alone |= {unit.group for r in ranks for unit in r.units if len(unit.ranks) == 1}
-    calls = case.events[(case.events.kind == Kind.COLLECTIVE) & (case.events.phase == Phase.BEGIN)]
+    calls = case.begun(Kind.COLLECTIVE)
     large = calls[
         (calls.step >= 1)
         & ((calls.b > SMALL) | calls.name.str.contains("object"))
@@ -84,7 +84,7 @@ def _tensors_apart(case: Case) -> Drift | None:
     """Divergence of models sharded over one rank, whose sums are not recorded, by the checksums of tensors."""
     for copies in parameters_of(case):
         if copies.held and not copies.is_kept and not is_constant(copies.first):
-            step, values = copies.at[copies.held]
+            step, values = copies.parted_at
             return Drift(
                 step=step,
                 wraps=0,
@@ -131,7 +131,6 @@ def _draft(case: Case, drifted: Drift, summary: str, claim: str, at: Place | str
 
 
 RULE = Rule(
-    name="unexchanged_gradients",
     family="correctness",
     detected="Models diverge on ranks that exchange no tensors at all, although DDP or FSDP wraps them (over a group of one rank) or a DistributedSampler splits their data",
     fix="Wrap the model in DDP over all ranks, or average the gradients before each optimizer.step().",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined, RankEvidence
-from nsadiag.analysis.relations.invariants.operations import Step, noted, steps_of
+from nsadiag.analysis.relations.invariants.operations import Step, noted, rates_of, steps_of
 from nsadiag.analysis.relations.invariants.tensors import copies_of, looks_of
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
@@ -20,7 +20,6 @@ from nsadiag.source.patterns.single_call import only_call, scheduler_step
 
 LEAST = 4  # recorded optimizer steps
 SUDDEN = 0.1  # of the largest loss so far: the least loss before it vanishes
-RATE = "lr="
 TAIL = 0.25  # of a job's steps, and LEAST: with a rate of zero until the end
 MANY = 10  # recorded steps after which an update that was only delayed would have shown
 MOST_PUT_BACK = 5  # recorded steps in which chance, or a schedule, may leave a parameter as it was
@@ -51,13 +50,8 @@ def unmoved_parameters(case: Case) -> Iterator[Draft | Declined]:
     yield Declined("every optimizer has a learning rate and parameters with gradients")
 
 
-def _rates(operation: Operation) -> list[float]:
-    words = (word for text in operation.settings for word in text.split() if word.startswith(RATE))
-    return [float(word.removeprefix(RATE)) for word in words]
-
-
 def _is_idle(found: Steps) -> bool:
-    rates = [_rates(o) for _, o in found]
+    rates = [rates_of(o) for _, o in found]
     return all(each and not any(each) for each in rates)
 
 
@@ -98,12 +92,12 @@ def _still(case: Case, rank: RankEvidence, number: int) -> Iterator[Draft]:
     """Parameters with a gradient and a rate in every step that are at each step what they were at the first."""
     steps, seen = _updates(rank, number)
     whole = {key: pairs for key, pairs in seen.items() if len(pairs) == len(steps) > MOST_PUT_BACK}
-    rates = [rate for step in steps for rate in _rates(step)]
+    rates = [rate for step in steps for rate in rates_of(step)]
     if not rates or min(rates) <= 0 or not whole:
         return
     still = {key: pairs for key, pairs in whole.items() if _stays(pairs)}
     # While the rate still rises, updates may yet come to be large enough.
-    if 2 * len(still) > len(whole) and len(steps) >= MANY and _rates(steps[-1]) <= _rates(steps[0]):
+    if 2 * len(still) > len(whole) and len(steps) >= MANY and rates_of(steps[-1]) <= rates_of(steps[0]):
         yield _rounded_off(case, rank, [name for name, _ in still], steps)
     lost = (key for key, pairs in still.items() if _should_move(pairs, min(rates), steps[0].name))
     if len(still) < len(whole) and (key := next(lost, None)):
@@ -151,7 +145,7 @@ def _rounded_off(case: Case, rank: RankEvidence, still: list[str], steps: list[O
     first = steps[0]
     return silent_error(
         case,
-        f"{shortened(still, 1)} have gradients and a learning rate of {max(_rates(first)):g} in each of {len(steps)} recorded steps, and never change in a single bit: each update of {first.name} is smaller than the rounding of the values.",
+        f"{shortened(still, 1)} have gradients and a learning rate of {max(rates_of(first)):g} in each of {len(steps)} recorded steps, and never change in a single bit: each update of {first.name} is smaller than the rounding of the values.",
         f"checksums of {len(still)} parameters before each of {len(steps)} recorded steps: the same, beside gradients that are not zero",
         only_call(case.cell.code, first.name) or first.place,
         Where(parameter=still[0], step=0, phase="optimizer"),
@@ -237,7 +231,6 @@ def _loss(step: Step) -> float | None:
 
 
 RULE = Rule(
-    name="unmoved_parameters",
     family="correctness",
     detected="An optimizer has a learning rate of zero in all steps but the first, or in the last quarter of them, or none of its parameters has a gradient in any step; or (`--probes light,invariants`) a parameter has a gradient in every step and never changes, or most never do since their updates are rounded off, or the loss drops to exactly zero, with all gradients",
     fix="Give the optimizer a learning rate, and the parameters that the loss depends on.",

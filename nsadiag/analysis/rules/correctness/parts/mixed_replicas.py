@@ -9,12 +9,12 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.groups import Members
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, reduces_gradients, steps_of
-from nsadiag.analysis.relations.invariants.tensors import Copies, is_constant, looks_of, parameters_of
+from nsadiag.analysis.relations.invariants.tensors import Copies, is_constant, looks_of, parameters_of, sums
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Where
-from nsadiag.evidence.spans import by_rank, listed
+from nsadiag.evidence.spans import listed
 
 
 def mixed_replicas(case: Case) -> Iterator[Draft | Declined]:
@@ -42,7 +42,7 @@ def mixed_replicas(case: Case) -> Iterator[Draft | Declined]:
     yield silent_error(
         case,
         f"Gradients are averaged between ranks that hold different parts of the model: over ranks {shown}, while all parameters begin equal on ranks {parts}, and {first.name} drifts apart there.",
-        f"sum over {first.name} before step {step}: {by_rank({r: v.total for r, v in begun.items()}, '.8g')}",
+        sums(first.name, step, begun),
         reductions[0][1].place,
         Where(parameter=first.name, step=step, phase="backward"),
     )
@@ -76,7 +76,6 @@ def _parts(copies: Copies, ranks: Members) -> bool:
 
 
 RULE = Rule(
-    name="mixed_replicas",
     family="correctness",
     detected="(`--probes light,invariants`) Gradients are reduced over groups whose ranks never had equal parameters, while ranks that began equal are in different groups and drift apart",
     fix="Build the data-parallel groups of the ranks that hold the same part of the model.",

@@ -60,7 +60,6 @@ def _differ(factors: dict[int, float]) -> bool:
 
 
 RULE = Rule(
-    name="shard_factors",
     family="correctness",
     detected="(`--probes light,invariants`) Each rank of a model in FSDP scales the gradients of its shards by another factor before the optimizer uses them",
     fix="Compute the norm over all shards: add the squares of each rank's own norm by an all_reduce, or use clip_grad_norm_ on FSDP's own parameters.",

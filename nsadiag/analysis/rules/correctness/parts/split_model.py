@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.relations.invariants.operations import Step, couples, steps_of
+from nsadiag.analysis.relations.invariants.operations import couples, steps_of
 from nsadiag.analysis.relations.invariants.tensors import (
     Copies,
     inputs_differ,
@@ -95,8 +95,8 @@ def _of_parts(case: Case, parameters: list[Copies]) -> set[str]:
     first = steps_of(case)[0]
     if not parameters or not all(map(_sums_behind_a_gather, first.ranks.values())):
         return set()
-    gathered = [_gathered(step_calls) for step_calls in _calls(first).values()]
-    modules = set.intersection(*gathered) if len(gathered) == len(first.ranks) else set()
+    gathered = [_gathered(calls) for calls in first.calls.values()]
+    modules = set.intersection(*gathered) if gathered else set()
     own = [copies for copies in parameters if not copies.held]
     widths = {size for copies in own for size in copies.first.shape}
     shards = {copies.name.rpartition(".")[0] for copies in own}
@@ -121,10 +121,6 @@ def _sums_behind_a_gather(operations: tuple[Operation, ...]) -> bool:
 def _sums(operation: Operation) -> bool:
     """Whether it adds activations up, on all ranks or part by part."""
     return operation.reduces == "SUM" or operation.name.startswith("reduce_scatter")
-
-
-def _calls(step: Step) -> dict[int, tuple[Call, ...]]:
-    return {rank: rows[0].calls for rank, rows in step.of("flow").items() if rows}
 
 
 def _gathered(calls: tuple[Call, ...]) -> set[str]:

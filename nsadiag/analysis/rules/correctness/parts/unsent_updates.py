@@ -89,7 +89,6 @@ def _series(case: Case, name: str, kind: str) -> dict[int, Series]:
 
 
 RULE = Rule(
-    name="unsent_updates",
     family="correctness",
     detected="(`--probes light,invariants`) Each rank updates a share of the parameters (a sharded optimizer by hand), and some are never sent: they move on their owner, and stand still on the others",
     fix="Broadcast every parameter from its owner after the step, also the last ones where they do not divide evenly.",

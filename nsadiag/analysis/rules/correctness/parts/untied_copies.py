@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, Step, steps_of
-from nsadiag.analysis.relations.invariants.tensors import Values, equal, is_constant
+from nsadiag.analysis.relations.invariants.tensors import Values, equal, is_constant, sums
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Call
 from nsadiag.evidence.records import Where
-from nsadiag.evidence.spans import by_rank
 
 
 def untied_copies(case: Case) -> Iterator[Draft | Declined]:
@@ -37,7 +36,7 @@ def untied_copies(case: Case) -> Iterator[Draft | Declined]:
     yield silent_error(
         case,
         f"{name} is one weight on {named(case.cell, values)}, equal at first: {named(case.cell, called)} uses it by its module, and {named(case.cell, others)} for something else, as tied embeddings are. The copies differ from step {steps[1].number} on: the gradients of its two uses are never summed.",
-        f"sum over {name} before step {steps[1].number}: {by_rank({r: v.total for r, v in since.items()}, '.8g')}",
+        sums(name, steps[1].number, since),
         steps[0].on_first("step")[0].place,
         Where(parameter=name, step=steps[0].number, phase="backward"),
         ranks=values,
@@ -46,10 +45,7 @@ def untied_copies(case: Case) -> Iterator[Draft | Declined]:
 
 def _flows(step: Step) -> dict[int, list[Call]]:
     """By rank, calls of modules in the step; empty where a rank's are not known."""
-    found = {
-        rank: [call for o in rows for call in o.calls if not call.exchanges]
-        for rank, rows in step.of("flow").items()
-    }
+    found = {rank: [call for call in calls if not call.exchanges] for rank, calls in step.calls.items()}
     return found if all(found.values()) else {}
 
 
@@ -85,7 +81,6 @@ def _differs(step: Step, name: str) -> bool:
 
 
 RULE = Rule(
-    name="untied_copies",
     family="correctness",
     detected="(`--probes light,invariants`) A weight that stages of a pipeline hold in common (one by its module, one without, as tied embeddings) begins equal on them and drifts apart",
     fix="Sum the gradients of tied weights over the stages that hold them, before the optimizer's step.",

@@ -29,7 +29,7 @@ def uneven_load(case: Case, *, before_wrap: bool = False, wraps: int = 1) -> Loa
     """
     calls: dict[str, dict[int, str]] = {}
     for rank in case.cell.ranks:
-        mine = case.events[case.events["rank"] == rank.rank]
+        mine = case.events_of(rank.rank)
         kinds = mine.kind.tolist()
         made = [n for n, (kind, phase) in enumerate(zip(kinds, mine.phase, strict=True)) if kind == Kind.WRAP and phase == Phase.BEGIN]  # fmt: skip
         wrap = made[min(wraps, len(made)) - 1] if made else len(kinds)

@@ -9,9 +9,8 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.buckets import elements_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.relations.manual_averaging import MOST_STEPS
-from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal, summed, written_alone
-from nsadiag.analysis.relations.replication import has_parts
+from nsadiag.analysis.relations.replica_sums import Drift, kept_equal, summed, written_alone
+from nsadiag.analysis.relations.replication import MOST_STEPS
 from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, uneven_load
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import DifferingSetting, differing_setting
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
@@ -21,13 +20,9 @@ from nsadiag.evidence.documents.training import WrappedModel
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
-from nsadiag.source.patterns.single_call import only_assignment, seeded_by_rank, thawed
+from nsadiag.source.patterns.single_call import only_assignment, seeded_by_rank
 
 SWITCH = "require_backward_grad_sync"
-UNKNOWN_TO_DDP = (
-    "DDP does not reduce it, because it was frozen when DDP wrapped the model, or was added afterwards"
-)
-OF_UNKNOWN = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce changes that use no gradient by hand."
 OF_LOADS = "Load before DDP wraps the model (DDP then copies rank 0's parameters to all), or load on every rank; an optimizer's, scheduler's or scaler's state on every rank in any case."
 
 
@@ -53,7 +48,6 @@ def cause_in_ddp(case: Case, found: Drift, among: frozenset[str]) -> Why:
         or _loaded(case, found)
         or _skipped(case, found)
         or _at_other_settings(case, found)
-        or _unknown_to_ddp(case, found)
         or _written(case, found)
     )
 
@@ -102,8 +96,8 @@ def _passed_by(case: Case) -> Why:
 
 def _left(case: Case, rank: int, found: Drift) -> Why | None:
     """A wrapper that was used for some steps and is bypassed since, while backwards continue."""
-    events = case.events
-    mine = events[(events["rank"] == rank) & (events.phase == Phase.BEGIN)]
+    mine = case.events_of(rank)
+    mine = mine[mine.phase == Phase.BEGIN]
     wrapped = mine[(mine.kind == Kind.FORWARD) & (mine.name == WRAPPER)]
     backwards = mine[mine.kind == Kind.BACKWARD]
     through = set(wrapped.step)
@@ -179,19 +173,6 @@ def of_setting(apart: DifferingSetting) -> Why:
     )
 
 
-def _unknown_to_ddp(case: Case, found: Drift) -> Why | None:
-    """A parameter that DDP does not reduce: it diverges first, and the others follow through a gradient norm or the loss."""
-    apart = None if has_parts(case) else drift(case.cell, left_out=True)
-    if apart is None or apart.step > found.step:
-        return None
-    return Why(
-        says=f"{apart.parameter} differs with them: {UNKNOWN_TO_DDP}",
-        place=thawed(case.cell.code),
-        more={apart.says: apart.source},
-        fix=OF_UNKNOWN,
-    )
-
-
 def _written(case: Case, found: Drift) -> Why:
     wrote = written_alone(case.cell, found)
     odd = tuple(sorted(wrote)) or None
@@ -231,7 +212,7 @@ def _were_reduced(case: Case, parameter: str) -> bool:
 
 def _forward_place(case: Case, rank: int) -> Place | None:
     """The last forward's line, if possible of a model that is not wrapped."""
-    events = case.events
-    mine = events[(events["rank"] == rank) & (events.kind == Kind.FORWARD) & (events.site != "")]
+    mine = case.events_of(rank, Kind.FORWARD)
+    mine = mine[mine.site != ""]
     sites = [*mine.site[mine.name == WRAPPER], *mine.site[mine.name != WRAPPER]]
     return locations.of_text(str(sites[-1])) if sites else None

@@ -13,13 +13,13 @@ from nsadiag.analysis.relations.invariants.operations import (
     reduces_gradients,
     steps_of,
 )
-from nsadiag.analysis.relations.invariants.tensors import Copies, is_constant, looks_of, parameters_of
+from nsadiag.analysis.relations.invariants.tensors import Copies, is_constant, looks_of, parameters_of, sums
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import was
 from nsadiag.evidence.records import Strength, Where
-from nsadiag.evidence.spans import by_rank, shortened
+from nsadiag.evidence.spans import shortened
 
 GRADIENT = "gradient "
 
@@ -39,12 +39,12 @@ def earlier_backwards(case: Case) -> Iterator[Draft | Declined]:
         yield Declined("what the last backward does not reduce is each rank's own, or stays equal")
         return
     first = drifted[0]
-    step, values = first.at[first.held]
+    step, values = first.parted_at
     names = [copies.name for copies in left]
     yield silent_error(
         case,
         f"{shortened(names, 1)} {was(names)} left out when gradients are reduced: each step has several backwards, the last one reduces the gradients that it makes, and these come from an earlier one alone. {first.name} is equal on all ranks at first and differs from step {step} on, while all that is reduced stays equal.",
-        f"sum over {first.name} before step {step}: {by_rank({r: v.total for r, v in values.items()}, '.8g')}",
+        sums(first.name, step, values),
         next(o for o in rows[0] if _is_within(o)).place,
         Where(parameter=first.name, step=max(step - 1, 0), phase="backward"),
         "Reduce every gradient that the step has made, also those that the last backward does not reach. If separate copies are intended, ignore this.",
@@ -92,7 +92,6 @@ def _drifts(copies: Copies) -> bool:
 
 
 RULE = Rule(
-    name="earlier_backwards",
     family="correctness",
     detected="(`--probes light,invariants`) Of accumulated gradients, those that the last backward of a step does not reach are never reduced, and their parameters drift apart",
     fix="Reduce every gradient before the optimizer uses it, also those that the last backward does not reach.",

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import outlier_ranks
-from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.relations.invariants.operations import source, steps_of
+from nsadiag.analysis.relations.invariants.operations import settings_of, source, steps_of
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place
 from nsadiag.source.patterns.rank_conditions import setting_of_rank, write_on_one_rank
 from nsadiag.source.patterns.single_call import metric_step, only_item_write, scheduler_step
-
-CLOSE = 1e-9  # relative tolerance: all ranks compute their rates in the same way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +32,8 @@ class DifferingSetting:
 
 
 def differing_setting(case: Case) -> DifferingSetting | None:
-    """The first difference, as steps were observed; or that of the learning rates recorded at snapshots."""
-    found = next(chain(_observed(case), _rates(case.cell)), None)
+    """The first difference, as steps were observed."""
+    found = next(_observed(case), None)
     if found is None:
         return None
     scheduled = _scheduled(case, found.step) if found.setting == "lr" and found.step else None
@@ -72,35 +67,10 @@ def _observed(case: Case) -> Iterator[DifferingSetting]:
                 )
 
 
-def _rates(cell: CellEvidence) -> Iterator[DifferingSetting]:
-    """Differences in the snapshots of one optimizer that all ranks recorded."""
-    moments: dict[tuple[int, ...], dict[int, tuple[int, tuple[float, ...]]]] = defaultdict(dict)
-    for rank in cell.ranks if not cell.absent else ():
-        for row in rank.replicas:
-            if row.rates and row.subject and row.since is not None:
-                moments[(*row.subject, row.since)][rank.rank] = row.step, row.rates
-    for _, by_rank in sorted(moments.items()):
-        steps, rates = zip(*by_rank.values(), strict=True)
-        if len(by_rank) < max(len(cell.ranks), 2) or len(set(map(len, rates))) > 1:
-            continue
-        for group in zip(*rates, strict=True):
-            if max(group) - min(group) > CLOSE * max(map(abs, group)):
-                values = {rank: f"{value:.4g}" for rank, value in zip(by_rank, group, strict=True)}
-                odd = outlier_ranks(values, cell.weight)
-                file = f"ranks/{odd[0]:05d}/replicas.jsonl"
-                yield DifferingSetting(
-                    setting="lr", values=values, ranks=odd, step=min(steps), place=None, source=file
-                )
-
-
 def _apart(steps: dict[int, Operation]) -> Iterator[tuple[str, dict[int, str]]]:
-    each = {rank: [dict(_pairs(text)) for text in o.settings] for rank, o in steps.items()}
+    each = {rank: settings_of(o) for rank, o in steps.items()}
     for groups in zip(*each.values(), strict=False):
         for setting in groups[0]:
             values = {rank: group.get(setting, "") for rank, group in zip(each, groups, strict=True)}
             if len(set(values.values())) > 1:
                 yield setting, values
-
-
-def _pairs(text: str) -> list[tuple[str, str]]:
-    return [(name, value) for word in text.split(" ") for name, _, value in [word.partition("=")] if value]

@@ -9,13 +9,16 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, reduced_names, steps_of
 from nsadiag.analysis.relations.invariants.tensors import is_constant, parameters_of
-from nsadiag.analysis.relations.manual_averaging import are_most, averaged
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, counts_since_wrap, drift, kept_equal, summed
-from nsadiag.analysis.relations.replication import has_parts, wrapped_at, wrapped_at_other_steps
+from nsadiag.analysis.relations.replication import (
+    are_most,
+    averaged,
+    has_parts,
+    wrapped_at,
+    wrapped_at_other_steps,
+)
 from nsadiag.analysis.rules.correctness.replicas.drift_causes import (
-    OF_UNKNOWN,
-    UNKNOWN_TO_DDP,
     Why,
     cause_by_hand,
     cause_in_ddp,
@@ -36,7 +39,10 @@ from nsadiag.source.patterns.single_call import (
     thawed,
 )
 
-FAR = 1e-3  # of the magnitude: the least difference of a buffer's sums at the last snapshot
+UNKNOWN_TO_DDP = (
+    "DDP does not reduce it, because it was frozen when DDP wrapped the model, or was added afterwards"
+)
+OF_UNKNOWN = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce changes that use no gradient by hand."
 IGNORED = "ignored_params"  # of fully_shard
 WRAPPED = "The model is wrapped in DDP"
 AVERAGED = "Gradients are averaged in every step"
@@ -74,7 +80,6 @@ def _wrapped(case: Case) -> Iterator[Draft]:
     yield from _by_rates(case, WRAPPED)
     yield from _not_reduced(case)
     yield from _beside_the_wrapper(case, known)
-    yield from _not_broadcast(case)
 
 
 def _by_hand(case: Case) -> Iterator[Draft]:
@@ -152,19 +157,6 @@ def _beside_the_wrapper(case: Case, wrapped: frozenset[str]) -> Iterator[Draft]:
         summary = f"{_apart(found)}: it is in no model that DDP wraps, and nothing reduces its gradient."
         fix = f"Wrap the whole model in DDP, not a part of it, or reduce the rest by hand. {IF_MEANT}"
         yield _finding(case, found, summary, wrapped_at(case), fix, Strength.WEAK)
-
-
-def _not_broadcast(case: Case) -> Iterator[Draft]:
-    """A persistent buffer that diverges: a codebook, a memory, averages that forward uses."""
-    found, last = (drift(case.cell, of="buffers", latest=latest) for latest in (False, True))
-    # A value that a rank sets once is a constant; a codebook changes in the first forward, before the first snapshot.
-    if found is None or last is None or last.gap < FAR or found.step == last.step:
-        return
-    if found.parameter == last.parameter and set(found.values.values()) & set(last.values.values()):
-        return
-    summary = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP does not broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
-    fix = f"Reduce the updates of the buffer (all_reduce the counts and sums), or leave broadcast_buffers on. {IF_MEANT}"
-    yield _finding(case, last, summary, None, fix, Strength.WEAK)
 
 
 def _beside_units(case: Case) -> Iterator[Draft]:
@@ -255,9 +247,8 @@ def _finding(
 
 
 RULE = Rule(
-    name="replica_drift",
     family="correctness",
-    detected="Sums of the parameters differ between replicas that were meant to be equal. Either DDP wraps them; also what was put into the model or unfrozen after the wrap, and what the same optimizer trains besides the wrapped model. The guilty rank is one that skipped an optimizer step (by a branch, or by a gradient scaler that saw only its own gradients), did not load its state, got other settings of the optimizer (a learning rate that a scheduler set, also after the last snapshot of the sums), or alone has parameters that something besides the optimizer writes. Or gradients are averaged by hand in every step before the optimizer uses them, whole, one by one or in buckets, or most of them are kept equal in another way; models that are averaged at the end or now and then differ on purpose. Or a buffer that the model saves differs where DDP broadcasts none",
+    detected="Sums of the parameters differ between replicas that were meant to be equal. Either DDP wraps them; also what was put into the model or unfrozen after the wrap, and what the same optimizer trains besides the wrapped model. The guilty rank is one that skipped an optimizer step (by a branch, or by a gradient scaler that saw only its own gradients), did not load its state, got other settings of the optimizer (a learning rate that a scheduler set, also after the last snapshot of the sums), or alone has parameters that something besides the optimizer writes. Or gradients are averaged by hand in every step before the optimizer uses them, whole, one by one or in buckets, or most of them are kept equal in another way; models that are averaged at the end or now and then differ on purpose",
     fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
     check=replica_drift,
     needs=("black_boxes",),

@@ -44,10 +44,8 @@ class UnsyncedSteps:
 
 def unsynced_steps(case: Case, rank: int, until: int = 0) -> UnsyncedSteps | None:
     """The rank's unreduced steps; None without any, or if the first comes after step `until` (0: any time)."""
-    events = case.events
-    wrapped = (events.kind == Kind.FORWARD) & (events.name == WRAPPER)
-    decides = events.kind.isin((Kind.GRAD_SYNC, Kind.BACKWARD, Kind.STEP)) | wrapped
-    mine = events[(events["rank"] == rank) & decides]
+    mine = case.events_of(rank, Kind.GRAD_SYNC, Kind.BACKWARD, Kind.STEP, Kind.FORWARD)
+    mine = mine[(mine.kind != Kind.FORWARD) | (mine.name == WRAPPER)]
     switched, kept, asked = 0, False, ""
     at_forward: bool | None = None  # of DDP's forward since the last backward
     passes = "backward"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined, RankEvidence
-from nsadiag.analysis.relations.invariants.operations import noted, source
+from nsadiag.analysis.relations.invariants.operations import noted, settings_of, source
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -112,9 +112,10 @@ def _optimizer_anew(case: Case, rank: int, restart: Restart) -> Iterator[Draft]:
     )
 
 
-def _settings(operation: Operation) -> list[set[str]]:
+def _settings(operation: Operation) -> list[dict[str, str]]:
     """Hyperparameters, without the one that a scheduler adds."""
-    return [{w for w in text.split() if not w.startswith("initial_lr=")} for text in operation.settings]
+    groups = settings_of(operation)
+    return [{name: value for name, value in g.items() if name != "initial_lr"} for g in groups]
 
 
 def _schedule_anew(case: Case, rank: int, restart: Restart) -> Iterator[Draft]:
@@ -234,7 +235,6 @@ def _lost(case: Case, rank: int, events: list[Event]) -> Iterator[Draft]:
 
 
 RULE = Rule(
-    name="dropped_states",
     family="correctness",
     detected="A restart within the job restores model and optimizer, and the sampler repeats the epochs from before, or the learning rate its course from the beginning; or (`--probes light,invariants`) a model's state is loaded while the job trains, and the optimizer or the schedule begins anew although its state was saved at the same moment; or the state goes into a copy that never runs",
     fix="Load model, optimizer and scheduler from the same checkpoint, into the objects that train.",

@@ -10,14 +10,14 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.losses import averages_gradients, backwards_of, weights_of
-from nsadiag.analysis.relations.invariants.operations import reduces_gradients, steps_of
+from nsadiag.analysis.relations.invariants.operations import of_kind, reduces_gradients, scaled, steps_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
-from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import by_rank
 from nsadiag.source.patterns.gradient_cuts import gradient_scaling
 from nsadiag.source.patterns.single_call import call_near, scaled_loss
@@ -43,7 +43,7 @@ def loss_weights(case: Case) -> Iterator[Draft | Declined]:
 
 def _other_scale(case: Case) -> Iterator[Draft]:
     """Gradient scalers that go on with different scales, where gradients are reduced before they are unscaled."""
-    begun = case.events[(case.events.kind == Kind.SCALER) & (case.events.phase == Phase.BEGIN)]
+    begun = case.begun(Kind.SCALER)
     each = {rank.rank: begun[begun["rank"] == rank.rank] for rank in case.cell.ranks}
     # Of a scale that only a GPU knows, 0 is recorded.
     if any(len(found) == 0 or not found.b.all() for found in each.values()) or not averages_gradients(case):
@@ -141,7 +141,7 @@ def _divided_twice(case: Case) -> Iterator[Draft]:
     found = []
     for step in steps_of(case):
         for operations in step.ranks.values():
-            backwards = [o for o in operations if o.kind == "backward"]
+            backwards = of_kind(operations, "backward")
             if len(backwards) < 2 or not any(o.kind == "made" for o in operations):
                 continue
             if not _is_divided_twice(operations, backwards):
@@ -174,16 +174,11 @@ def _are_divided(operations: tuple[Operation, ...], count: int) -> bool:
     last = max(n for n, o in enumerate(operations) if o.kind == "backward")
     if any(reduces_gradients(o) or o.kind in ("clip", "unscale") for o in operations[last:]):
         return False
-    made, used = (
-        {(o.optimizer, v.name): v.magnitude for o in operations if o.kind == kind for v in o.values}
-        for kind in ("made", "used")
-    )
-    known = [(made[key], after) for key, after in used.items() if made.get(key)]
-    return bool(known) and all(math.isclose(after * count, before, rel_tol=EXACT) for before, after in known)
+    factors = scaled(operations)
+    return bool(factors) and all(math.isclose(factor * count, 1, rel_tol=EXACT) for factor in factors)
 
 
 RULE = Rule(
-    name="loss_weights",
     family="correctness",
     detected="Gradient scalers of ranks that average scaled gradients go on with different scales; or (`--probes light,invariants`) the loss has another factor on some ranks; or is a mean over each rank's own tokens, of which one rank always has more; or micro-batches are divided by their number twice",
     fix="Give every token the same weight: sum, and divide once, by what all ranks have together.",

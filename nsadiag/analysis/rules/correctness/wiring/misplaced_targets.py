@@ -65,7 +65,6 @@ def _draft(case: Case, summary: str, claim: str, fix: str) -> Draft:
 
 
 RULE = Rule(
-    name="misplaced_targets",
     family="correctness",
     detected="(`--probes light,invariants`) Targets equal the model's input tokens at the same positions; or rows that are compared with those of all ranks have the same targets 0, 1, 2, ... on every rank",
     fix="Give each row the target that belongs to it.",

@@ -232,7 +232,6 @@ def _gradient_sizes(case: Case, rank: int) -> dict[str, list[float]]:
 
 
 RULE = Rule(
-    name="severed_gradients",
     family="correctness",
     detected="(`--probes light,invariants`) A module that an optimizer holds never gets a gradient, although its output goes on to a trained module or into the loss: detached, copied, made a number, computed without a graph, handed to a collective, or multiplied by zero on some ranks; or its gradient is nothing but rounding",
     fix="Keep the output in the graph (no detach(), .data, .item() or no_grad() on the way to the loss), or freeze the module on purpose with requires_grad_(False).",
