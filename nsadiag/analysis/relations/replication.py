@@ -11,6 +11,7 @@ from nsadiag.analysis.relations.invariants.operations import reduced_names
 from nsadiag.analysis.relations.replica_sums import summed
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.table import Table
 
 DEFAULT = "default_pg"
 
@@ -84,7 +85,7 @@ def are_most(cell: CellEvidence, names: frozenset[str]) -> bool:
     return bool(names) and 2 * sum(sizes[name] for name in names) >= sum(sizes.values())
 
 
-def _behind_backward(events) -> list[tuple[int, int, str]]:  # type: ignore[no-untyped-def]
+def _behind_backward(events: Table) -> list[tuple[int, int, str]]:
     """Reductions of the whole group between a backward's end and what follows, as steps before, elements and call site.
 
     What follows is the next forward, or the optimizer: what is averaged when that is done are the models themselves, as
