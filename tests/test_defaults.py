@@ -34,6 +34,14 @@ def test_the_environment_wins_over_the_file_and_other_commands_have_tables_of_th
     assert found == {"run": {"stall_after": "9", "probes": "light,parity"}, "matrix": {"repeat": 2}}
 
 
+def test_an_option_that_may_be_repeated_takes_a_list_in_the_file_and_lines_in_the_environment(
+    tmp_path: Path,
+) -> None:
+    text = "[tool.nsadiag.run]\nnotify = ['mail me', 'https://host/x']"
+    assert of(tmp_path, text) == {"run": {"notify": ["mail me", "https://host/x"]}}
+    assert of(tmp_path, "", NSADIAG_NOTIFY="mail me\nhttps://host/x") == of(tmp_path, text)
+
+
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
@@ -59,7 +67,7 @@ def test_a_file_without_our_table_is_passed_over_even_where_it_is_broken(tmp_pat
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_another_users_file_above_the_working_directory_is_not_read(tmp_path: Path) -> None:
     text = "[tool.nsadiag.run]\nnotify = 'rm'"
-    assert of(tmp_path, text) == {"run": {"notify": "rm"}}
+    assert of(tmp_path, text) == {"run": {"notify": ["rm"]}}
     os.chown(tmp_path / "pyproject.toml", 12345, -1)
     assert defaults(COMMANDS, tmp_path, {}) == {}
 

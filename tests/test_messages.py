@@ -45,8 +45,17 @@ def test_each_turn_of_a_silence_has_its_line(capsys: pytest.CaptureFixture[str])
     assert said[0] == "nsadiag: no progress for 6 s: taking two snapshots of every rank."
     assert said[1].startswith("nsadiag: suspected hang, no progress for 12 s: Rank 1 never reached")
     assert said[2] == "nsadiag: no hang: the job continued after 30 s."
-    assert said[3].startswith("nsadiag: Rank 1 is blocked on a queue. Stopping the job:")
+    assert said[3].startswith("nsadiag: Rank 1 is blocked on a queue. Stopping the job. Reports of")
     assert told == ["suspected", "withdrawn"]
+
+
+def test_a_job_that_is_ended_at_its_limit_is_not_ended_without_a_word(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = Lines()
+    lines.timed_out(60.0)
+    assert capsys.readouterr().err.startswith("nsadiag: --timeout of 60 s is over: stopping the job. Reports")
+    assert lines.after(b"Root Cause (first observed failure)") is None, "that is our doing"
 
 
 def test_a_job_that_pauses_often_is_not_told_of_every_snapshot(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +84,7 @@ def test_the_first_step_of_all_ranks_is_announced_once(tmp_path: Path) -> None:
     with first_step.announced(run, say):
         second.count(Counter.STEPS, 1)
         assert heard.wait(60)
-    assert len(said) == 1 and said[0].startswith("first step done on all 2 ranks after ")
+    assert len(said) == 1 and said[0].startswith("first step done on both ranks after ")
 
 
 # -- a webhook or a command ----------------------------------------------------------------------------
@@ -104,7 +113,7 @@ def hook() -> Iterator[tuple[str, list[dict[str, str]]]]:
 
 
 def notifier(target: str, directory: Path) -> notify.Notifier:
-    return notify.Notifier(target=target, run=RunDir(path=directory), name="train")
+    return notify.Notifier(targets=(target,), run=RunDir(path=directory), name="train")
 
 
 def test_a_webhook_gets_the_verdict_in_slacks_form(
@@ -128,6 +137,25 @@ def test_a_webhook_that_fails_costs_one_line_without_its_address(
     assert "secret" not in said and "127.0.0.1" not in said
 
 
+def test_every_target_is_notified_also_after_one_that_failed(
+    hook: tuple[str, list[dict[str, str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, posted = hook
+    targets = (f"{address}/one", f"{address}/broken", "false", f"{address}/two")
+    notify.Notifier(targets=targets, run=RunDir(path=tmp_path), name="train").verdict(HUNG)
+    assert len(posted) == 3
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "nsadiag: --notify failed (target 2 of 4): the webhook answered 500",
+        "nsadiag: --notify failed (target 3 of 4): the command ended with exit code 1",
+    ]
+
+
+def test_targets_in_the_environment_stand_on_lines_of_their_own() -> None:
+    assert notify.targets_in("") == ()
+    assert notify.targets_in("mail me\n\nhttps://host/x\n") == ("mail me", "https://host/x")
+
+
 def test_a_command_gets_json_on_stdin(tmp_path: Path) -> None:
     script = tmp_path / "hear.py"
     script.write_text("import sys; open(sys.argv[1], 'w').write(sys.stdin.read())")
@@ -149,22 +177,22 @@ def test_a_command_gets_json_on_stdin(tmp_path: Path) -> None:
 )
 def test_a_target_that_cannot_be_notified_is_refused(target: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        notify.check(target)
+        notify.check([target])
     assert message in caught.value.message and caught.value.hint
 
 
-def test_a_run_notifies_once_of_its_verdict(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_run_notifies_each_target_once_of_its_verdict(jobs: Jobs, tmp_path: Path) -> None:
     heard = tmp_path / "heard"
     (tmp_path / "hear.py").write_text("import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + '\\n')")
     (tmp_path / "job.py").write_text("import torch\nraise ValueError('no loss')\n")
     target = f"{sys.executable} {tmp_path / 'hear.py'} {heard}"
-    done = jobs.run(
-        "run", "--out", tmp_path / "run", "--notify", target, "--", sys.executable, tmp_path / "job.py"
-    )
+    targets = ("--notify", f"{target}1", "--notify", f"{target}2")
+    done = jobs.run("run", "--out", tmp_path / "run", *targets, "--", sys.executable, tmp_path / "job.py")
     assert done.returncode == 1
-    told = [json.loads(line) for line in heard.read_text().splitlines()]
-    assert [each["event"] for each in told] == ["verdict"]
-    assert told[0]["verdict"]["class"] == "rank_exception"
+    for number in (1, 2):
+        told = [json.loads(line) for line in Path(f"{heard}{number}").read_text().splitlines()]
+        assert [each["event"] for each in told] == ["verdict"]
+        assert told[0]["verdict"]["class"] == "rank_exception"
 
 
 # -- metrics -------------------------------------------------------------------------------------------

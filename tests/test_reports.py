@@ -458,6 +458,7 @@ def test_more_ranks_than_a_line_holds_are_written_as_spans() -> None:
     assert rank_list([1], 2) == "rank 1 of 2"
     assert rank_list([0, 1, 2, 3, 7], 8) == "ranks 0-3, 7 (5 of 8)"
     assert rank_list(range(8), 8) == "all 8 ranks"
+    assert rank_list(range(2), 2) == "both ranks"
     assert len(rank_list(range(0, 4096, 2), 4096)) < 80
 
 

@@ -19,18 +19,25 @@ NEVER = frozenset({"force", "nnodes", "node_rank", "master_addr", "master_port",
 def defaults(
     commands: Mapping[str, Any], folder: Path, environ: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """The `default_map` for click. Raises UsageError for a table or key that is not known, and for a file that cannot be read."""
+    """The `default_map` for click; a variable has one value of an option that may be repeated on each line. Raises UsageError for a table or key that is not known, and for a file that cannot be read."""
     found: dict[str, dict[str, Any]] = {}
     for name, table in _tables(folder, commands).items():
         found[name] = _options(name, table, commands[name])
     variables = {
-        parameter.name: environ[variable]
+        parameter.name: environ[variable].splitlines() if parameter.multiple else environ[variable]
         for parameter in commands[OF_ENVIRONMENT].params
         if (variable := f"NSADIAG_{parameter.name.upper()}") in environ and parameter.name not in NEVER
     }
     if variables:
         found[OF_ENVIRONMENT] = {**found.get(OF_ENVIRONMENT, {}), **variables}
     return found
+
+
+def _given(option: Any, value: Any) -> Any:
+    """As the command line would give it: an option that may be repeated has a list, any other one value."""
+    if option.multiple:
+        return list(map(str, value)) if isinstance(value, list) else [str(value)]
+    return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _tables(folder: Path, commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -75,13 +82,13 @@ def _is_trusted(file: Path) -> bool:
 
 
 def _options(command: str, table: Mapping[str, Any], known: Any) -> dict[str, Any]:
-    names = {p.name.replace("_", "-"): p.name for p in known.params if p.param_type_name == "option"}
-    names = {name: to for name, to in names.items() if to not in NEVER and to != "help"}
+    options = [p for p in known.params if p.param_type_name == "option" and p.name not in NEVER]
+    names = {p.name.replace("_", "-"): p for p in options if p.name != "help"}
     found = {}
     for key, value in table.items():
-        name = names.get(key.replace("_", "-"))
-        if name is None:
+        option = names.get(key.replace("_", "-"))
+        if option is None:
             hint = did_you_mean(key, names) or f"nsadiag {command} --help lists the options"
             raise UsageError(f"[tool.nsadiag.{command}] has {key!r}, which is no option to set there", hint)
-        found[name] = ",".join(map(str, value)) if isinstance(value, list) else value
+        found[option.name] = _given(option, value)
     return found

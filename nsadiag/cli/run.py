@@ -109,11 +109,10 @@ Probes = Annotated[
     ),
 ]
 Notify = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
-        envvar="NSADIAG_NOTIFY",
         metavar="TARGET",
-        help="Webhook (https://...) or command to notify of a suspected hang and of the verdict",
+        help="Webhook (https://...) or command to notify of a suspected hang and of the verdict; may be repeated",
     ),
 ]
 Metrics = Annotated[
@@ -236,7 +235,7 @@ def run(
     check_probes(probes)
     request = RunRequest(
         command=list(context.args), out=out, timeout_s=timeout, stall_after_s=stall(stall_after),
-        patience_s=seconds_of_patience(patience), on_hang=on_hang, probes=probes, notify=notify,  # type: ignore[arg-type]
+        patience_s=seconds_of_patience(patience), on_hang=on_hang, probes=probes, notify=tuple(notify or ()),  # type: ignore[arg-type]
         metrics=metrics, passthrough=passthrough, with_locals=with_locals, cuda_core=cuda_core, ring=ring,  # type: ignore[arg-type]
         die_with_me=die_with_me, log_limit_mib=log_limit, force=force, silent=silent, quiet_stdout=as_json,
     )  # fmt: skip

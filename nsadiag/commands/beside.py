@@ -58,16 +58,16 @@ def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOption
 
 
 def _notifier(run: RunDir, name: str) -> notify.Notifier | None:
-    """The target in the environment; one that cannot be notified costs a line, and not the watch."""
-    target = os.environ.get(NOTIFY)
-    if not target:
+    """The targets in the environment; one that cannot be notified costs a line, and not the watch."""
+    targets = notify.targets_in(os.environ.get(NOTIFY, ""))
+    if not targets:
         return None
     try:
-        notify.check(target)
+        notify.check(targets)
     except UsageError as error:
         print(f"nsadiag: {NOTIFY}: {error.message}", file=sys.stderr, flush=True)
         return None
-    return notify.Notifier(target=target, run=run, name=name)
+    return notify.Notifier(targets=targets, run=run, name=name)
 
 
 def main(

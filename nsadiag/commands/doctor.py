@@ -67,7 +67,13 @@ def show(checks: Sequence[Check], tried: str, console: Console) -> None:
     remedies = [check for check in checks if check.status in ("limited", "missing") and check.remedy]
     beside = console.width >= WIDE and bool(remedies)
     with console.capture() as capture:
-        console.print(_title(checks, tried), soft_wrap=True)
+        title, python = _title(checks), Text(clean(tried), style="dim")
+        beside_title = title.cell_len + len(" · ") + python.cell_len <= console.width
+        console.print(
+            title.append(" · ", style="dim").append(python) if beside_title else title, soft_wrap=True
+        )
+        if not beside_title:
+            console.print(Text("  ").append(python), soft_wrap=True)
         console.print()
         console.print(_table(checks, with_remedies=beside))
         if remedies and not beside:
@@ -78,7 +84,7 @@ def show(checks: Sequence[Check], tried: str, console: Console) -> None:
     console.file.write(ascii_only(text) if console.options.ascii_only else text)
 
 
-def _title(checks: Sequence[Check], tried: str) -> Text:
+def _title(checks: Sequence[Check]) -> Text:
     essential = [check for check in checks if check.stands_in_the_way]
     weaker = [check for check in checks if check.status in ("limited", "missing")]
     word, style = (
@@ -86,10 +92,8 @@ def _title(checks: Sequence[Check], tried: str) -> Text:
     )
     title = Text(f" {word} ", style=f"bold reverse {style}")
     works = sum(check.status == "works" for check in checks)
-    said = f" {works} of {count(len(checks), 'source')} of evidence can be had here"
-    return title.append(said, style=f"not reverse bold {style}").append(
-        f" · {clean(tried)}", style="not reverse not bold dim default"
-    )
+    said = f" {works} of {count(len(checks), 'source')} of evidence are available here"
+    return Text.assemble(title, (said, f"bold {style}"))
 
 
 def _table(checks: Sequence[Check], *, with_remedies: bool) -> Table:

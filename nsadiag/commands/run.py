@@ -21,7 +21,7 @@ from nsadiag.agent.watching.state import Answer, OnHang, WatchOptions
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
 from nsadiag.commands.messages import metrics, notify, status_line
-from nsadiag.commands.messages.notices import Lines
+from nsadiag.commands.messages.notices import CONSEQUENCE, Lines
 from nsadiag.engines.local import Front, run_command
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_TIMEOUT
 from nsadiag.evidence import cuda_core
@@ -29,10 +29,7 @@ from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
 
-STOPPING = (
-    "nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). "
-    "Reports of ranks ended by SIGTERM that follow here are a consequence."
-)
+STOPPING = f"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). {CONSEQUENCE}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,7 @@ class RunRequest:
     die_with_me: bool = False
     attempt: int = 1
     log_limit_mib: float = 0.0  # of each log; 0: none
-    notify: str | None = None  # an address or a command
+    notify: tuple[str, ...] = ()  # addresses and commands
     metrics: Path | None = None
     silent: bool = False  # nothing on stderr before the verdict but errors
     quiet_stdout: bool = False  # stdout is for JSON: the job's output goes to stderr
@@ -73,11 +70,7 @@ class RunResult:
 
 def run_once(request: RunRequest) -> RunResult:
     """Runs the job to its end or ours. Raises NsadiagError before anything was started, never after."""
-    check_command(request.command)
-    if request.notify:
-        notify.check(request.notify)
-    if request.metrics:
-        metrics.check(request.metrics)
+    check_request(request)
     attempt = f"-attempt{request.attempt}" if request.attempt > 1 else ""
     run = output.prepare(request.out, name_of(request.command) + attempt, force=request.force)
     kept.start()
@@ -114,6 +107,14 @@ def run_once(request: RunRequest) -> RunResult:
     return concluded(run, request, watch, follow, verdict, failure, interrupted=interrupted)
 
 
+def check_request(request: RunRequest) -> None:
+    """Raises NsadiagError for a command that cannot be started, and for whom or what it cannot be reported to."""
+    check_command(request.command)
+    notify.check(request.notify)
+    if request.metrics:
+        metrics.check(request.metrics)
+
+
 def showing(
     status: status_line.StatusLine | None, words: Callable[[], str], phase: str = ""
 ) -> contextlib.AbstractContextManager[None]:
@@ -125,10 +126,10 @@ def showing(
 
 
 def notifier_of(request: RunRequest, run: RunDir) -> notify.Notifier | None:
-    """The one that was asked for."""
+    """For the targets that were asked for."""
     if not request.notify:
         return None
-    return notify.Notifier(target=request.notify, run=run, name=name_of(request.command))
+    return notify.Notifier(targets=tuple(request.notify), run=run, name=name_of(request.command))
 
 
 def metrics_of(request: RunRequest, run: RunDir) -> contextlib.AbstractContextManager[None]:

@@ -14,6 +14,7 @@ from nsadiag.commands.run import (
     answer_first,
     around,
     begin,
+    check_request,
     judged,
     load_analysis,
     metrics_of,
@@ -33,7 +34,7 @@ TASK = "run"
 
 def run_on_nodes(request: RunRequest, place: Place) -> RunResult | nodes.NodeResult:
     """The part of this node. Raises NsadiagError before anything was started."""
-    check_command(request.command)
+    check_request(request) if place.is_first else check_command(request.command)
     line = nodes.line_of(request.command)
     nodes.check_line(line, place)
     return _lead(request, place, line) if place.is_first else _take_part(request, place, line)

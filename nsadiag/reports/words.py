@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nsadiag.evidence.phrases import count
+from nsadiag.evidence.phrases import all_of, count
 from nsadiag.evidence.spans import spans
 
 
@@ -138,11 +138,11 @@ def relative(difference: float | None) -> str:
 
 
 def rank_list(ranks: Sequence[int], world_size: int) -> str:
-    """`rank 1`, `ranks 0-3, 7 (5 of 8)`."""
+    """`rank 1`, `both ranks`, `ranks 0-3, 7 (5 of 8)`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]} of {world_size}" if world_size > 1 else f"rank {ranks[0]}"
     if len(ranks) == world_size:
-        return f"all {world_size} ranks"
+        return all_of(world_size)
     return f"ranks {spans(ranks)} ({len(ranks)} of {world_size})"
 
 

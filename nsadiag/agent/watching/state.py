@@ -110,6 +110,9 @@ class Notices(Protocol):
     def stopping(self, says: str) -> None:
         """A hang is taken for one, and the job is about to be ended; empty where there is no verdict yet."""
 
+    def timed_out(self, timeout_s: float) -> None:
+        """The job is about to be ended at its hard limit, and is not stuck."""
+
     def quiet(self, quiet_s: float, seen: str) -> None:
         """A look in a silence found no hang."""
 

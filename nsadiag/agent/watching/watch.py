@@ -154,6 +154,8 @@ class Watch:
             self.stopped = "timeout"
         elif self._timed_out():
             self.stopped = "hang" if self.look() == "still" else "timeout"
+            if self.stopped == "timeout" and self._notices:
+                self._notices.timed_out(self.options.timeout_s)
         else:
             self._watch_activity(alive)
             if self._is_due(alive) and self.look() == "still" and not self._suspicion:

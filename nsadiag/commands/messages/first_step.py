@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from nsadiag.evidence.documents.files import open_evidence
 from nsadiag.evidence.layout import RunDir
+from nsadiag.evidence.phrases import all_of
 from nsadiag.evidence.ring.blackbox import HEADER_BYTES, Counter
 from nsadiag.evidence.ring.header import read_header
 
@@ -36,8 +37,7 @@ def _wait(run: RunDir, say: Callable[[str], None], over: threading.Event) -> Non
         with contextlib.suppress(OSError, ValueError):  # a recorder that is being made
             ranks, ready = ready_ranks(run)
             if ranks and ready == ranks:
-                of = "the rank" if ranks == 1 else f"all {ranks} ranks"
-                say(f"first step done on {of} after {began - started:.0f} s")
+                say(f"first step done on {all_of(ranks)} after {began - started:.0f} s")
                 return
         wait_s = wait_after(began)
 

@@ -21,6 +21,7 @@ TIMEOUT = re.compile(
     rb"Timed out waiting \d+ms|Watchdog caught collective operation timeout|failed to pass monitoredBarrier in"
     rb"|wait timeout after \d+ms|Root Cause \(first observed failure\)"
 )
+CONSEQUENCE = "Reports of ranks ended by SIGTERM that follow here are a consequence."
 JUST_S = 5.0
 WORTH_S = 4.0  # a shorter silence is no news; what is found in it is said again each time there has been twice as much
 IN_VAIN = 3  # snapshots that found nothing, after which taking another one is no news
@@ -99,10 +100,12 @@ class Lines:
     def stopping(self, says: str) -> None:
         self._remarked = True
         self._say(
-            f"{says} Stopping the job: reports of ranks ended by SIGTERM that follow here are a consequence."
-            if says
-            else "nothing moves any more: stopping the job."
+            f"{says} Stopping the job. {CONSEQUENCE}" if says else "nothing moves any more: stopping the job."
         )
+
+    def timed_out(self, timeout_s: float) -> None:
+        self._remarked = True
+        self._say(f"--timeout of {timeout_s:g} s is over: stopping the job. {CONSEQUENCE}")
 
     def _print(self, text: str) -> None:
         line = f"nsadiag: {text}"

@@ -1,4 +1,4 @@
-"""`--notify`: a webhook or a command that hears of a suspected hang, of its withdrawal, and of the verdict."""
+"""`--notify`: webhooks and commands that hear of a suspected hang, of its withdrawal, and of the verdict."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,15 +19,15 @@ from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir
 from nsadiag.evidence.records import Verdict
 
-SECONDS = 10.0  # for a webhook or a command, while the verdict waits
+SECONDS = 10.0  # for each webhook or command, while the verdict waits
 SCHEMES = ("http", "https")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notifier:
-    """Sends to one target; a target that fails costs a line on stderr, and never the job or the verdict."""
+    """Sends to each target; one that fails costs a line on stderr, and never the job or the verdict."""
 
-    target: str
+    targets: tuple[str, ...]
     run: RunDir
     name: str
 
@@ -42,14 +43,16 @@ class Notifier:
             "directory": str(self.run.path.resolve()),
             "verdict": verdict.to_json() if verdict else None,
         }
-        try:
-            if is_address(self.target):
-                # The form that Slack, Mattermost and Rocket.Chat take.
-                _post(self.target, {"text": words})
-            else:
-                _call(self.target, document)
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            print(f"nsadiag: --notify failed: {_reason(error)}", file=sys.stderr, flush=True)
+        for number, target in enumerate(self.targets, start=1):
+            try:
+                if is_address(target):
+                    # The form that Slack, Mattermost and Rocket.Chat take.
+                    _post(target, {"text": words})
+                else:
+                    _call(target, document)
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                which = f" (target {number} of {len(self.targets)})" if len(self.targets) > 1 else ""
+                print(f"nsadiag: --notify failed{which}: {_reason(error)}", file=sys.stderr, flush=True)
 
     def verdict(self, verdict: Verdict) -> None:
         """The verdict's first lines."""
@@ -59,8 +62,18 @@ class Notifier:
         self.tell("verdict", f"{verdict.outcome.upper()} {verdict.summary}{at}{fix}", verdict)
 
 
-def check(target: str) -> None:
+def targets_in(text: str) -> tuple[str, ...]:
+    """The targets in NSADIAG_NOTIFY: one on each line, as a command has blanks of its own."""
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def check(targets: Iterable[str]) -> None:
     """Raises UsageError for a target that cannot be notified."""
+    for target in targets:
+        _check(target)
+
+
+def _check(target: str) -> None:
     if is_address(target):
         if not urlsplit(target).hostname:
             raise UsageError("--notify: the address names no host", "give https://HOST/PATH")

@@ -89,7 +89,7 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
     entered = set(guilty) <= set(inside)
     made = () if entered else _elsewhere(context, waiting[0])[0]
     got = f"{'alone got' if entered else 'did not get'} {'past' if guard.leaves else 'through'}"
-    through = f"{got} `{shown(guard)}` at {locations.short(guard.place)}, which depends on the rank, to"
+    through = f"{got} `{shown(guard)}` at {locations.short(guard.place)}"
     return Candidate(
         kind=Kind.BRANCH,
         proximity=Proximity.PLACE,
@@ -97,7 +97,7 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
         guilty=guilty,
         blocked=tuple(r for r in members if r not in guilty),
         where=(_line_behind(context, guard, guilty[0]) if entered else None) or guard.place,
-        because=f"{through} a collective that {all_of(len(members))} must call",
+        because=f"{through} to a collective that {all_of(len(members))} must call",
         decisive=f"{rank_names(made)} of other groups made that call in this step" if made else "",
         evidence=(
             context.position(waiting[0]),
