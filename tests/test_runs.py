@@ -61,6 +61,11 @@ def test_clean_keeps_the_newest_and_what_has_not_ended_and_what_a_person_named(f
     assert left == {"000000-third", "000000-running", "000000-notes", "baseline"}
 
 
+def test_clean_says_where_there_is_nothing_to_remove(folder: Path) -> None:
+    done = CliRunner().invoke(app, ["clean", "--keep", "100"], catch_exceptions=False)
+    assert (done.stdout, done.exit_code) == ("", 0) and done.stderr.startswith("nothing to remove in ")
+
+
 def test_clean_wants_to_be_told_how_many_to_keep(folder: Path) -> None:
     assert CliRunner().invoke(app, ["clean"]).exit_code != 0
     assert len(list(folder.iterdir())) == 3

@@ -21,7 +21,7 @@ from nsadiag.worker.watched import Watched
 
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 JOB = """
-import hashlib, os, sys, threading
+import hashlib, os, sys, threading, time
 import torch
 import torch.distributed as dist
 import nsadiag
@@ -43,6 +43,7 @@ def train(model, optimizer, what):
 
 def watched(what):
     with nsadiag.watch(model, out="run", on_hang=os.environ.get("ON_HANG", "leave")):
+        os.write(1, f"entered {time.monotonic_ns()}\\n".encode())
         group(what)
 
 def group(what):
@@ -105,6 +106,9 @@ def test_a_watched_block_ends_healthy_and_leaves_nothing_behind(jobs: Jobs, job:
     assert "nsadiag: healthy" in watched
     found = verdict(jobs.directory)
     assert (found["class"], found["progress"]["steps_done"]) == ("healthy", 8)
+    entered = max(int(line.split()[1]) for line in watched.splitlines() if line.startswith("entered"))
+    began = json.loads((jobs.directory / "run/watch.json").read_text())["started_mono_ns"]
+    assert began < entered, "times count from the block, and not from when somebody looks on"
     wait_until(lambda: not jobs.left(), "the looker-on gone")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -266,3 +267,5 @@ def clean(
     else:
         for run in gone:
             print(f"{'would remove' if dry_run else 'removed'} {run.directory}")
+        if not gone:
+            print(f"nothing to remove in {folder}", file=sys.stderr)

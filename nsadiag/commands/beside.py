@@ -25,7 +25,9 @@ NOTIFY = "NSADIAG_NOTIFY"
 KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
 
 
-def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOptions, argv: list[str]) -> None:
+def look_on(
+    run: RunDir, job: UnlaunchedJob, expected: int, began_ns: int, options: WatchOptions, argv: list[str]
+) -> None:
     """Until the ranks are done, dead or stuck; then the verdict, the reports, and a line on stderr."""
     about: dict[str, Any] = {
         "kind": "run",
@@ -44,6 +46,7 @@ def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOption
         job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run), notices=lines
     )
     watch.expected = expected
+    watch.count_from(began_ns)
     with interrupts.held_off():
         watch.run()
     verdict = judge_and_report(run, about)
@@ -75,6 +78,7 @@ def main(
     sockets: str,
     run_id: str,
     expected: str,
+    began_ns: str,
     on_hang: str,
     stall_after: str,
     patience: str,
@@ -91,4 +95,4 @@ def main(
     # A hang that is left as it is outlives us, with its sockets.
     scratch.add_owner(Path(sockets), Process(*map(int, run_id.split("-"))))
     job = UnlaunchedJob(socket_dir=Path(sockets), run_id=run_id)
-    look_on(RunDir(path=Path(directory)), job, int(expected), options, list(argv))
+    look_on(RunDir(path=Path(directory)), job, int(expected), int(began_ns), options, list(argv))

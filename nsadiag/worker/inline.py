@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -56,8 +57,9 @@ def watch(
         _meet(model)
         yield Watched(os.environ[RUN_DIR])
         return
+    began_ns = time.monotonic_ns()
     run = _begin(_directory(out), probes)
-    _look_on(run, stall_after, patience, on_hang)
+    _look_on(run, began_ns, stall_after, patience, on_hang)
     _meet(model)
     watched = Watched(run.path)
     try:
@@ -139,7 +141,9 @@ def _sockets(run: RunDir) -> Path:
     return Path(where.read_text())
 
 
-def _look_on(run: RunDir, stall_after: float | None, patience: float | None, on_hang: str) -> None:
+def _look_on(
+    run: RunDir, began_ns: int, stall_after: float | None, patience: float | None, on_hang: str
+) -> None:
     """One process beside the ranks of this node, which outlives them."""
     if int(os.environ.get("LOCAL_RANK", "0")) != 0:
         return
@@ -151,7 +155,7 @@ def _look_on(run: RunDir, stall_after: float | None, patience: float | None, on_
     starter = subprocess.Popen(
         [
             *(sys.executable, "-c", STARTER, str(run.path), os.environ[server.SOCKET_DIR]),
-            *(_family(), world, on_hang),
+            *(_family(), world, str(began_ns), on_hang),
             "auto" if stall_after is None else str(stall_after),
             os.environ.get(PATIENCE, "auto") if patience is None else str(patience),
             *sys.argv,

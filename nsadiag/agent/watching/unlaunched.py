@@ -46,6 +46,10 @@ class UnlaunchedWatch(Watch):
     job: UnlaunchedJob
     expected = 1  # ranks on this node
 
+    def count_from(self, mono_ns: int) -> None:
+        """Times are those since the ranks entered the block, which was seconds before we could look on."""
+        self._started_ns, self._started = mono_ns, mono_ns / 1e9
+
     def _feel_pulses(self) -> None:
         super()._feel_pulses()
         for rank in self.ranks.values():

@@ -59,7 +59,7 @@ def _finished(rank: RankEvidence) -> bool:
 def _completed(case: Case) -> Draft:
     cell = case.cell
     aborted = {r.rank: signal.Signals(r.end.signal).name for r in cell.ranks if r.end.signal}
-    how = "ran to the exit handlers without an exception"
+    how = "finished without an exception"
     if not all(r.end.clean for r in cell.ranks):
         how = "ended without an exception, by os._exit(0) or at the end of the script"
     evidence = {f"{all_of(cell.world_size)} {how}": "ends.json"}
