@@ -346,7 +346,8 @@ class _Patches:
         if self._users and self._compiles not in handler.start_callbacks:
             handler.register_start_callback(self._compiles)
 
-    def _compiles(self, _about: Any) -> None:
+    def _compiles(self, *_about: Any) -> None:
+        """By torch, which says nothing of the compilation up to 2.6."""
         try:
             self.compiled = True
             _apply()
