@@ -116,6 +116,14 @@ class Context:
         last = self.timelines.last(rank)
         return path[-1] if path else last.place if last else None
 
+    def may_have_gone_on(self, rank: int) -> bool:
+        """Whether nothing shows that its line issued what it waits in: under NCCL the rank may have gone on from there."""
+        wait = next((w for w in self.waits if rank in w.waiting), None)
+        if wait is None or wait.issued_at(self.cell, rank):
+            return False
+        last = self.cell.rank(rank).last_capture
+        return last is not None and not any("torch/distributed/" in f.filename for f in last.main_frames)
+
     def path_of(self, rank: int) -> CallPath:
         """The call path that belongs to `place_of`."""
         path, here = self.call_paths.now(rank), self.place_of(rank)

@@ -99,6 +99,7 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
         where=(_line_behind(context, guard, guilty[0]) if entered else None) or guard.place,
         because=f"{through} to a collective that {all_of(len(members))} must call",
         decisive=f"{rank_names(made)} of other groups made that call in this step" if made else "",
+        strength=Strength.LIKELY if context.may_have_gone_on(waiting[0]) else Strength.STRONG,
         evidence=(
             context.position(waiting[0]),
             *(context.position(r) for r in outside[:1] if r not in waiting),
