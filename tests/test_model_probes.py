@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.ranks import Ranks
 
 from nsadiag.evidence.layout import RankDir, RunDir
@@ -271,6 +273,19 @@ def test_a_model_that_ran_under_the_probes_can_be_pickled_without_them(ranks: Ra
         "model(torch.randn(1, 2)).sum().backward()\ntorch.save(model, 'model.pt')\n")  # fmt: skip
     ranks.end()
     assert b"nsadiag" not in (ranks.jobs.directory / "model.pt").read_bytes()
+
+
+def test_calls_of_modules_take_no_reference_from_none() -> None:
+    """Torch 2.6 hands out one that it does not own; before Python 3.12 a job would end when none is left."""
+    from nsadiag.worker.probes.autograd import module_calls
+
+    calls = 2000
+    module, inputs = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    with module_calls.observed_calls():
+        before = sys.getrefcount(None)
+        for _ in range(calls):
+            module(inputs)
+        assert sys.getrefcount(None) > before - calls / 2
 
 
 def test_of_dynamos_callbacks_ours_is_one_and_goes_with_the_last_probe() -> None:

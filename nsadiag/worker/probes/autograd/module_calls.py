@@ -8,6 +8,7 @@ without it would have found, since `torch.fx` and others patch `nn.Module.__call
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 import weakref
 from collections import Counter
@@ -311,9 +312,7 @@ class _Patches:
         first = self._compiling is None
         if first:
             # Once: a program's own `__import__` is not to see it in the middle of its training.
-            from torch._C._dynamo.eval_frame import get_eval_frame_callback
-
-            self._compiling = get_eval_frame_callback
+            self._compiling = _compiling()
         self._users += 1
         if first:
             when_imported(COMPILES, self._stay_out_of_graphs)
@@ -372,6 +371,29 @@ class _Patches:
         self.everywhere = everywhere
         for owner in (torch.nn.Module,) if everywhere else tuple(self._roots):
             self._undo.enter_context(_replaced_call(owner, self._compiling))
+
+
+def _compiling() -> Callable[[], Any]:
+    """What says whether the calling thread is in code that dynamo runs: None outside of it.
+
+    Torch 2.6 hands out a reference that it does not own, and no release up to 2.8 was seen to do otherwise: each call takes one
+    from None, and where that is not immortal (before Python 3.12) the interpreter ends the job when none is left.
+
+    Raises ImportError where this torch cannot say it.
+    """
+    from torch._C._dynamo.eval_frame import get_eval_frame_callback
+
+    if torch.torch_version.TorchVersion(torch.__version__) >= (2, 9):
+        return get_eval_frame_callback
+    owns = ctypes.pythonapi.Py_IncRef
+    owns.argtypes, owns.restype = [ctypes.py_object], None
+
+    def owned() -> Any:
+        found = get_eval_frame_callback()
+        owns(found)
+        return found
+
+    return not_compiled(owned, what_it_calls=True)
 
 
 @contextlib.contextmanager
