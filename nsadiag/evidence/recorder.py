@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
 
+from nsadiag.evidence.documents import shapes
+from nsadiag.evidence.documents.values import Whole
 from nsadiag.evidence.spans import ranks_in
 
 
@@ -15,14 +17,14 @@ class Frame(TypedDict, total=False):
 
     name: str
     filename: str
-    line: int | None
+    line: Whole | None
 
 
 class _Named(TypedDict):
     """Keys of every entry since torch 2.4."""
 
-    process_group: Sequence[str]  # name, description
-    collective_seq_id: int
+    process_group: Annotated[Sequence[str], shapes.of(shapes.text, shapes.text)]  # name, description
+    collective_seq_id: Whole
     profiling_name: str  # `nccl:all_reduce`
 
 
@@ -32,19 +34,21 @@ class Entry(_Named, total=False):
     state: str
     retired: bool
     is_p2p: bool
-    op_id: int
-    p2p_seq_id: int
-    record_id: int
-    pg_id: int
+    op_id: Whole
+    p2p_seq_id: Whole
+    record_id: Whole
+    pg_id: Whole
     pg_name: str  # before torch 2.4
-    seq_id: int  # before torch 2.4
-    input_sizes: list[list[int]] | None
-    output_sizes: list[list[int]]
+    seq_id: Whole  # before torch 2.4
+    input_sizes: list[list[Whole]] | None
+    output_sizes: list[list[Whole]]
     input_dtypes: list[str]
     output_dtypes: list[str]
-    time_created_ns: int | None
-    time_discovered_started_ns: int | None
-    time_discovered_completed_ns: int | None
+    time_created_ns: Whole | None
+    time_discovered_started_ns: Whole | None
+    time_discovered_completed_ns: Whole | None
+    thread_id: str
+    thread_name: str
     frames: list[Frame]
     index: int  # ours: its place in the ring, where only some of the entries were kept
 
@@ -63,6 +67,7 @@ class Dump(TypedDict, total=False):
     version: str
     rank: int
     pg_config: dict[str, GroupConfig]
+    pg_status: dict[str, Any]
     entries: list[Entry]
 
 

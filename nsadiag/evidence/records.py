@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
+from nsadiag.evidence.documents.values import Rank, Whole, value_of
 from nsadiag.evidence.layout import SCHEMA_VERSION
 
 # Of a hang: "proven" where only ranks that wait themselves could wake the waiting ones, "suspected" where some rank could
@@ -28,8 +29,8 @@ class Collective:
 
     op: str
     group: str
-    seq: int | None = None
-    sizes: list[list[int]] | None = None
+    seq: Whole | None = None
+    sizes: list[list[Whole]] | None = None
     dtypes: list[str] | None = None
 
 
@@ -67,16 +68,7 @@ class Where:
 
     def at(self, place: Place | None) -> Where:
         """The same, with the line filled in from `place`."""
-        if place is None:
-            return self
-        return dataclasses.replace(
-            self,
-            file=place.file,
-            line=place.line,
-            function=place.function,
-            code=place.code,
-            library=place.library,
-        )
+        return dataclasses.replace(self, **vars(place)) if place else self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +83,7 @@ class Evidence:
 class Rejected:
     """A neighbouring class that is ruled out, and the fact that speaks against it."""
 
-    cls: str
+    cls: str = field(metadata={"key": "class"})
     because: str
     source: str | None = None  # of the fact, in the run directory
 
@@ -111,12 +103,12 @@ class Progress:
 class PeerWait:
     """The time that one rank has kept its peers waiting: seconds in which at least one of them waited for it."""
 
-    rank: int
+    rank: Rank
     total_s: float
     now_s: float  # at the end of what was observed; 0 where nobody waits for it then
     longest_s: float  # that was over
     times: int
-    waiters: tuple[int, ...] = ()  # now
+    waiters: tuple[Rank, ...] = ()  # now
     what: str | None = None  # they wait in, now
     at: Place | None = None  # where it is now
     source: str | None = None
@@ -201,12 +193,12 @@ class Verdict:
     """The answer: verdict.json as a value (docs/contract.md)."""
 
     outcome: Outcome
-    cls: str
+    cls: str = field(metadata={"key": "class"})
     confidence: float
     summary: str
-    guilty_ranks: tuple[int, ...]
-    blocked_ranks: tuple[int, ...]
-    world_size: int
+    guilty_ranks: tuple[Rank, ...]
+    blocked_ranks: tuple[Rank, ...]
+    world_size: Rank
     where: Where | None
     peers_at: Place | None
     progress: Progress
@@ -247,46 +239,5 @@ class Verdict:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Verdict:
-        """Reads what to_json wrote; keys of a newer schema are passed over. Raises KeyError if one is missing."""
-        where = document["where"]
-        if where is not None:
-            collective = where.get("collective")
-            where = _known(Where, {**where, "collective": _known(Collective, collective)})
-        return cls(
-            outcome=document["outcome"],
-            cls=document["class"],
-            confidence=document["confidence"],
-            summary=document["summary"],
-            guilty_ranks=tuple(document["guilty_ranks"]),
-            blocked_ranks=tuple(document["blocked_ranks"]),
-            world_size=document["world_size"],
-            where=where,
-            peers_at=_known(Place, document["peers_at"]),
-            progress=_known(Progress, document["progress"]) or Progress(),
-            evidence=tuple(Evidence(claim=e["claim"], source=e["source"]) for e in document["evidence"]),
-            rejected=tuple(
-                Rejected(cls=r["class"], because=r["because"], source=r.get("source"))
-                for r in document["rejected"]
-            ),
-            gaps=tuple(document["gaps"]),
-            fix=document["fix"],
-            next=document["next"],
-            times=_known(Times, document["times"]) or Times(),
-            certainty=document.get("certainty"),
-            action=_known(Action, document.get("action")),
-            peer_waits=tuple(_peer_wait(row) for row in document.get("peer_waits") or ()),
-        )
-
-
-def _peer_wait(row: dict[str, Any]) -> PeerWait:
-    at, waiters = _known(Place, row.get("at")), tuple(row.get("waiters") or ())
-    found: PeerWait = _known(PeerWait, {**row, "at": at, "waiters": waiters})
-    return found
-
-
-def _known(cls: Any, values: dict[str, Any] | None) -> Any:
-    """An instance of the dataclass from the keys it knows, or None."""
-    if values is None:
-        return None
-    names = {f.name for f in dataclasses.fields(cls)}
-    return cls(**{key: value for key, value in values.items() if key in names})
+        """Reads what to_json wrote, of the shape that its name promises; keys of a newer schema are passed over."""
+        return value_of(cls, document)

@@ -15,45 +15,12 @@ from nsadiag.evidence.documents.shapes import (
     text,
     whole,
 )
+from nsadiag.evidence.documents.values import row_at
 from nsadiag.evidence.spans import MOST_RANKS
 
-RANK = between(0, MOST_RANKS)
+TEXTS = rows(text)
 WORLD = between(1, MOST_RANKS)
-TEXTS, RANKS, SIZES = rows(text), rows(RANK), rows(rows(whole))
-COLLECTIVE = record(
-    {"op": text, "group": text}, {"seq": maybe(whole), "sizes": maybe(SIZES), "dtypes": maybe(TEXTS)}
-)
-LINE = record({"file": text, "line": count}, {"function": maybe(text), "code": maybe(text)})
-WHERE = record(
-    {},
-    {
-        "file": maybe(text), "line": maybe(count), "function": maybe(text), "code": maybe(text), "host": maybe(text),
-        "collective": maybe(COLLECTIVE), "parameter": maybe(text), "module": maybe(text), "bucket": maybe(count),
-        "step": maybe(count), "phase": maybe(text),
-    },
-)  # fmt: skip
-PROGRESS = record(
-    {},
-    {
-        "steps_done": maybe(count), "rate_per_s": maybe(number), "eta_s": maybe(number), "predicted_s": maybe(number),
-        "unit": text,
-    },
-)  # fmt: skip
-PEER_WAIT = record(
-    {"rank": RANK, "total_s": number, "now_s": number, "longest_s": number, "times": count},
-    {"waiters": RANKS, "what": maybe(text), "at": maybe(LINE), "source": maybe(text)},
-)
-ACTION = record({"do": text, "because": text}, {"host": maybe(text), "source": maybe(text)})
-VERDICT = record(
-    {
-        "outcome": text, "class": text, "confidence": number, "summary": text, "guilty_ranks": RANKS,
-        "blocked_ranks": RANKS, "world_size": between(0, MOST_RANKS), "where": maybe(WHERE), "peers_at": maybe(LINE),
-        "progress": PROGRESS, "evidence": rows(record({"claim": text, "source": text})),
-        "rejected": rows(record({"class": text, "because": text}, {"source": maybe(text)})), "gaps": TEXTS, "fix": maybe(text),
-        "next": maybe(text), "times": table(maybe(number)),
-    },
-    {"signature": text, "peer_waits": rows(PEER_WAIT), "action": maybe(ACTION)},
-)  # fmt: skip
+VERDICT = row_at("..records:Verdict", signature=text)
 CELL = record(
     {},
     {
@@ -72,7 +39,7 @@ RUN = record(
 )  # fmt: skip
 TRIAL = record(
     {"outcome": text, "class": text, "summary": text, "directory": text},
-    {"fix": maybe(text), "where": maybe(WHERE)},
+    {"fix": maybe(text), "where": maybe(row_at("..records:Where"))},
 )
 POINT = record(
     {"label": text, "state": text, "failures": count, "runs": rows(TRIAL)},

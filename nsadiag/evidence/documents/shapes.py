@@ -92,16 +92,14 @@ def rows(shape: Shape) -> Shape:
     return check
 
 
-def of(*shapes: Shape, more: Shape | None = None) -> Shape:
-    """A list of just these, and any number of `more`."""
+def of(*shapes: Shape) -> Shape:
+    """A list of just these."""
 
     def check(value: Any, faults: Faults) -> Any:
         value = list(value) if type(value) is tuple else value
-        if type(value) is not list or len(value) < len(shapes) or (more is None and len(value) > len(shapes)):
+        if type(value) is not list or len(value) != len(shapes):
             return NOTHING
-        rest = value[len(shapes) :]
-        found = [s(item, faults) for s, item in zip(shapes, value, strict=False)]
-        found += [more(item, faults) for item in rest] if more else []
+        found = [s(item, faults) for s, item in zip(shapes, value, strict=True)]
         return NOTHING if any(item is NOTHING for item in found) else found
 
     return check
@@ -150,9 +148,9 @@ def record(need: Mapping[str, Shape], may: Mapping[str, Shape] | None = None) ->
     return check
 
 
-def nested(shape: Callable[[Shape], Shape], most: int = DEEPEST) -> Shape:
-    """A shape that holds itself, so many times at most: `shape` is given it."""
+def nested(shape: Callable[[Shape], Shape]) -> Shape:
+    """A shape that holds itself, to a certain depth: `shape` is given it."""
     found: Shape = lambda value, faults: NOTHING  # noqa: E731 - the innermost
-    for _ in range(most):
+    for _ in range(DEEPEST):
         found = shape(found)
     return found

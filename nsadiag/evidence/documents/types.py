@@ -21,7 +21,6 @@ from nsadiag.evidence.documents.shapes import (
     maybe,
     nested,
     number,
-    of,
     record,
     rows,
     table,
@@ -55,28 +54,8 @@ Gaps = list[Unfit]
 # A process of this machine: what counts or signals it must not be given another number.
 PID = between(1, 2**31)
 TEXTS = rows(text)
-SIZES = rows(rows(whole))
-CAUSE = nested(lambda cause: row_at("exceptions:Cause", cause=maybe(cause)))
-EXCEPTION = row_at("exceptions:Raised", cause=maybe(CAUSE), hidden=maybe(CAUSE))
-ENTRY = record(
-    {"process_group": of(text, text), "collective_seq_id": whole, "profiling_name": text},
-    {
-        "state": text, "retired": flag, "is_p2p": flag, "op_id": whole, "p2p_seq_id": whole, "pg_id": whole,
-        "input_sizes": SIZES, "output_sizes": SIZES, "input_dtypes": TEXTS, "output_dtypes": TEXTS,
-        "time_created_ns": maybe(whole), "time_discovered_started_ns": maybe(whole),
-        "time_discovered_completed_ns": maybe(whole), "thread_id": text, "thread_name": text,
-        "frames": rows(record({}, {"name": text, "filename": text, "line": maybe(whole)})), "record_id": whole,
-    },
-)  # fmt: skip
-DUMP = record(
-    {},
-    {
-        "version": text,
-        "entries": rows(ENTRY),
-        "pg_config": table(record({}, {"name": text, "ranks": text, "desc": text})),
-        "pg_status": table(anything),
-    },
-)
+CAUSE = nested(lambda cause: row_at(".exceptions:Cause", cause=maybe(cause)))
+EXCEPTION = row_at(".exceptions:Raised", cause=maybe(CAUSE), hidden=maybe(CAUSE))
 TENSORS = rows(
     record({"dtype": text, "tensors": count, "elements": count}, {"device": text, "requires_grad": flag})
 )
@@ -108,52 +87,52 @@ GPUS = record(
 # By the name of the file. A document that is not here is a mapping, or a list where that is asked for.
 DOCUMENTS: dict[str, Shape] = {
     **results.DOCUMENTS,
-    "answers.json": row_at("captures:Answers"),
+    "answers.json": row_at(".captures:Answers"),
     "clock.json": record({}, {"mono_offset_ns": whole, "wall_offset_ns": whole, "rtt_ns": whole}),
-    "ddp.json": rows(row_at("training:WrappedModel")),
-    "ends.json": table(row_at("watch:End"), key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
+    "ddp.json": rows(row_at(".training:WrappedModel")),
+    "ends.json": table(row_at(".watch:End"), key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
     "exception.json": EXCEPTION,
-    "fr.json": DUMP,
-    "gaps.json": rows(row_at("captures:Gap")),
+    "fr.json": row_at("..recorder:Dump"),
+    "gaps.json": rows(row_at(".captures:Gap")),
     "gpu.json": GPUS,
-    "graph.json": row_at("training:Graph"),
+    "graph.json": row_at(".training:Graph"),
     "index.json": table(text),
     "job.json": record({}, {"id": maybe(either(text, count))}),
-    "leaving.json": row_at("exceptions:Leaving", handling=maybe(EXCEPTION)),
-    "loaders.json": rows(row_at("training:Loader")),
-    "meta.json": row_at("process:Meta"),
-    "oom.json": row_at("kernel:OomReport"),
-    "parity.json": row_at("first_steps:ControlComparison"),
-    "proc.json": row_at("kernel:KernelProcess"),
-    "ray.json": row_at("actors:RayJob"),
-    "ras.json": row_at("captures:NcclStatus"),
-    "py_spy.json": rows(row_at("python_stacks:PythonThread")),
-    "settings.json": row_at("training:Settings", model=MODEL, optimizer=maybe(OPTIMIZER)),
-    "tasks.json": rows(row_at("captures:Task")),
-    "ungraded.json": row_at("training:MissingNow"),
-    "units.json": rows(row_at("training:Unit")),
-    "waits.json": row_at("actors:ActorWaits"),
-    "watch.json": row_at("watch:Watch"),
-    "wraps.json": rows(row_at("training:Wrap")),
+    "leaving.json": row_at(".exceptions:Leaving", handling=maybe(EXCEPTION)),
+    "loaders.json": rows(row_at(".training:Loader")),
+    "meta.json": row_at(".process:Meta"),
+    "oom.json": row_at(".kernel:OomReport"),
+    "parity.json": row_at(".first_steps:ControlComparison"),
+    "proc.json": row_at(".kernel:KernelProcess"),
+    "ray.json": row_at(".actors:RayJob"),
+    "ras.json": row_at(".captures:NcclStatus"),
+    "py_spy.json": rows(row_at(".python_stacks:PythonThread")),
+    "settings.json": row_at(".training:Settings", model=MODEL, optimizer=maybe(OPTIMIZER)),
+    "tasks.json": rows(row_at(".captures:Task")),
+    "ungraded.json": row_at(".training:MissingNow"),
+    "units.json": rows(row_at(".training:Unit")),
+    "waits.json": row_at(".actors:ActorWaits"),
+    "watch.json": row_at(".watch:Watch"),
+    "wraps.json": rows(row_at(".training:Wrap")),
 }  # fmt: skip
 LINES: dict[str, Shape] = {
-    "evaluated.jsonl": row_at("training:Sums"),
+    "evaluated.jsonl": row_at(".training:Sums"),
     "gaps.jsonl": record({"gap": text}),
-    "given.jsonl": row_at("training:ModelInput"),
+    "given.jsonl": row_at(".training:ModelInput"),
     "names.jsonl": record({"id": count, "name": text}),
-    "parity.jsonl": row_at("first_steps:FirstStep"),
-    "piles.jsonl": row_at("training:Registered"),
+    "parity.jsonl": row_at(".first_steps:FirstStep"),
+    "piles.jsonl": row_at(".training:Registered"),
     "raised.jsonl": EXCEPTION,
-    "recomputed.jsonl": row_at("training:Recomputed"),
-    "replicas.jsonl": row_at("training:Sums"),
-    "samples.jsonl": row_at("training:Sample"),
-    "signals.jsonl": row_at("exceptions:SentSignal"),
-    "threads.jsonl": row_at("training:StartedThread"),
-    "ungraded.jsonl": row_at("training:Missing"),
-    "unheld.jsonl": row_at("training:Unheld"),
-    "invariants.jsonl": row_at("operations:Observed"),
+    "recomputed.jsonl": row_at(".training:Recomputed"),
+    "replicas.jsonl": row_at(".training:Sums"),
+    "samples.jsonl": row_at(".training:Sample"),
+    "signals.jsonl": row_at(".exceptions:SentSignal"),
+    "threads.jsonl": row_at(".training:StartedThread"),
+    "ungraded.jsonl": row_at(".training:Missing"),
+    "unheld.jsonl": row_at(".training:Unheld"),
+    "invariants.jsonl": row_at(".operations:Observed"),
     "unnamed.jsonl": EXCEPTION,
-    "unwaited.jsonl": row_at("training:Unwaited"),
+    "unwaited.jsonl": row_at(".training:Unwaited"),
 }  # fmt: skip
 
 

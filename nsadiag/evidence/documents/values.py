@@ -1,7 +1,8 @@
 """Documents as values: the dataclass of a row says both of what types its keys must be and how it is read.
 
 A field without a default is needed: a row that lacks it is left out. In an annotation `int` is a count, `float` a finite
-number, `X | None` may be null, and a tuple is a list; other shapes stand in `Annotated`.
+number, `X | None` may be null, and a tuple is a list; other shapes stand in `Annotated`. A field whose name is a keyword
+of Python's has the key's in its metadata.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import importlib
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from nsadiag.evidence.documents import shapes
 from nsadiag.evidence.documents.shapes import Shape
@@ -44,36 +45,44 @@ def shape_of(hint: Any) -> Shape:
     if origin is Annotated:
         shape: Shape = of[1]
         return shape
+    if origin is Literal:
+        return shapes.text
     if origin in (Union, UnionType):
         return shapes.maybe(shape_of(next(each for each in of if each is not NoneType)))
+    if origin is list or (origin is tuple and of[-1] is Ellipsis):
+        return shapes.rows(shape_of(of[0]))
     if origin is tuple:
-        return shapes.rows(shape_of(of[0])) if of[-1] is Ellipsis else shapes.of(*map(shape_of, of))
+        return shapes.of(*map(shape_of, of))
     if origin is dict:
         return shapes.table(shape_of(of[1]))
     return row_of(hint)
 
 
 def row_of(kind: Any, **given: Shape) -> Shape:
-    """The shape of a dataclass, which is a mapping on disk, or of a NamedTuple, a list; `given`: those of some fields."""
+    """The shape of a dataclass or TypedDict, which is a mapping on disk, or of a NamedTuple, a list.
+
+    `given`: shapes of some keys, also of those that are no fields.
+    """
     hints = _hints(kind)
-    fields = {name: given.get(name) or shape_of(hint) for name, hint in hints.items()}
-    if not dataclasses.is_dataclass(kind):
-        shapes_, least = list(fields.values()), len(fields) - len(kind._field_defaults)
-        return shapes.either(*(shapes.of(*shapes_[:n]) for n in range(len(fields), least - 1, -1)))
-    needed = {f.name for f in dataclasses.fields(kind) if _is_needed(f)}
+    if hasattr(kind, "_fields"):
+        shapes_, least = [*map(shape_of, hints.values())], len(hints) - len(kind._field_defaults)
+        return shapes.either(*(shapes.of(*shapes_[:n]) for n in range(len(hints), least - 1, -1)))
+    keys = _keys(kind)
+    known = {keys[name]: given.get(name) or shape_of(hint) for name, hint in hints.items()} | given
+    needed = _needed(kind)
     return shapes.record(
-        {name: shape for name, shape in fields.items() if name in needed},
-        {name: shape for name, shape in fields.items() if name not in needed},
+        {key: shape for key, shape in known.items() if key in needed},
+        {key: shape for key, shape in known.items() if key not in needed},
     )
 
 
 def row_at(place: str, **given: Shape) -> Shape:
-    """The same of `module:Class` of this package, imported at the first document of it: few commands read of all kinds."""
+    """The same of `.module:Class`, as this package would import it, at the first document of it: few commands read of all kinds."""
     module, _, name = place.partition(":")
 
     @functools.cache
     def shape() -> Shape:
-        return row_of(getattr(importlib.import_module(f"{__package__}.{module}"), name), **given)
+        return row_of(getattr(importlib.import_module(module, __package__), name), **given)
 
     def check(value: Any, faults: shapes.Faults) -> Any:
         return shape()(value, faults)
@@ -81,8 +90,20 @@ def row_at(place: str, **given: Shape) -> Shape:
     return check
 
 
-def _is_needed(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+def _needed(kind: Any) -> set[str]:
+    """The keys that a mapping must have."""
+    if not dataclasses.is_dataclass(kind):
+        return {*kind.__required_keys__}
+    missing = dataclasses.MISSING
+    fields = (f for f in dataclasses.fields(kind) if f.default is missing and f.default_factory is missing)
+    return {_keys(kind)[field.name] for field in fields}
+
+
+def _keys(kind: Any) -> dict[str, str]:
+    """By field, its key on disk."""
+    if not dataclasses.is_dataclass(kind):
+        return {name: name for name in _hints(kind)}
+    return {field.name: field.metadata.get("key", field.name) for field in dataclasses.fields(kind)}
 
 
 def value_of(kind: type[T], document: Any) -> T:
@@ -122,16 +143,17 @@ def _reader(hint: Any) -> Read | None:
 
 
 def _of_mapping(kind: Any) -> Read:
-    fields: list[tuple[str, Read | None]] = []
+    fields: list[tuple[str, str, Read | None]] = []
 
     def read(document: Mapping[str, Any]) -> Any:
         if not fields:  # at first use: a class may hold itself
-            fields.extend((name, _reader(hint)) for name, hint in _hints(kind).items())
+            keys = _keys(kind)
+            fields.extend((name, keys[name], _reader(hint)) for name, hint in _hints(kind).items())
         return kind(
             **{
-                name: each(document[name]) if each else document[name]
-                for name, each in fields
-                if name in document
+                name: each(document[key]) if each else document[key]
+                for name, key, each in fields
+                if key in document
             }
         )
 
