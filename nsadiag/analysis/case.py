@@ -29,19 +29,8 @@ from nsadiag.evidence.table import Table
 T = TypeVar("T")
 
 EVENT_COLUMNS = [
-    "rank",
-    "t_s",
-    "kind",
-    "phase",
-    "name",
-    "step",
-    "a",
-    "b",
-    "thread",
-    "group",
-    "site",
-    "detail",
-]
+    "rank", "t_s", "kind", "phase", "name", "step", "a", "b", "thread", "group", "site", "detail",
+]  # fmt: skip
 Rows = Iterable[tuple[Any, ...]]
 
 

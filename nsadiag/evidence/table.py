@@ -224,9 +224,6 @@ class Keyed(dict[Any, Any]):
     def max(self) -> Any:
         return Column(self.values()).max()
 
-    def median(self) -> float:
-        return Column(self.values()).median()
-
     def nunique(self) -> int:
         return Column(self.values()).nunique()
 
@@ -429,37 +426,25 @@ class Grouped:
         return GroupedColumn(self._table.column(name).values, self._places)
 
 
+def _of_each(number: Callable[[Column], Any]) -> Callable[[GroupedColumn], Keyed]:
+    """The method that gives that number of each group."""
+
+    def of(self: GroupedColumn) -> Keyed:
+        groups = ((key, [self._values[place] for place in places]) for key, places in self._places.items())
+        return Keyed((key, number(Column(values))) for key, values in groups)
+
+    return of
+
+
 class GroupedColumn:
     """One column of a table in groups."""
 
+    min, max, sum = _of_each(Column.min), _of_each(Column.max), _of_each(Column.sum)
+    median, mean = _of_each(Column.median), _of_each(Column.mean)
+    nunique, size = _of_each(Column.nunique), _of_each(len)
+
     def __init__(self, values: list[Any], places: Mapping[Any, list[int]]) -> None:
         self._values, self._places = values, places
-
-    def _each(self, of: Callable[[Column], Any]) -> Keyed:
-        return Keyed(
-            (key, of(Column([self._values[p] for p in places]))) for key, places in self._places.items()
-        )
-
-    def min(self) -> Keyed:
-        return self._each(Column.min)
-
-    def max(self) -> Keyed:
-        return self._each(Column.max)
-
-    def sum(self) -> Keyed:
-        return self._each(Column.sum)
-
-    def median(self) -> Keyed:
-        return self._each(Column.median)
-
-    def mean(self) -> Keyed:
-        return self._each(Column.mean)
-
-    def nunique(self) -> Keyed:
-        return self._each(Column.nunique)
-
-    def size(self) -> Keyed:
-        return self._each(len)
 
     def transform(self, what: str) -> Column:
         """For each row of the table, that number of its group: `min`, `nunique`, ..."""

@@ -26,30 +26,12 @@ NOT_A_LIBRARY = re.compile(r".*/(?:site|dist)-packages/(?:torch|functorch|nsadia
 DEMO = "nsadiag/repro"
 # They run other people's code: to be the entry point does not make them the user's.
 RUNNERS = frozenset(
-    [
-        "torch",
-        "accelerate",
-        "deepspeed",
-        "lightning",
-        "lightning_fabric",
-        "pytorch_lightning",
-        "transformers",
-        "ray",
-        "submitit",
-        "horovod",
-        "ipykernel",
-        "ipykernel_launcher",
-        "IPython",
-        "debugpy",
-        "coverage",
-        "pytest",
-        "_pytest",
-        "pdb",
-        "cProfile",
-        "nsadiag",
-        "pip",
-    ]
-)
+    {
+        "torch", "accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning",
+        "transformers", "ray", "submitit", "horovod", "ipykernel", "ipykernel_launcher", "IPython", "debugpy",
+        "coverage", "pytest", "_pytest", "pdb", "cProfile", "nsadiag", "pip",
+    }
+)  # fmt: skip
 # What pip, uv and setuptools write for an entry point: `from package.cli import main`, `sys.exit(main())`.
 CALLED = re.compile(r"^\s*sys\.exit\((?P<name>\w+)(?:\.\w+)*\(\)\)", re.MULTILINE)
 MOST_BYTES = 8192

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from nsadiag.analysis.ingest.dumps.columns import (
     GroupColumn,
     GroupNames,
     RankColumns,
+    config_of,
+    dump_columns,
 )
 from nsadiag.evidence.recorder import Dump
 
@@ -46,12 +48,6 @@ def group_column(
     )
 
 
-def counts_over_all(seqs: npt.NDArray[np.int64], groups: Iterable[tuple[str, str]]) -> bool:
-    """Whether these numbers, in the order of issue, are one count over several groups, as torchcomms' recorder has it."""
-    several = len(set(groups)) > 1
-    return several and int(seqs[0]) <= 1 and bool((np.diff(seqs) == 1).all())
-
-
 def _in_order(
     seqs: npt.NDArray[np.int64], codes: Codes, states: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.int64], Codes, npt.NDArray[np.uint8]]:
@@ -77,8 +73,7 @@ def columns_of(
     numbers: npt.NDArray[np.intp],
 ) -> RankColumns:
     """`numbers`: the place of each entry's category among `categories`; `document`: the dump, of whose entries nothing is read."""
-    config = document.get("pg_config")
-    config = config if isinstance(config, dict) else {}
+    config = config_of(document)
     distinct: dict[Category, int] = {}
     places = [distinct.setdefault(category, len(distinct)) for category in categories]
     here, kinds = list(distinct), np.array(places, dtype=np.intp)[numbers]
@@ -95,12 +90,5 @@ def columns_of(
         mine = kinds[chosen]
         group = names.group(process_group, config)
         columns.append(group_column(group, process_group, seqs[chosen], codes[mine], states[mine]))
-    told = document.get("rank")
-    return RankColumns(
-        rank=told if rank < 0 and type(told) is int else rank,
-        file=file,
-        version=str(document.get("version", "")),
-        groups=tuple(sorted(columns, key=lambda column: column.group.key)),
-        open_transfers=int((p2p & (states != OVER))[kinds].sum()) if here else 0,
-        entries=len(kinds),
-    )
+    open_transfers = int((p2p & (states != OVER))[kinds].sum()) if here else 0
+    return dump_columns(rank, file, document, columns, open_transfers=open_transfers, entries=len(kinds))

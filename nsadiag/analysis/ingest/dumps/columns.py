@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from nsadiag.evidence.recorder import Entry
+from nsadiag.evidence.recorder import Dump, Entry
 
 SCHEDULED, STARTED, OVER = 0, 1, 2
 # Of these each rank may rightly bring its own sizes, or none; the others must bring the same.
@@ -70,6 +71,27 @@ class RankColumns:
     groups: tuple[GroupColumn, ...]
     open_transfers: int  # sends and receives that are not over
     entries: int
+
+
+def dump_columns(
+    rank: int, file: str, document: Dump, groups: Iterable[GroupColumn], *, open_transfers: int, entries: int
+) -> RankColumns:
+    """The columns of a dump, with what it says of itself; `rank` is negative where its file's name does not tell."""
+    told = document.get("rank")
+    return RankColumns(
+        rank=told if rank < 0 and type(told) is int else rank,
+        file=file,
+        version=str(document.get("version", "")),
+        groups=tuple(sorted(groups, key=lambda column: column.group.key)),
+        open_transfers=open_transfers,
+        entries=entries,
+    )
+
+
+def config_of(document: Dump) -> dict[str, Any]:
+    """The groups of a dump, as far as it has any."""
+    config = document.get("pg_config")
+    return dict(config) if isinstance(config, dict) else {}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import json
 import pickle
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from nsadiag.analysis.ingest.dumps.columns import (
@@ -20,6 +20,8 @@ from nsadiag.analysis.ingest.dumps.columns import (
     GroupColumn,
     GroupNames,
     RankColumns,
+    config_of,
+    dump_columns,
     process_group_of,
 )
 from nsadiag.evidence.pickles import PickleRefused
@@ -72,7 +74,7 @@ def _numbered_by_group(document: Dump) -> Dump:
     """With a count for each group where one counts over all: peers agree on how many collectives a group has had."""
     entries = entries_of(document)
     groups = [process_group_of(entry) for entry in entries]
-    if not _counts_over_all([seq_of(entry) for entry in entries], groups):
+    if not counts_over_all([seq_of(entry) for entry in entries], groups):
         return document
     counted: Counter[tuple[str, str]] = Counter()
     for entry, group in zip(entries, groups, strict=True):
@@ -81,13 +83,10 @@ def _numbered_by_group(document: Dump) -> Dump:
     return document
 
 
-def _counts_over_all(seqs: Sequence[int], groups: Sequence[tuple[str, str]]) -> bool:
+def counts_over_all(seqs: Sequence[int], groups: Iterable[tuple[str, str]]) -> bool:
     """Whether these numbers, in the order of issue, are one count over several groups, as torchcomms' recorder has it."""
-    return len(set(groups)) > 1 and seqs[0] <= 1 and _is_a_count(seqs)
-
-
-def _is_a_count(seqs: Sequence[int]) -> bool:
-    return all(after - before == 1 for before, after in itertools.pairwise(seqs))
+    several = len(set(groups)) > 1
+    return several and seqs[0] <= 1 and all(after - before == 1 for before, after in itertools.pairwise(seqs))
 
 
 def entries_of(document: Dump) -> list[Entry]:
@@ -109,23 +108,15 @@ def plain_columns(
     rank: int, file: str, document: Dump, names: GroupNames, categories: Categories
 ) -> RankColumns:
     """Its columns, entry by entry."""
-    config = document.get("pg_config")
-    config = config if isinstance(config, dict) else {}
+    config = config_of(document)
     asked = [(seq_of(entry), categories.of(entry)) for entry in entries_of(document)]
     of_group: dict[tuple[str, str], list[tuple[int, Category]]] = defaultdict(list)
     for seq, category in asked:
         if not category.is_p2p:
             of_group[category.process_group].append((seq, category))
     columns = [_group_column(names.group(own, config), own, rows) for own, rows in of_group.items()]
-    told = document.get("rank")
-    return RankColumns(
-        rank=told if rank < 0 and type(told) is int else rank,
-        file=file,
-        version=str(document.get("version", "")),
-        groups=tuple(sorted(columns, key=lambda column: column.group.key)),
-        open_transfers=sum(category.is_p2p and category.state != OVER for _, category in asked),
-        entries=len(asked),
-    )
+    open_transfers = sum(category.is_p2p and category.state != OVER for _, category in asked)
+    return dump_columns(rank, file, document, columns, open_transfers=open_transfers, entries=len(asked))
 
 
 def _group_column(

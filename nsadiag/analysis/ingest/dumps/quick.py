@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.analysis.ingest.dumps.arrays import columns_of, counts_over_all
+from nsadiag.analysis.ingest.dumps.arrays import columns_of
 from nsadiag.analysis.ingest.dumps.columns import (
     Categories,
     Category,
@@ -22,7 +22,7 @@ from nsadiag.analysis.ingest.dumps.columns import (
 )
 from nsadiag.analysis.ingest.dumps.layouts import LONGEST, Layout, NewString, layout_of, padded
 from nsadiag.analysis.ingest.dumps.parts import Parts, cut, first_guess
-from nsadiag.analysis.ingest.dumps.plain import PlainUnpickler, entries_of, seq_of, unpickle
+from nsadiag.analysis.ingest.dumps.plain import PlainUnpickler, counts_over_all, entries_of, seq_of, unpickle
 from nsadiag.evidence.pickles import PickleRefused
 from nsadiag.evidence.recorder import Dump, Entry
 
@@ -72,7 +72,7 @@ class QuickReader:
         own_seqs, own_kinds = np.array([seq_of(e) for e in own], dtype=np.int64), np.arange(len(own))
         all_seqs = np.concatenate([own_seqs[:head], seqs, own_seqs[head:]])
         asked = [*map(self._categories.of, own), *categories]
-        if counts_over_all(all_seqs, (category.process_group for category in asked)):
+        if counts_over_all(all_seqs.tolist(), (category.process_group for category in asked)):
             raise Unreadable("one count over several groups")
         return columns_of(
             rank,
