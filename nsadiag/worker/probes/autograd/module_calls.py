@@ -374,7 +374,7 @@ class _Patches:
 
 
 def _compiling() -> Callable[[], Any]:
-    """What says whether the calling thread is in code that dynamo runs: None outside of it.
+    """The question after dynamo's callback in the calling thread, which is None outside of code that it runs.
 
     Torch 2.6 hands out a reference that it does not own, and no release up to 2.8 was seen to do otherwise: each call takes one
     from None, and where that is not immortal (before Python 3.12) the interpreter ends the job when none is left.
