@@ -3,9 +3,8 @@
 The spellings are those of the recordings and of the tests of stillness.
 """
 
-import re
-
 import pytest
+from support.ablate_rows import Row, replaced, rows_of, tables_in
 
 from nsadiag.evidence import blocking
 from nsadiag.evidence.blocking import (
@@ -31,10 +30,15 @@ TORCH = LIB + "site-packages/torch/"
 THREAD, TASK, CHILD, TOOL, LOCAL = Waker.THREAD, Waker.TASK, Waker.CHILD, Waker.TOOL, Waker.LOCAL
 PEER, OUTSIDE, CLIENT, NOBODY = Waker.PEER, Waker.OUTSIDE, Waker.CLIENT, Waker.NOBODY
 
+# Functions of torch/distributed/distributed_c10d.py (torch 2.4 to 2.13) in which a rank waits for all, or for one.
+OF_GROUPS = ("init_process_group", "_new_process_group_helper", "new_group", "_new_group_with_tag", "new_subgroups", "split_group", "destroy_process_group", "_store_based_barrier")  # fmt: skip
+OF_TWO = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 # File and function, the state of the wait by the analysis, and by the agent everyone who may end it.
 FRAMES = [
     ("threading.py", "Condition.wait", "lock", THREAD | CLIENT),
     ("threading.py", "Event.wait", "lock", THREAD | CLIENT),
+    ("threading.py", "Condition.wait_for", "lock", THREAD | CLIENT),
+    ("threading.py", "Condition.__enter__", "lock", THREAD | CLIENT),
     ("threading.py", "Semaphore.acquire", "lock", THREAD | CLIENT),
     ("threading.py", "Thread.join", "lock", THREAD | CLIENT),
     ("threading.py", "Thread._wait_for_tstate_lock", "lock", THREAD | CLIENT),
@@ -43,6 +47,7 @@ FRAMES = [
     ("threading.py", "Thread.run", None, THREAD | CLIENT),
     ("queue.py", "Queue.get", "queue", THREAD),
     ("queue.py", "Queue.put", "queue", THREAD),
+    ("queue.py", "Queue.join", "queue", THREAD),
     ("queue.py", "Queue.qsize", None, THREAD),
     ("concurrent/futures/_base.py", "Future.result", "lock", THREAD | CHILD),
     ("concurrent/futures/thread.py", "_python_exit", "leaving", THREAD),
@@ -65,9 +70,12 @@ FRAMES = [
     ("selectors.py", "_PollLikeSelector.select", "socket", CLIENT),
     ("asyncio/base_events.py", "BaseEventLoop._run_once", None, TASK | CLIENT),
     ("site-packages/grpc/_common.py", "wait", None, CLIENT),
-    ("site-packages/torch/distributed/distributed_c10d.py", "init_process_group", "rendezvous", PEER),
     ("site-packages/torch/distributed/rendezvous.py", "_tcp_rendezvous_handler", "rendezvous", PEER),
-    ("site-packages/torch/distributed/distributed_c10d.py", "recv", "transfer", PEER),
+    *(
+        ("site-packages/torch/distributed/distributed_c10d.py", each, "rendezvous", PEER)
+        for each in OF_GROUPS
+    ),
+    *(("site-packages/torch/distributed/distributed_c10d.py", each, "transfer", PEER) for each in OF_TWO),
     ("site-packages/torch/distributed/distributed_c10d.py", "all_reduce", "collective", PEER),
     ("site-packages/torch/distributed/distributed_c10d.py", "wrapper", None, PEER),
     ("site-packages/torch/autograd/graph.py", "_engine_run_backward", "backward", PEER),
@@ -86,25 +94,110 @@ WCHANS = [
     ("wait_woken", "recvfrom", None, OUTSIDE),
     ("inet_wait_for_connect", "connect", None, OUTSIDE),
     ("sk_stream_wait_memory", "sendto", None, OUTSIDE),
+    ("sk_wait_data", "recvfrom", None, OUTSIDE),
     ("unix_stream_read_generic", "recvfrom", None, LOCAL),
+    ("unix_stream_data_wait", "recvfrom", None, LOCAL),
+    ("do_select", "select", None, CLIENT),
+    ("do_sys_poll", "poll", None, CLIENT),
+    ("pipe_read", "read", None, CHILD | LOCAL),
+    ("anon_pipe_write", "write", None, CHILD | LOCAL),
+    ("locks_lock_inode_wait", "flock", "io", LOCAL),
+    ("sigsuspend", "rt_sigsuspend", "signal", LOCAL),
     ("inet_csk_accept", "accept", None, CLIENT),
     ("ep_poll", "epoll_wait", None, CLIENT),
     ("poll_schedule_timeout.constprop.0", "poll", None, CLIENT),
     ("do_sigtimedwait", "rt_sigtimedwait", "signal", LOCAL),
 ]
+# Of libc, libstdc++, torch, gloo and NCCL, and of CPython's Modules/ (3.10 to 3.13).
 NATIVE = [
+    ("std::thread::join()", "lock"),
+    ("__pthread_timedjoin_ex", "lock"),
+    ("pthread_clockjoin_np", "lock"),
     ("c10d::TCPStore::get(std::string const&)", "store"),
+    ("c10d::FileStore::wait", "store"),
+    ("c10d::PrefixStore::get", "store"),
+    ("c10d::detail::UvTcpSocket::read", "store"),
+    ("c10d::tcputil::recvBytes", "store"),
     ("c10d::ProcessGroupGloo::SendWork::wait", "transfer"),
+    ("c10d::ProcessGroupGloo::RecvWork::wait", "transfer"),
     ("gloo::transport::tcp::UnboundBuffer::waitRecv", "transfer"),
+    ("gloo::transport::tcp::UnboundBuffer::waitSend", "transfer"),
     ("virtual thunk to c10d::ProcessGroup::recv", "transfer"),
+    ("virtual thunk to c10d::ProcessGroup::send", "transfer"),
     ("c10d::ProcessGroupNCCL::WorkNCCL::synchronize", "collective"),
+    ("gloo::allreduce", "collective"),
+    ("ncclCommAbort", "collective"),
+    ("pncclAllReduce", "collective"),
     ("PyThread_acquire_lock_timed", "lock"),
+    ("_PyMutex_LockTimed", "lock"),
+    ("rlock_acquire", "lock"),
+    ("lock_acquire_lock", "lock"),
     ("os_waitpid_impl", "process"),
+    ("os_wait4_impl", "process"),
+    ("os_waitid_impl", "process"),
+    ("time_sleep", "sleep"),
+    ("pysleep", "sleep"),
+    ("nanosleep", "sleep"),
     ("clock_nanosleep@@GLIBC_2.17", "sleep"),
     ("sock_recv_impl", "socket"),
+    ("sock_connect_impl", "socket"),
+    ("sock_accept_impl", "socket"),
+    ("sock_send_impl", "socket"),
+    ("select_poll_poll", "socket"),
+    ("select_select_impl", "socket"),
+    ("select_epoll_poll", "socket"),
+    ("os_fsync_impl", "io"),
+    ("os_open_impl", "io"),
+    ("_io_FileIO_readall", "io"),
     ("fcntl_flock", "io"),
+    ("fcntl_lockf_impl", "io"),
+    ("_Py_open", "io"),
     ("cudaStreamSynchronize", None),
 ]
+# System call, what its first argument is, the state.
+CALLS = [
+    ("read", "pipe", "pipe"),
+    ("read", "tcp", "socket"),
+    ("accept", "socket", "socket"),
+    ("recvmsg", "unix", "socket"),
+    ("pwrite64", "file", "io"),
+    ("flock", "file", "io"),
+    ("fsync", None, "io"),
+    ("fdatasync", None, "io"),
+    ("futex", None, "lock"),
+    ("nanosleep", None, "sleep"),
+    ("waitid", None, "process"),
+    ("pause", None, "signal"),
+    ("epoll_wait", "eventpoll", None),
+    ("openat", None, None),
+    (None, "pipe", None),
+]
+SERVERS = [
+    ("socketserver.py", True),
+    ("site-packages/uvicorn/server.py", True),
+    ("site-packages/grpc/_server.py", True),
+    ("site-packages/hypercorn/asyncio/run.py", True),
+    ("site-packages/waitress/server.py", True),
+    ("site-packages/gunicorn/arbiter.py", True),
+    ("site-packages/aiohttp/web.py", True),
+    ("site-packages/tornado/ioloop.py", True),
+    ("site-packages/uvicorn/config.py", False),
+    ("site-packages/my_socketserver.py", False),
+]
+# They sleep between attempts: torch's extensions and filelock for a lock's file, the others for an answer.
+POLLERS = [
+    ("site-packages/filelock/_api.py", "filelock"),
+    ("site-packages/torch/utils/file_baton.py", "file_baton.py"),
+    ("site-packages/torch/utils/_filelock.py", "_filelock.py"),
+    *(
+        (f"site-packages/{each}/client.py", each)
+        for each in (
+            "huggingface_hub", "fsspec", "s3fs", "gcsfs", "boto3", "botocore", "urllib3", "requests", "redis",
+            "wandb", "mlflow", "ray", "fasteners", "portalocker", "etcd3", "paramiko",
+        )
+    ),
+    ("site-packages/torch/utils/data/dataloader.py", None),
+]  # fmt: skip
 
 
 def frame(name: str, file: str) -> StackFrame:
@@ -140,19 +233,7 @@ def test_a_native_function_tells_what_the_wait_is_for(name: str, state: str | No
     assert state_of(by_native([name])) == state
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "state"),
-    [
-        ("read", "pipe", "pipe"),
-        ("read", "tcp", "socket"),
-        ("recvmsg", "unix", "socket"),
-        ("pwrite64", "file", "io"),
-        ("flock", "file", "io"),
-        ("epoll_wait", "eventpoll", None),
-        ("openat", None, None),
-        (None, "pipe", None),
-    ],
-)
+@pytest.mark.parametrize(("call", "kind", "state"), CALLS)
 def test_where_a_call_may_wait_for_anything_its_descriptor_tells(
     call: str | None, kind: str | None, state: str | None
 ) -> None:
@@ -189,15 +270,44 @@ def test_a_thread_in_a_wait_lets_go_of_the_interpreter(file: str, expected: bool
     assert blocking.lets_go(LIB + file) == expected
 
 
-def test_every_row_can_be_met_and_every_call_has_a_number() -> None:
-    rows = (*blocking.TORCH, *blocking.LIBRARY)
-    met = {
-        id(row)
-        for row in rows
-        for file, _, _, _ in FRAMES
-        if re.search(rf"(?:^|/)({row.frames})\.py$", LIB + file)
-    }
-    assert met == {id(row) for row in rows}
+def told() -> list[object]:
+    """What the table says of all examples: states and wakers, whichever row says so."""
+    rows = (
+        *(by_frames([frame(function, LIB + file)]) for file, function, _, _ in FRAMES),
+        *(by_wchan(wchan) for wchan, _, _, _ in WCHANS),
+        *(by_native([name]) for name, _ in NATIVE),
+        *(by_kernel(call, Descriptor(fd=3, kind=kind) if kind else None) for call, kind, _ in CALLS),
+    )
+    return [
+        *((row.state, row.waker) if row else None for row in rows),
+        *(wakers(LIB + file) for file, _, _, _ in FRAMES),
+        *(is_server(LIB + file) for file, _ in SERVERS),
+        *(polling_library(LIB + file) for file, _ in POLLERS),
+        *(
+            has_own_limits(file)
+            for file in (TORCH + "hub.py", LIB + "site-packages/nsadiag/worker/runtime.py")
+        ),
+    ]
+
+
+NUMBERS = (
+    "SYSCALLS",
+    "MACHINES",
+    "CONTENDED",
+)  # the kernel's, not names that somebody may spell in another way
+ROWS = [
+    row for table in tables_in([blocking]) if table.name not in NUMBERS for row in rows_of(table)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{row.table.name} {row.text}"[:90] for row in ROWS])
+def test_an_example_shows_each_row_and_each_of_its_alternatives(row: Row) -> None:
+    before = told()
+    with replaced([(row.table.value, row.without)]):
+        assert told() != before
+
+
+def test_every_call_has_a_number() -> None:
     assert {row.syscall for row in blocking.KERNEL_CALLS} <= set(blocking.SYSCALLS)
 
 
@@ -216,29 +326,12 @@ def test_a_system_call_has_its_number_by_machine(number: int, machine: str, name
     assert syscall_name(number, machine) == name
 
 
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        ("socketserver.py", True),
-        ("site-packages/uvicorn/server.py", True),
-        ("site-packages/grpc/_server.py", True),
-        ("site-packages/uvicorn/config.py", False),
-        ("site-packages/my_socketserver.py", False),
-    ],
-)
+@pytest.mark.parametrize(("file", "expected"), SERVERS)
 def test_the_loop_of_a_server_is_told_by_its_file(file: str, expected: bool) -> None:
     assert is_server(LIB + file) == expected
 
 
-@pytest.mark.parametrize(
-    ("file", "library"),
-    [
-        ("site-packages/filelock/_api.py", "filelock"),
-        ("site-packages/boto3/session.py", "boto3"),
-        ("site-packages/torch/utils/file_baton.py", "file_baton.py"),
-        ("site-packages/torch/utils/data/dataloader.py", None),
-    ],
-)
+@pytest.mark.parametrize(("file", "library"), POLLERS)
 def test_a_library_that_polls_is_named(file: str, library: str | None) -> None:
     assert polling_library(LIB + file) == library
 

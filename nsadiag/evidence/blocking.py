@@ -73,7 +73,7 @@ C10D = "torch/distributed/distributed_c10d"
 TRANSFERS = r"^(i?send|i?recv|batch_isend_irecv|(send|recv)_object_list)$"
 RENDEZVOUS = (
     r"^(init_process_group|_new_process_group_helper|new_group|_new_group_with_tag|new_subgroups\w*|split_group"
-    r"|destroy_process_group|_store_based_barrier|rendezvous|_\w+_rendezvous_handler|_create_c10d_store)$"
+    r"|destroy_process_group|_store_based_barrier)$"
 )
 # Waits of torch, for what it started itself or for peers: it has limits of its own, and asks again and again.
 TORCH = (
@@ -90,7 +90,7 @@ NEXT_BATCH = Blocking(
 )
 # Loops of servers, which call the user's code once a request has come.
 SERVER = Blocking(
-    frames=r"socketserver|uvicorn/server|hypercorn/\w+|waitress/\w+|gunicorn/\w+|aiohttp/web|tornado/ioloop|grpc/_server",
+    frames=r"socketserver|uvicorn/server|hypercorn/\w+/run|waitress/\w+|gunicorn/\w+|aiohttp/web|tornado/ioloop|grpc/_server",
     waker=CLIENT,
 )
 # Libraries that nap until a file, a lock or a server lets them go on.
@@ -126,7 +126,6 @@ LIBRARY = (
     Blocking(frames="selectors", state="socket", waker=CLIENT),
     # The rest of these packages. A server's loop may leave requests to threads of its own.
     Blocking(frames="threading", waker=THREAD | CLIENT),
-    Blocking(frames="queue|concurrent/futures/thread", waker=THREAD),
     Blocking(frames="concurrent/futures/process", waker=CHILD),
     Blocking(frames=r"multiprocessing/\w+", waker=CHILD | LOCAL),
     Blocking(frames=r"asyncio/\w+", waker=TASK | CLIENT),
@@ -145,7 +144,7 @@ NATIVE = (
     ),
     Blocking(native="c10d::|gloo::|nccl|pnccl", state="collective", waker=PEER),
     Blocking(
-        native=".*(PyThread_acquire_lock|_PyMutex_Lock|rlock_acquire|lock_acquire)",
+        native=".*(PyThread_acquire_lock|_PyMutex_Lock|lock_acquire)",
         state="lock",
         waker=THREAD,
     ),

@@ -24,9 +24,8 @@ _UNIFORM = re.compile(
 _CONFIG = re.compile(r"^(args?|cfg|config|conf|opts?|options|hparams|hp|settings|params)$")
 _UNIFORM_CALL = re.compile(r"^(get_world_size|is_available|is_initialized|device_count)$")
 _END_OF_DATA = re.compile(r"exhausted|out_of_data|end_of_(data|epoch)|has_more")
-_EQUALIZES = re.compile(
-    r"^(all_reduce|broadcast\w*|all_gather\w*|reduce_scatter\w*|gather_for_metrics|reduce|agree\w*)$"
-)
+# Those whose result all ranks have: not torch's `reduce`, which gives it to one, nor `reduce_scatter`, a part to each.
+_EQUALIZES = re.compile(r"^(all_reduce|broadcast\w*|all_gather\w*|gather_for_metrics|agree\w*)$")
 _LOGGER = re.compile(r"log(ger|ging)?s?$|writer$|^(wandb|run)$", re.IGNORECASE)
 
 # What a call of these gives depends on its arguments alone.
