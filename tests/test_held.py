@@ -55,6 +55,18 @@ later = nn.Linear(4, 4)
 train(model, torch.optim.SGD([*model.body.parameters(), *later.parameters()], 0.1))
 """,
     "made after": "model.head = nn.Linear(16, 3)\ntrain(model, torch.optim.SGD(model.parameters(), 0.1))",
+    "biases alone": "train(model, torch.optim.SGD([p for p in model.parameters() if p.ndim == 1], 0.1))",
+    # Modules of two models have the same names: one is finished, or measures what the other makes.
+    "next fold": """
+finished, other = model, Model()
+train(finished, torch.optim.SGD(finished.parameters(), 0.1))
+train(other, torch.optim.SGD(other.parameters(), 0.1))
+""",
+    "measured": """
+measure = nn.Sequential(nn.Linear(100, 4))
+maker = nn.Sequential(nn.Linear(8, 100))
+train(lambda x: measure(maker(x)), torch.optim.SGD(maker.parameters(), 0.1))
+""",
 }
 
 
@@ -107,6 +119,11 @@ def test_what_is_left_out_need_not_have_replaced_what_is_stale(tmp_path: Path) -
     (found,) = found_in(looks(tmp_path / "deeper", 1.0, 1.0, alike=False))
     assert found.confidence < 0.7
     assert found_in(looks(tmp_path / "all", 1.0, 1.0, **probe, of=1))
+
+
+def test_a_gradient_that_lies_there_from_an_earlier_phase_is_of_no_step(tmp_path: Path) -> None:
+    assert not found_in(looks(tmp_path / "left", 1.0, 1.0, gradients=[5.0]))
+    assert found_in(looks(tmp_path / "unread", 1.0, 1.0, gradients=[None]))
 
 
 def test_one_look_alone_proves_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.source.model import SourceModel
 from nsadiag.source.patterns.rank_conditions import setting_of_rank, write_on_one_rank
-from nsadiag.worker.probes.correctness.invariants.checksums import checksums
+from nsadiag.worker.probes.correctness.invariants.checksums import are_among, checksums
 
 Value = Callable[[int, int], float]  # of a rank, at a step
 
@@ -133,6 +133,15 @@ def test_one_flipped_bit_changes_the_checksum(dtype: torch.dtype) -> None:
     (before,), (after,) = checksums([("a", tensor)]), checksums([("a", flipped)])
     assert before[:2] == after[:2] == ["a", [3, 50]]
     assert before[2] != after[2]
+
+
+def test_a_copy_in_another_type_is_known_again() -> None:
+    held = [torch.randn(4, 8), torch.randn(8), torch.randn(4, 8)]
+    assert are_among([held[2].clone()], held)
+    assert are_among([each.bfloat16() for each in held], held)
+    assert not are_among([held[0].clone(), held[1] + 1], held)
+    assert not are_among([torch.randn(3)], held)
+    assert not are_among([], held)
 
 
 def test_what_cannot_be_summed_has_no_checksum() -> None:

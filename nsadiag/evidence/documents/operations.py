@@ -76,6 +76,10 @@ class Operation:
     )
     graded: int | None = None  # of these, with a gradient; of `rounding`, that never changed
     of: int = 0  # parameters
+    since: int | None = (
+        None  # of a step: the first recorded one that trained one of the parameters that this one trains
+    )
+    writes: bool = False  # of a step without any gradient: it has changed parameters all the same
     reduces: str = ""  # SUM, AVG, MAX, ... of a collective that reduces
     group: str = ""
     roles: tuple[str, ...] = ()
@@ -95,6 +99,7 @@ class Operation:
     start: int = 0  # of whole tensors: the place of the first one among the optimizer's
     exacts: tuple[Whole, ...] = ()  # their checksums over every bit
     named: tuple[str, ...] = ()  # the optimizer's parameters, once
+    of_models: tuple[int, ...] = ()  # the model that each of these is in; older recordings have none
     calls: tuple[Call, ...] = ()
     losses: tuple[Loss, ...] = ()
     frozen: tuple[str, ...] = ()  # parameters that do not ask for a gradient
@@ -104,6 +109,7 @@ class Operation:
     of_state: str = ""  # model, optimizer or scheduler, whose state is saved or loaded
     apart: bool = False  # of a load: into a module that nothing that has run shares parameters with
     gone: bool = False  # and that was gone before the step was over, without having run
+    same: bool = False  # and what it then held was what models that train have
 
     @property
     def may_keep(self) -> bool:

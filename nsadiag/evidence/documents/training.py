@@ -236,6 +236,8 @@ class Unheld:
     alike: bool
     stale: tuple[tuple[Whole, ...], ...]  # shapes that the optimizer holds, and no module has
     unheld: tuple[Sum, ...]
+    # Of the gradient of each, the sum of its magnitudes; older recordings have none.
+    gradients: tuple[Measured | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

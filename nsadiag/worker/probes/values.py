@@ -37,6 +37,11 @@ def groups_of(optimizer: Any) -> list[dict[str, Any]]:
     return groups if is_a(groups, list) else []
 
 
+def own_elements(tensor: Any) -> int:
+    """Number of its elements on this rank: of few rows, some ranks hold none."""
+    return int(getattr(tensor, "_local_tensor", tensor).numel())
+
+
 def stepped_by(optimizer: Any) -> list[torch.Tensor]:
     """The parameters of its groups."""
     return [p for group in groups_of(optimizer) for p in group["params"]]

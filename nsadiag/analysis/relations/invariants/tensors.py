@@ -135,6 +135,19 @@ def _wholes(operation: Operation, names: dict[int, tuple[str, ...]]) -> Iterator
         yield place, Checksum(known[place], (), exact, 0.0, 0.0)
 
 
+def models_of(case: Case) -> dict[str, int]:
+    """The model that a parameter is in, by its name; of a name in two models, and of recordings that do not say, none."""
+    return case.once(_models)
+
+
+def _models(case: Case) -> dict[str, int]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for operation in (o for step in steps_of(case) for o in step.on_first("whole")):
+        for name, model in zip(operation.named, operation.of_models, strict=False):
+            found[name].add(model)
+    return {name: min(models) for name, models in found.items() if len(models) == 1}
+
+
 def equal(values: Values) -> bool:
     """Whether the copies are one to the last bit."""
     return len({(v.shape, v.exact, v.total) for v in values.values()}) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined, RankEvidence
@@ -81,13 +82,19 @@ def _strength(row: Unheld) -> Strength | None:
 
 
 def _never_moved(rank: RankEvidence) -> list[str]:
-    """Parameters that were in no optimizer at two or more snapshots, including the last, with the same sums in all."""
+    """Parameters that were in no optimizer at two or more snapshots, including the last, with the same sums in all, beside gradients
+    that are not what the first one found.
+    """
     seen: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    gradients: dict[str, list[float | None]] = defaultdict(list)
     for row in rank.unheld:
-        for each in row.unheld:
+        for each, gradient in zip_longest(row.unheld, row.gradients[: len(row.unheld)]):
             seen[each.name].append((each.total, each.magnitude))
+            gradients[each.name].append(gradient)
     last = {name for name, *_ in rank.unheld[-1].unheld} if rank.unheld else set()
-    return [name for name, sums in seen.items() if name in last and len(sums) > 1 and len(set(sums)) == 1]
+    still = (name for name, sums in seen.items() if name in last and len(sums) > 1 and len(set(sums)) == 1)
+    # What lies there from another phase is no gradient of a step.
+    return [name for name in still if None in gradients[name] or len(set(gradients[name])) > 1]
 
 
 def late_parameters(case: Case) -> Iterator[Draft | Declined]:

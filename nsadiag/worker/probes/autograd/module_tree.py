@@ -37,6 +37,11 @@ def named_parameters(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Para
     return ((name, parameter) for name, parameter, _, _ in _members(root, "_parameters"))
 
 
+def housed_parameters(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter, torch.nn.Module]]:
+    """`named_parameters`, each with the module that it lies in."""
+    return ((name, parameter, module) for name, parameter, module, _ in _members(root, "_parameters"))
+
+
 class Reference:
     """A parameter, by the module that holds it, for as long as it does; called, it answers with the parameter or None.
 

@@ -20,6 +20,8 @@ SOME_STEPS = 50
 on_some_steps: list[Callable[[Any, int], None]] = []
 # Called before every step: there is nobody here most of the time.
 before_step: list[Callable[[Any], None]] = []
+# The same after it.
+after_step: list[Callable[[Any], None]] = []
 # Called before the first step of each.
 on_new: list[Callable[[Any], None]] = []
 _met: set[int] = set()  # by address: one that is made where another was is no new one
@@ -75,6 +77,8 @@ def _after(optimizer: Any, *_: Any) -> None:
             return
         name = type(optimizer).__name__
         rank.emit(_OPTIMIZER, _END, rank.names.known.get(name) or rank.names(name))
+        for after in tuple(after_step) if after_step else ():
+            after(optimizer)
         if _counting is None or _counting() is None or (_others >= RESTED and _counting() is not optimizer):
             _counting = weakref.ref(optimizer)
         _others += 1

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,12 +35,20 @@ _doubled = False
 _rows = 0
 
 
-def _in_models(models: list[torch.nn.Module]) -> dict[int, tuple[str, torch.Tensor]]:
-    """By id, with its name: all that is in these, as they are now."""
+class _Housed(NamedTuple):
+    """A parameter, with its name, and the module that it lies in by its id: another model has modules of the same names."""
+
+    name: str
+    parameter: torch.Tensor
+    module: int
+
+
+def _in_models(models: list[torch.nn.Module]) -> dict[int, _Housed]:
+    """By id: all that is in these, as they are now."""
     return {
-        id(p): (module_calls.qualified(name), p)
+        id(p): _Housed(module_calls.qualified(name), p, id(module))
         for root in models
-        for name, p in module_tree.named_parameters(root)
+        for name, p, module in module_tree.housed_parameters(root)
     }
 
 
@@ -58,15 +66,13 @@ def _look(rank: Recorder, stepping: Any) -> None:
     models = _in_models(roots.living())
     stale = [p for p in mine if p.grad is None and p.requires_grad and id(p) not in models]
     graded = {
-        i: (n, p)
-        for i, (n, p) in _in_models(roots.ours(roots.living())).items()
-        if p.grad is not None and p.requires_grad and module_tree.is_quiet(p)
+        i: each
+        for i, each in _in_models(roots.ours(roots.living())).items()
+        if (p := each.parameter).grad is not None and p.requires_grad and module_tree.is_quiet(p)
     }
     unheld = {i: each for i, each in graded.items() if i not in own}
     if not stale:
-        # A layer may be left out on purpose, a layer's bias or its weight hardly ever.
-        with_held = {_module_of(n) for i, (n, _) in models.items() if i in own}
-        unheld = {i: each for i, each in unheld.items() if _module_of(each[0]) in with_held}
+        unheld = _beside_held(unheld, [each for i, each in models.items() if i in own])
     held = _held() if unheld else set()
     loose = [each for i, each in unheld.items() if i not in held]
     if not loose:
@@ -82,21 +88,35 @@ def _look(rank: Recorder, stepping: Any) -> None:
             # Of what replaced what the numbers are alike: layers have as many parameters of each rank of tensor.
             "stale_count": len(stale),
             "unheld_count": len(loose),
-            "alike": sorted(p.ndim for p in stale) == sorted(p.ndim for _, p in loose),
+            "alike": sorted(p.ndim for p in stale) == sorted(each.parameter.ndim for each in loose),
             "stale": [list(p.shape) for p in stale[:SHOWN]],
-            "unheld": [[name, list(p.shape), *_sums(p)] for name, p in loose[:SHOWN]],
+            "unheld": [[name, list(p.shape), *_sums(p)] for name, p, _ in loose[:SHOWN]],
+            "gradients": [_sums(p.grad)[1] for _, p, _ in loose[:SHOWN]],
         },
     )
 
 
-def _module_of(name: str) -> str:
-    return name.rpartition(".")[0]
+def _beside_held(unheld: dict[int, _Housed], held: list[_Housed]) -> dict[int, _Housed]:
+    """Those in modules of which the optimizer holds another parameter.
+
+    A layer may be left out on purpose, a layer's bias or its weight hardly ever: unless what is held is the lesser part of
+    all such layers, as where biases alone are trained.
+    """
+    modules = {each.module for each in held}
+    beside = {i: each for i, each in unheld.items() if each.module in modules}
+    torn = {each.module for each in beside.values()}
+    chosen = sum(each.parameter.numel() for each in held if each.module in torn)
+    return beside if sum(each.parameter.numel() for each in beside.values()) <= chosen else {}
 
 
-def _sums(parameter: torch.Tensor) -> list[float]:
+def _sums(tensor: Any) -> list[float | None]:
+    """The sums over the part on this rank; none over a sparse one."""
     with torch.no_grad():
-        own = getattr(parameter, "_local_tensor", parameter).detach().double()
-        both: list[float] = torch.stack((own.sum(), own.abs().sum())).tolist()
+        own = getattr(tensor, "_local_tensor", tensor).detach()
+        if own.layout != torch.strided:
+            return [None, None]
+        own = own.double()
+        both: list[float | None] = torch.stack((own.sum(), own.abs().sum())).tolist()
         return both
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, steps_of
+from nsadiag.analysis.relations.invariants.operations import LEAST, Step, steps_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
@@ -15,17 +15,23 @@ from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.single_call import only_call
 
+Trained = list[tuple[int, Operation]]  # forwards of a model that trains, each with its step
+
 
 def training_mode(case: Case) -> Iterator[Draft | Declined]:
     """Only a model that first trained in train mode and does not return to it: a job that starts in eval mode intends it."""
     steps = steps_of(case)
-    trained: dict[tuple[int, str], list[tuple[int, Operation]]] = defaultdict(list)
+    trained: dict[tuple[int, str], Trained] = defaultdict(list)
     for step in steps:
         for rank, operations in step.ranks.items():
             if any(o.kind == "backward" for o in operations):
                 for name, forward in _by_model(operations).items():
                     trained[rank, name].append((step.number, forward))
-    turned = {rank: seen for (rank, _), found in trained.items() if (seen := _turned(found))}
+    turned = {
+        rank: seen
+        for (rank, _), found in trained.items()
+        if (seen := _turned(found)) and not _is_other_phase(steps, rank, seen[0])
+    }
     if not turned:
         yield Declined(
             f"no model switched to eval mode and continued training, in {count(len(steps), 'step')}"
@@ -55,7 +61,7 @@ def _by_model(operations: tuple[Operation, ...]) -> dict[str, Operation]:
     return found
 
 
-def _turned(found: list[tuple[int, Operation]]) -> tuple[int, Operation] | None:
+def _turned(found: Trained) -> tuple[int, Operation] | None:
     """The first step of a final series in eval mode, after steps in train mode."""
     first = next((n for n, (_, o) in enumerate(found) if o.evaluating), 0)
     last = found[first:]
@@ -63,6 +69,12 @@ def _turned(found: list[tuple[int, Operation]]) -> tuple[int, Operation] | None:
     if not first or len(last) < 2 or last[-1][0] - last[0][0] < LEAST:
         return None
     return last[0] if last[0][1].depends_on_mode and all(o.evaluating for _, o in last) else None
+
+
+def _is_other_phase(steps: tuple[Step, ...], rank: int, since: int) -> bool:
+    """Whether nothing that was trained before is trained from that step on, as when a temperature is calibrated."""
+    stepped = [o for step in steps if step.number >= since for o in step.ranks[rank] if o.kind == "step"]
+    return all(o.since is not None and o.since >= since for o in stepped)
 
 
 RULE = Rule(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.invariants.operations import Step, noted, rates_of, steps_of
-from nsadiag.analysis.relations.invariants.tensors import copies_of, looks_of
+from nsadiag.analysis.relations.invariants.tensors import copies_of, is_constant, looks_of
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -70,7 +70,7 @@ def _without_rate(case: Case, rank: RankEvidence, found: Steps) -> Iterator[Draf
 
 def _without_gradients(case: Case, rank: RankEvidence, number: int, found: Steps) -> Iterator[Draft]:
     """An optimizer that never finds a gradient, from its first step on."""
-    if any(o.graded is None or o.graded or not o.held for _, o in found):
+    if any(o.graded is None or o.graded or not o.held for _, o in found) or _moves(rank, found):
         return
     # Gradients of a closure are checked after the step.
     rows = [row for row in rank.ungraded if row.optimizer == number]
@@ -88,6 +88,15 @@ def _without_gradients(case: Case, rank: RankEvidence, number: int, found: Steps
     )
 
 
+def _moves(rank: RankEvidence, found: Steps) -> bool:
+    """Whether parameters change nonetheless: an optimizer of the user's may keep its gradients elsewhere."""
+    alone = len({o.optimizer for _, o in noted(rank, "step")}) == 1
+    # What is written past autograd (`p.data`) has no new version; sums are those of the first optimizer.
+    sums = {row.parameters for row in rank.replicas if row.parameters} if alone else set()
+    values = {tuple(v.exact for v in o.values) for _, o in found}
+    return any(o.writes for _, o in found) or len(sums) > 1 or len(values) > 1
+
+
 def _still(case: Case, rank: RankEvidence, number: int) -> Iterator[Draft]:
     """Parameters with a gradient and a rate in every step that are at each step what they were at the first."""
     steps, seen = _updates(rank, number)
@@ -99,7 +108,11 @@ def _still(case: Case, rank: RankEvidence, number: int) -> Iterator[Draft]:
     # While the rate still rises, updates may yet come to be large enough.
     if 2 * len(still) > len(whole) and len(steps) >= MANY and rates_of(steps[-1]) <= rates_of(steps[0]):
         yield _rounded_off(case, rank, [name for name, _ in still], steps)
-    lost = (key for key, pairs in still.items() if _should_move(pairs, min(rates), steps[0].name))
+    lost = (
+        key
+        for key, pairs in still.items()
+        if _should_move(pairs, min(rates), steps[0].name) and not _is_at_bound(rank, key[0], pairs)
+    )
     if len(still) < len(whole) and (key := next(lost, None)):
         yield _put_back(case, rank, key[0], still[key], steps)
 
@@ -141,6 +154,18 @@ def _should_move(pairs: Pairs, rate: float, optimizer: str) -> bool:
     return update > value.magnitude / size * ROUNDING
 
 
+def _is_at_bound(rank: RankEvidence, name: str, pairs: Pairs) -> bool:
+    """Whether it may be projected: a single value, or one for all elements, that each gradient pushes on to the same side."""
+    value = pairs[0][0]
+    signs = {used.total / used.magnitude for _, used in pairs}
+    one = math.prod(value.shape) == 1 or is_constant(value)
+    return one and signs in ({1.0}, {-1.0}) and not _writes(rank, name)
+
+
+def _writes(rank: RankEvidence, name: str) -> list[Operation]:
+    return [o for _, o in noted(rank, "collective") if f"parameter {name}" in o.roles]
+
+
 def _rounded_off(case: Case, rank: RankEvidence, still: list[str], steps: list[Operation]) -> Draft:
     first = steps[0]
     return silent_error(
@@ -157,8 +182,7 @@ def _rounded_off(case: Case, rank: RankEvidence, still: list[str], steps: list[O
 
 def _put_back(case: Case, rank: RankEvidence, name: str, pairs: Pairs, steps: list[Operation]) -> Draft:
     first = steps[0]
-    writes = (o for _, o in noted(rank, "collective") if f"parameter {name}" in o.roles)
-    written = next((o for o in writes if not o.inside), None)
+    written = next((o for o in _writes(rank, name) if not o.inside), None)
     by = f", and {written.name} writes into it between them" if written else ""
     return silent_error(
         case,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, reduced_names, steps_of
-from nsadiag.analysis.relations.invariants.tensors import is_constant, parameters_of
+from nsadiag.analysis.relations.invariants.tensors import is_constant, models_of, parameters_of
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, counts_since_wrap, drift, kept_equal, summed
 from nsadiag.analysis.relations.replication import (
@@ -181,7 +181,10 @@ def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator
     sizes = summed(case.cell)
     whole = sizes.pop("", 0)
     beside = frozenset(sizes) - reduced
-    modules, theirs = ({name.rpartition(".")[0] for name in names} for names in (beside, reduced))
+    models = models_of(case)
+    modules, theirs = (
+        {(models.get(name), name.rpartition(".")[0]) for name in names} for names in (beside, reduced)
+    )
     # A whole module, a head or an adapter, may differ between ranks by design, a single weight not.
     loose = not modules & theirs and _are_loose(case, beside, reduced)
     if has_parts(case) or 2 * sum(sizes[name] for name in reduced) < whole or not (modules & theirs or loose):
@@ -200,8 +203,12 @@ def _are_loose(case: Case, names: frozenset[str], reduced: frozenset[str]) -> bo
     One alone may be each rank's own prompt.
     """
     found = [copies for copies in parameters_of(case) if copies.name in names]
-    outer = [copies.name.rpartition(".")[0] for copies in found]
-    around = all(any(not m or name.startswith(f"{m}.") for name in reduced) for m in outer)
+    models = models_of(case)
+    outer = {(models.get(copies.name), copies.name.rpartition(".")[0]) for copies in found}
+    around = all(
+        any(models.get(name) == model and (not m or name.startswith(f"{m}.")) for name in reduced)
+        for model, m in outer
+    )
     drawn = any(copies.held and not is_constant(copies.first) for copies in found)
     several = len({copies.first.shape for copies in found}) > 1
     return around and drawn and several and len(found) == len(names)

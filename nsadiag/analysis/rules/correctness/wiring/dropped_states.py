@@ -217,10 +217,13 @@ def _order(epoch: Operation) -> tuple[int, int, int, int]:
 
 
 def _lost(case: Case, rank: int, events: list[Event]) -> Iterator[Draft]:
-    """A load into a module that was gone at the end of the step, without having run, and from which nothing was copied."""
+    """A load into a module that was gone at the end of the step, without having run, and from which nothing was copied.
+
+    What the model that trains has anyway is a copy for another use, or is compared.
+    """
     for number, (step, load) in enumerate(events):
         after = next((o for _, o in events[number:] if o.kind == "step"), None)
-        if not (load.kind == "load" and load.gone and after and _is_unchanged(load, after)):
+        if not (load.kind == "load" and load.gone and not load.same and after and _is_unchanged(load, after)):
             continue
         yield silent_error(
             case,

@@ -61,6 +61,20 @@ def _whole(flat: torch.Tensor) -> torch.Tensor:
     return rest + flat[:words].view(torch.int64).sum() if words else rest
 
 
+def are_among(copies: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether each of them has the elements of one of these, in its own type."""
+    own = [part for copy in copies if (part := own_part(copy)) is not None]
+    kinds = {(part.shape, part.dtype) for part in own}
+    theirs = [part for tensor in tensors if (part := own_part(tensor)) is not None]
+    asked = [(part, dtype) for part in theirs for shape, dtype in kinds if part.shape == shape]
+    if not own or not asked or len(asked) > MOST_WHOLE or is_captured():
+        return False
+    with torch.no_grad():
+        found = _listed([_exact(_spread(p).to(d)) for p, d in [*((p, p.dtype) for p in own), *asked]])
+    known = {(part.shape, dtype, bits) for (part, dtype), bits in zip(asked, found[len(own) :], strict=True)}
+    return all((part.shape, part.dtype, bits) in known for part, bits in zip(own, found, strict=False))
+
+
 def is_captured() -> bool:
     """Whether a CUDA graph is captured: whoever waits for the device then breaks it."""
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())

@@ -18,7 +18,7 @@ from nsadiag.worker.probes.correctness.invariants import roles
 from nsadiag.worker.probes.correctness.invariants.checksums import exact_sums, is_captured
 from nsadiag.worker.probes.correctness.invariants.journal import Operation, current
 from nsadiag.worker.probes.patch import harmless
-from nsadiag.worker.probes.values import tensors_among
+from nsadiag.worker.probes.values import own_elements, tensors_among
 
 STEPS = 6
 MOST_CALLS = 96  # of one step
@@ -125,7 +125,7 @@ class Flow:
             return []
         names = rank.names.by_number()
         exact = torch.stack([s.to(self._sums[0].device) for s in self._sums]).tolist()
-        held = {id(p): p for _, p in roles.held_by(optimizer) if p.requires_grad and p.numel()}
+        held = {id(p): p for _, p in roles.held_by(optimizer) if p.requires_grad and own_elements(p)}
         graded = _with_gradient(held)
         rows = []
         for call in self._calls:

@@ -34,7 +34,7 @@ from nsadiag.worker.probes.correctness.invariants.states import settle, states
 from nsadiag.worker.probes.correctness.replicas import evenly
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.probes.training import optimizer as steps
-from nsadiag.worker.probes.values import groups_of
+from nsadiag.worker.probes.values import groups_of, own_elements, stepped_by
 from nsadiag.worker.recorder import Recorder
 
 MOST_INPUTS = 4
@@ -49,6 +49,9 @@ _backwards = 0  # of this step
 # Gradients of before that the backward which runs now may add to: the optimizer's number, and the parameter with the
 # gradient's identity and version.
 _named: set[int] = set()  # optimizers whose parameters' names are written down
+_trained: dict[int, int] = {}  # by id of a parameter, the first step that was looked at and trained it
+# Of an optimizer that found no gradient: the operation, and what its parameters' versions were before it stepped.
+_ungraded: tuple[weakref.ref[Any], Operation, list[int]] | None = None
 _lying: list[tuple[int, weakref.ref[torch.Tensor], int, int]] = []
 _running: Operation | None = None  # that backward
 _now = 0  # the step that runs
@@ -247,15 +250,18 @@ def _unscaled(optimizer: Any) -> None:
 
 @harmless
 def _before_step(optimizer: Any) -> None:
+    global _ungraded
     if current() is None:
         return
     number, held = roles.stepping(optimizer), roles.held_by(optimizer)
     graded = sum(p.grad is not None for _, p in held)
+    trained = [_trained.setdefault(id(p), _now) for _, p in held if p.requires_grad and p.grad is not None]
     details: dict[str, Any] = {
         "settings": _settings(optimizer),
-        "held": sum(bool(p.requires_grad and p.numel()) for _, p in held),
+        "held": sum(bool(p.requires_grad and own_elements(p)) for _, p in held),
         "graded": graded,
-        "of": len(held),
+        "of": sum(bool(own_elements(p)) for _, p in held),
+        "since": min(trained, default=None),
     }
     if journal.valued:
         _note_whole(number, held)
@@ -272,7 +278,21 @@ def _before_step(optimizer: Any) -> None:
             journal.note(
                 "unheld", place="", optimizer=number, values=checksums(unheld(optimizer)[:MOST_UNHELD])
             )
-    journal.note("step", optimizer=number, name=type(optimizer).__name__, **details)
+    operation = journal.note("step", optimizer=number, name=type(optimizer).__name__, **details)
+    if held and not graded:
+        _ungraded = weakref.ref(optimizer), operation, [p._version for _, p in held]
+        steps.after_step.append(_after_ungraded)
+
+
+@harmless
+def _after_ungraded(optimizer: Any) -> None:
+    """Notes that it has written parameters all the same: some keep gradients elsewhere."""
+    global _ungraded
+    steps.after_step.remove(_after_ungraded)
+    stepped, operation, versions = _ungraded or (lambda: None, {}, [])
+    _ungraded = None
+    if stepped() is optimizer and [p._version for p in stepped_by(optimizer)] != versions:
+        operation["writes"] = True
 
 
 def _note_whole(number: int, held: list[tuple[str, torch.Tensor]]) -> None:
@@ -286,8 +306,16 @@ def _note_whole(number: int, held: list[tuple[str, torch.Tensor]]) -> None:
         start=start or None,
         exacts=exacts,
         named=[name for name, _ in held] if number not in _named else [],
+        of_models=_of_models(held) if number not in _named else [],
     )
     _named.add(number)
+
+
+def _of_models(held: list[tuple[str, torch.Tensor]]) -> list[int]:
+    """The number of the model that each lies in, of several the largest; names of two models may be the same."""
+    models = [{id(p) for _, p in module_tree.named_parameters(root)} for root in roots.living()]
+    largest = sorted(range(len(models)), key=lambda n: -len(models[n]))
+    return [next((n for n in largest if id(p) in models[n]), -1) for _, p in held]
 
 
 def _settings(optimizer: Any) -> list[str]:
@@ -333,6 +361,7 @@ def operations() -> Iterator[None]:
         stack.callback(journal.clear)
         stack.callback(roles.forget)
         stack.callback(_named.clear)
+        stack.callback(_trained.clear)
         stack.callback(_listen, False)
         _listen(True)
         stack.enter_context(replaced(clip, "clip_grad_norm_", _around_clip(clip.clip_grad_norm_)))

@@ -15,7 +15,7 @@ import torch
 from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.probes.autograd import module_calls, module_tree
 from nsadiag.worker.probes.correctness.invariants import births, roles
-from nsadiag.worker.probes.correctness.invariants.checksums import checksums
+from nsadiag.worker.probes.correctness.invariants.checksums import are_among, checksums
 from nsadiag.worker.probes.correctness.invariants.journal import Operation, current, journal
 from nsadiag.worker.probes.correctness.replicas import evenly
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
@@ -43,6 +43,8 @@ def _loaded(module: torch.nn.Module, state: Any, result: Any) -> None:
         and bool(known)
         and all(id(p) not in known for _, p in module_tree.named_parameters(module))
     )
+    reads = apart and journal.valued
+    own = evenly(list(module_tree.named_parameters(module))) if reads else []
     operation = journal.note(
         "load",
         always=rank,
@@ -53,7 +55,8 @@ def _loaded(module: torch.nn.Module, state: Any, result: Any) -> None:
         unexpected=unexpected,
         apart=apart or None,
         # What is loaded into another module may be copied from there: then what trains has changed at its next step.
-        values=checksums(evenly(roles.our_parameters())) if apart and journal.valued else [],
+        values=checksums(evenly(roles.our_parameters())) if reads else [],
+        same=(reads and are_among([p for _, p in own], [p for _, p in roles.our_parameters()])) or None,
     )
     if apart:
         _apart[id(module)] = weakref.ref(module), operation
