@@ -18,6 +18,7 @@ from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.source.model import SourceModel
 from nsadiag.source.patterns.rank_conditions import setting_of_rank, write_on_one_rank
+from nsadiag.worker.probes.correctness.invariants import roles, written
 from nsadiag.worker.probes.correctness.invariants.checksums import are_among, checksums
 
 Value = Callable[[int, int], float]  # of a rank, at a step
@@ -122,6 +123,56 @@ def test_models_that_are_not_split_are_left_alone(
 
 def test_plain_steps_keep_the_order(tmp_path: Path) -> None:
     assert not drafts(gradient_order(case_of(tmp_path, {"a.weight": equal})))
+
+
+def clipped(path: Path, *, written: bool = False, each: bool = False) -> Case:
+    """Two ranks that clip by norms of their own and reduce behind that."""
+    run = RunDir(path=path)
+    for rank in (0, 1):
+        directory = run.rank(rank)
+        make_private_dir(directory.path)
+        write_json(directory.meta, {"rank": rank, "world_size": 2, "pid": 100 + rank})
+        backward = {"kind": "backward", "place": "train.py:10:main"}
+        clip = {"kind": "clip", "place": "train.py:11:main", "value": 3.0 + rank, "limit": 1.0}
+        reduced = {"kind": "collective", "name": "all_reduce", "reduces": "SUM", "roles": ["gradient a"]}
+        stepped = {"kind": "step", "place": "train.py:13:main", "optimizer": 0, "name": "SGD"}
+        micro = [backward, clip] * (2 if each else 1)
+        for step in range(6):
+            operations = [*micro, {**reduced, "written": written}, stepped]
+            append_json_line(directory.invariants, {"step": step, "operations": operations})
+    return Case(load_cell(path))
+
+
+def test_clipping_before_the_average_belongs_to_algorithms_that_exchange_something_else(
+    tmp_path: Path,
+) -> None:
+    (found,) = drafts(gradient_order(clipped(tmp_path / "plain")))
+    assert "by its own norm" in found.summary
+    # Deep gradient compression puts the largest elements in their place; private training clips each sample's.
+    assert not drafts(gradient_order(clipped(tmp_path / "written", written=True)))
+    assert not drafts(gradient_order(clipped(tmp_path / "each", each=True)))
+
+
+def trained() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 3)).sum().backward()
+    roles.stepping(optimizer)
+    written.mark()
+    return model, optimizer
+
+
+def test_gradients_are_known_to_be_written_by_their_version_alone() -> None:
+    model, _optimizer = trained()
+    assert not written.by_others()
+    model.weight.grad.mul_(0.5)  # type: ignore[union-attr]
+    assert written.before_the_next() and not written.before_the_next()
+    written.mark()
+    assert not written.by_others()
+    model.weight.grad = model.weight.grad.clone()  # type: ignore[union-attr]
+    assert written.by_others()
+    roles.forget()
+    written.forget()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.wiring.loss_weights import loss_weights
+from nsadiag.analysis.rules.correctness.wiring.misplaced_targets import misplaced_targets
 from nsadiag.analysis.rules.correctness.wiring.severed_gradients import severed_gradients
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -21,6 +22,7 @@ from nsadiag.source.model import SourceModel
 from nsadiag.source.patterns.gradient_cuts import cut_between, number_in_loss, reaches_loss
 from nsadiag.source.patterns.worker_seeds import seeded_by_number
 from nsadiag.worker.probes.autograd import module_calls
+from nsadiag.worker.probes.correctness.invariants.checksums import exact_sums
 from nsadiag.worker.probes.correctness.invariants.losses import divided, inputs, losses
 
 TARGETS = torch.tensor([0, 1, 2, -100, 3, -100])
@@ -31,8 +33,8 @@ def scores() -> torch.Tensor:
 
 
 def read(loss: torch.Tensor) -> tuple[float, list[dict[str, Any]]]:
-    number, behind = divided(loss.grad_fn)
-    return number, losses(loss.grad_fn, behind)
+    found = divided(loss.grad_fn)
+    return found.number, losses(loss.grad_fn, found.behind)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +161,74 @@ def test_tokens_that_weigh_alike_or_by_chance_unlike_are_left_alone(
     assert not drafts(loss_weights(case_of(tmp_path, {0: losses_of(20), 1: other})))
 
 
+def test_domains_that_weigh_unlike_weigh_one_on_average(tmp_path: Path) -> None:
+    shares = {0: losses_of(60, divisor=1 / 1.6), 1: losses_of(60, divisor=1 / 0.4)}
+    assert not drafts(loss_weights(case_of(tmp_path / "shares", shares)))
+    (found,) = drafts(
+        loss_weights(case_of(tmp_path / "one", {0: losses_of(60), 1: losses_of(60, divisor=1 / 4)}))
+    )
+    assert found.guilty_ranks == (1,)
+
+
+def accumulated(used: float, **how: Any) -> list[list[dict[str, Any]]]:
+    """Steps of two backwards, and what the optimizer uses of gradients of 8."""
+    made, left = (["a.weight", [40], 7, 8.0, 8.0], ["a.weight", [40], 8, 8.0 * used, 8.0 * used])
+    backward = {"kind": "backward", "place": "train.py:9:main", "divisor": 2.0, **how}
+    kept = [{"kind": kind, "optimizer": 0, "values": [v]} for kind, v in (("made", made), ("used", left))]
+    return [[backward, backward, *kept]] * 8
+
+
+def test_micro_batches_are_divided_twice_where_both_divisions_were_seen(tmp_path: Path) -> None:
+    twice = accumulated(0.5, divisions=[2.0], averaged=True)
+    (found,) = drafts(loss_weights(case_of(tmp_path, {0: twice, 1: twice})))
+    assert "divided by 2 again" in found.summary
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        accumulated(0.5, averaged=True),  # half of the loss, and one division
+        accumulated(1.0, divisions=[2.0], averaged=True),
+        accumulated(1.0, divisions=[2.0, 2.0], divisor=4.0, averaged=True),  # half of the loss again
+        accumulated(0.5, divisions=[2.0]),  # the mean of two terms, which is divided then
+    ],
+)
+def test_a_coefficient_of_the_loss_is_no_division(
+    tmp_path: Path, healthy: list[list[dict[str, Any]]]
+) -> None:
+    assert not drafts(loss_weights(case_of(tmp_path, {0: healthy, 1: healthy})))
+
+
+@pytest.mark.parametrize(
+    ("first", "accused"), [((5, 5), True), ((5, 6), False), ((0, 0), False), ((5, 0), False)]
+)
+def test_labels_from_zero_are_wrong_where_all_ranks_compare_the_same_rows_first(
+    tmp_path: Path, first: tuple[int, int], accused: bool
+) -> None:
+    def steps(rank: int) -> list[list[dict[str, Any]]]:
+        term = {"rows": 6, "classes": 12, "is_range": True, "compared_first": first[rank]}
+        return [
+            [
+                {"kind": "forward", "values": [["input 0", [6, 9], 90 * rank + step, 1.0, 4.0]]},
+                {"kind": "collective", "name": "all_gather"},
+                {"kind": "backward", "place": "train.py:9:main", "losses": [term]},
+            ]
+            for step in range(8)
+        ]
+
+    found = drafts(misplaced_targets(case_of(tmp_path, {0: steps(0), 1: steps(1)})))
+    assert bool(found) is accused
+
+
+def test_the_rows_that_scores_are_a_product_with_are_known_again() -> None:
+    asked, keys = torch.randn(6, 5, requires_grad=True), torch.randn(12, 5)
+    for logits in (asked @ keys.T / 0.1, torch.tensor(3.0, requires_grad=True) * (asked @ keys.T)):
+        (found,) = losses(cross_entropy(logits, torch.arange(6)).grad_fn, None)
+        assert found["compared_first"] == int(exact_sums([keys[:6]])[0])
+    plain = cross_entropy(asked @ keys.T, torch.arange(6).flip(0))
+    assert "compared_first" not in losses(plain.grad_fn, None)[0]
+
+
 # -- lines ------------------------------------------------------------------------------------------
 
 SOURCE = """
@@ -215,8 +285,6 @@ loader = DataLoader(Noisy(), num_workers=2, worker_init_fn=start)
 
 
 def test_a_dropout_of_nothing_is_known_again_as_the_value_it_was_given() -> None:
-    from nsadiag.worker.probes.correctness.invariants.checksums import exact_sums
-
     value = torch.randn(5, 7)
     view, copy = exact_sums([value.t()]), exact_sums([nn.Dropout(0.0)(value).detach().clone()])
     assert exact_sums([value]) == copy

@@ -36,6 +36,9 @@ class Loss:
     counted: Measured | None = None  # rows that are not ignored
     exact: Whole = 0  # of the targets
     is_range: bool = False  # the targets are 0, 1, 2, ...
+    compared_first: Whole = (
+        0  # a checksum of what the scores at as many places, from the first on, are a product with
+    )
     unshifted: bool = False  # they are the inputs at the same places, without the last
 
 
@@ -62,6 +65,8 @@ class Operation:
     place: str = ""
     name: str = ""
     evaluating: bool = False
+    module: int = 0  # of those that run as the outermost, in the order of their first runs
+    drops: bool = False  # it has dropout, which is switched on
     depends_on_mode: bool = False  # of a module that is evaluating: it has dropout or batch statistics
     random: Whole = 0  # a checksum of the states of torch's generators, when a forward begins
     value: Measured | None = None  # of a loss, or of a norm
@@ -105,7 +110,11 @@ class Operation:
     frozen: tuple[str, ...] = ()  # parameters that do not ask for a gradient
     names: Whole = 0  # a checksum of all names and shapes
     divisor: Measured | None = None  # of the loss, at the root of its graph
+    divisions: tuple[Measured, ...] = ()  # of that, divisions without products, the last one first
     averaged: bool = False  # and what was divided is a mean
+    written: bool = (
+        False  # gradients have been written or replaced since backward, clipping or unscaling left them
+    )
     of_state: str = ""  # model, optimizer or scheduler, whose state is saved or loaded
     apart: bool = False  # of a load: into a module that nothing that has run shares parameters with
     gone: bool = False  # and that was gone before the step was over, without having run

@@ -34,6 +34,7 @@ from nsadiag.analysis.rules.performance.lags import (
     typical,
 )
 from nsadiag.analysis.rules.performance.onset import onset_of
+from nsadiag.analysis.rules.performance.same_part import same_parts
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.training import Sample
@@ -67,11 +68,18 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
     if not observed_s >= MIN_OBSERVED_S:
         yield Declined(f"the steps of the ranks took {observed_s:.1f} s in all: too little to compare")
         return
-    late = _late_in(case, steps)
+    parts = [part for part in case.once(same_parts) if len(part) > 1]
+    if not parts:
+        yield Declined(
+            "each rank does a part of its own of a step's work, as stages of a pipeline do: one is behind the other by construction",
+            f"{cell.ranks[0].source}/blackbox.bin",
+        )
+        return
+    late = _late_among(case, steps, parts)
     if late is None and (onset := onset_of(case.steps[case.steps["rank"] == cell.ranks[0].rank])):
         # A rank that has become slow recently does not show in all steps together.
         steps = steps[steps.step >= onset.step]
-        late = _late_in(case, steps)
+        late = _late_among(case, steps, parts)
     if late is None:
         yield _level(steps)
         return
@@ -79,6 +87,12 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
     # A lag that grows with everybody's work is a symptom of that growth.
     if slower is None or slower.in_step or not peers_slow_down(steps, late):
         yield _draft(cell, steps, late)
+
+
+def _late_among(case: Case, steps: Table, parts: list[frozenset[int]]) -> Late | None:
+    """The straggler among ranks that do the same part of the work: one that feeds another one is ready at another time."""
+    each = (_late_in(case, steps[steps["rank"].isin(part)]) for part in parts)
+    return max((late for late in each if late), key=lambda late: late.lag_s, default=None)
 
 
 def _late_in(case: Case, steps: Table) -> Late | None:
@@ -213,7 +227,7 @@ RULE = Rule(
     means={"straggler_rank": "All ranks progress; one takes much longer than its peers, which wait for it."},
     family="performance",
     outcome="slow",
-    detected="All ranks progress, and in at least 80 % of the steps the same rank is the last to have its gradients. Its median lag behind the first is at least 30 % of a step and 20 ms, and its lags add up to half a second. Where a step opens with a collective, the last rank to enter it counts, if its loader takes the longer. In a loop without a torch optimizer, it is the rank for which the peers waited in 80 % of their collectives and 30 % of the time (at 75 %). Steps in which only some ranks run a forward do not count, nor, on CPUs, steps that peers finish before the last rank is ready. After a lasting jump in step time, only the steps since then count. If the peers' own work grows step by step as well, that is the cause instead.",
+    detected="All ranks progress, and in at least 80 % of the steps the same rank is the last to have its gradients. Its median lag behind the first is at least 30 % of a step and 20 ms, and its lags add up to half a second. Where a step opens with a collective, the last rank to enter it counts, if its loader takes the longer. In a loop without a torch optimizer, it is the rank for which the peers waited in 80 % of their collectives and 30 % of the time (at 75 %). Ranks that send each other activations, as stages of a pipeline do, are compared with those alone that do the same part of the work. Steps in which only some ranks run a forward do not count, nor, on CPUs, steps that peers finish before the last rank is ready. After a lasting jump in step time, only the steps since then count. If the peers' own work grows step by step as well, that is the cause instead.",
     fix="Look at what this rank does that its peers do not: its data, its host, work that only it does.",
     actions=("exclude host", "fix code"),
     check=straggler_rank,

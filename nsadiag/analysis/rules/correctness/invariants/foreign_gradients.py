@@ -31,7 +31,7 @@ class _Part:
     """A backward, with the forwards since the one before it and the optimizers that step after it."""
 
     backward: Operation
-    forwards: frozenset[str]
+    forwards: frozenset[tuple[str, int]]  # modules by class and number: two may be of one class
     steps: tuple[int, ...]
 
 
@@ -40,7 +40,7 @@ def _parts(operations: Operations) -> list[_Part]:
     found = []
     for before, at, after in zip([0, *backwards], backwards, [*backwards[1:], None], strict=False):
         stepped = tuple(o.optimizer or 0 for o in operations[at:after] if o.kind == "step")
-        ran = frozenset(o.name for o in operations[before:at] if o.kind == "forward")
+        ran = frozenset((o.name, o.module) for o in operations[before:at] if o.kind == "forward")
         found.append(_Part(backward=operations[at], forwards=ran, steps=stepped))
     return found
 

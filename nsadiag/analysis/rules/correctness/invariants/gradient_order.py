@@ -25,7 +25,7 @@ from nsadiag.analysis.relations.invariants.operations import (
 from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Where
 from nsadiag.evidence.ring.blackbox import Kind
@@ -77,6 +77,8 @@ def _clipped_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
     """Clipping by each rank's own norm, before the reduction."""
     if not always(steps, functools.partial(_precedes, _is_clip, reduces_gradients)):
         return
+    if always(steps[1:], _clips_for_itself):
+        return
     clips = {step.number: {rank: found[0] for rank, found in step.of("clip").items()} for step in steps}
     norms = {n: {r: o.value for r, o in each.items() if o.value is not None} for n, each in clips.items()}
     unequal = [n for n, each in clips.items() if len({o.value for o in each.values()}) > 1]
@@ -93,6 +95,17 @@ def _clipped_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
         Where(step=unequal[0], phase="backward"),
         "Clip after the reduction: all ranks then have the same norm.",
     )
+
+
+def _clips_for_itself(operations: Operations) -> bool:
+    """Whether clipping belongs to what the ranks do before they exchange anything.
+
+    It is behind each of several backwards, as for samples of private training; or what is reduced is not what was clipped,
+    as where the largest elements alone are sent.
+    """
+    wanted = [o.kind for o in operations if o.kind in ("backward", "clip")]
+    between = wanted[wanted.index("backward") : len(wanted) - wanted[::-1].index("backward")]
+    return "clip" in between or any(o.written and reduces_gradients(o) for o in operations)
 
 
 def _after_the_step(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
@@ -179,7 +192,7 @@ def _cleared_too_early(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
     ranks = [
         rank
         for rank in (later[0].ranks if len(later) >= LEAST else ())
-        if all((in_no_sync and _start_anew(s.ranks[rank])) or _throws_away(s.ranks[rank]) for s in later)
+        if all((in_no_sync and _starts_anew(s, rank)) or _throws_away(s.ranks[rank]) for s in later)
     ]
     if not ranks:
         return
@@ -197,13 +210,43 @@ def _cleared_too_early(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
     )
 
 
-def _start_anew(operations: Operations) -> bool:
-    """Whether no backward finds gradients of before.
+def _starts_anew(step: Step, rank: int) -> bool:
+    """Whether no backward finds gradients of before, and the optimizer uses what the last left.
 
     One behind another may be meant so, as in optimizers that look ahead; two from the line of the last one are not.
     """
+    operations = step.ranks[rank]
     backwards = of_kind(operations, "backward")
-    return len(backwards) > 2 and _are_of_one_line(backwards) and not any(o.may_keep for o in backwards)
+    anew = len(backwards) > 2 and _are_of_one_line(backwards) and not any(o.may_keep for o in backwards)
+    return anew and _comes_of_the_last(step, rank)
+
+
+def _comes_of_the_last(step: Step, rank: int) -> bool:
+    """Whether nothing is known to have been collected elsewhere."""
+    operations = step.ranks[rank]
+    if scaled(operations):
+        return _uses_the_last(operations) or _uses_the_average(step, rank)
+    last = max(n for n, o in enumerate(operations) if o.kind == "backward")
+    reduced = any(map(reduces_gradients, operations[last:]))
+    return reduced or not any(o.written for o in operations[last:])
+
+
+def _uses_the_average(step: Step, rank: int) -> bool:
+    """Whether the optimizer's gradients are the ranks' average of those after the last backward, times one number."""
+    made, used = _last_of("made", step), _last_of("used", step)[rank]
+    names = [name for name in used if all(name in each for each in made.values())]
+    whole = {name: sum(each[name].total for each in made.values()) for name in names}
+    squares = sum(total**2 for total in whole.values())
+    factor = sum(used[name].total * whole[name] for name in names) / squares if squares else 0.0
+    size = {name: abs(factor) * sum(each[name].magnitude for each in made.values()) for name in names}
+    return bool(factor) and all(
+        abs(used[name].total - factor * whole[name]) <= NEAR * size[name] for name in names
+    )
+
+
+def _last_of(kind: str, step: Step) -> dict[int, dict[str, Checksum]]:
+    """By rank and name, the gradients that the last operations of the kind found."""
+    return {rank: {v.name: v for o in found for v in o.values} for rank, found in step.of(kind).items()}
 
 
 def _throws_away(operations: Operations) -> bool:

@@ -10,7 +10,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.invariants.losses import averages_gradients
-from nsadiag.analysis.relations.invariants.operations import couples, noted, steps_of
+from nsadiag.analysis.relations.invariants.operations import Step, couples, noted, steps_of
 from nsadiag.analysis.relations.invariants.tensors import copies_of, inputs_differ, inputs_of
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replication import has_parts, is_replicated
@@ -24,6 +24,7 @@ from nsadiag.evidence.spans import by_rank, listed
 from nsadiag.source.patterns.single_call import only_call
 
 MOST_SURE = 8  # steps with equal inputs on all ranks
+APART = 1e-3  # of a loss
 AGAIN = 3  # least number of batches that are repeated in order
 Epoch = tuple[int, Operation]  # with the step at which they begin
 
@@ -186,15 +187,33 @@ def _same_inputs(case: Case) -> Iterator[Draft]:
     coupled = split or any(couples(o) for step in steps for ops in step.ranks.values() for o in ops)
     if not averages_gradients(case) or has_parts(case) or coupled:
         return
+    apart = _losses_differ(steps)
+    drops = all(o.drops for step in steps for ops in step.of("forward").values() for o in ops)
+    # Noise that is no dropout, or other targets: the work on one batch is divided otherwise.
+    if apart and not drops:
+        return
     loaders = [loader.place for loader in case.cell.ranks[0].loaders]
+    again = "up to dropout, the same gradient is averaged" if apart else "the same gradient is averaged"
     yield silent_error(
         case,
-        f"All ranks train on the same batches: the inputs were equal on all {everyone} ranks at each of {len(inputs)} recorded steps, and change from step to step, so the same gradient is averaged {everyone} times.",
+        f"All ranks train on the same batches: the inputs were equal on all {everyone} ranks at each of {len(inputs)} recorded steps, and change from step to step, so {again} {everyone} times.",
         f"checksums of the model's inputs at steps {listed(inputs)}: equal on all ranks, to the last bit",
         loaders[0] if len(loaders) == 1 else steps[0].on_first("forward")[0].place,
         Where(step=min(inputs), phase="data"),
         "Give the loader a DistributedSampler, or give each rank its share of the stream. If a benchmark or a test intends it, ignore this.",
         strength=Strength.LIKELY,
+    )
+
+
+def _losses_differ(steps: tuple[Step, ...]) -> bool:
+    """Whether the ranks' losses differ in every step, by more than other kernels make of one batch."""
+    each = [
+        {rank: [o.value for o in ops if o.value is not None] for rank, ops in step.of("backward").items()}
+        for step in steps
+    ]
+    known = [tuple(zip(*found.values(), strict=False)) for found in each if all(found.values())]
+    return bool(known) and all(
+        any(max(v) - min(v) > APART * max(map(abs, v)) for v in found) for found in known
     )
 
 

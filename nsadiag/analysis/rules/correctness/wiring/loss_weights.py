@@ -27,6 +27,7 @@ FEW = 3  # steps of scalers
 # The least ratio between the weights of a token that is no coincidence where it holds in every step.
 UNEVEN = 1.5
 EXACT = 1e-4
+NEARLY = 1e-2
 
 
 def loss_weights(case: Case) -> Iterator[Draft | Declined]:
@@ -99,7 +100,15 @@ def _unequal(case: Case) -> Iterator[Draft]:
         return
     backward = next(iter(backwards_of(case)[0].ranks.values()))[0]
     differ = len(set(weights[min(weights)].factors.values())) > 1
+    if differ and all(_are_shares(found.factors) for found in weights.values()):
+        return
     yield _other_factor(case, backward) if differ else _own_mean(case, backward)
+
+
+def _are_shares(factors: dict[int, float]) -> bool:
+    """Whether each rank has a factor of its own and the average is one, as where ranks stand for domains that weigh unlike."""
+    average = sum(factors.values()) / len(factors)
+    return math.isclose(average, 1, rel_tol=NEARLY) and not any(f == 1 for f in factors.values())
 
 
 def _other_factor(case: Case, backward: Operation) -> Draft:
@@ -107,9 +116,14 @@ def _other_factor(case: Case, backward: Operation) -> Draft:
     odd = outlier_ranks(found.factors, case.cell.weight)
     odd = tuple(rank for rank in odd if found.factors[rank] != 1) or odd
     shown = by_rank(found.factors, "g")
+    others = (
+        f"The loss of rank {case.cell.names(odd)} is multiplied by another factor than that of its peers"
+        if len(odd) < case.cell.world_size
+        else "Each rank's loss is multiplied by a factor of its own"
+    )
     return silent_error(
         case,
-        f"The loss of rank {case.cell.names(odd)} is multiplied by another factor than that of its peers ({shown}), over batches of the same size: it has another weight in the average of the gradients.",
+        f"{others} ({shown}), over batches of the same size: it has another weight in the average of the gradients.",
         f"factor of the loss that backward began with, at step {step}: {shown}",
         scaled_loss(case.cell.code) or backward.place,
         Where(step=step, phase="backward"),
@@ -163,10 +177,13 @@ def _divided_twice(case: Case) -> Iterator[Draft]:
 
 
 def _is_divided_twice(operations: tuple[Operation, ...], backwards: list[Operation]) -> bool:
+    """Whether means are divided by the number of micro-batches, and the gradients that they leave are, too.
+
+    What a loss is multiplied by is part of it, and so is what is divided by again in it: neither alone says anything.
+    """
     count = len(backwards)
-    if any(o.divisor == count * count for o in backwards):
-        return True
-    return all(o.divisor == count for o in backwards) and _are_divided(operations, count)
+    divided = all(o.divisor == count and o.divisions == (count,) and o.averaged for o in backwards)
+    return divided and _are_divided(operations, count)
 
 
 def _are_divided(operations: tuple[Operation, ...], count: int) -> bool:

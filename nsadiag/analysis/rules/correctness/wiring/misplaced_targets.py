@@ -37,7 +37,7 @@ def misplaced_targets(case: Case) -> Iterator[Draft | Declined]:
         yield _draft(
             case,
             f"Every rank's targets are 0 to {rows - 1}, although its {rows} rows are compared with {classes} rows gathered from all ranks: only those of rank 0 are its own.",
-            f"in each of {len(terms)} steps: {rows} targets 0, 1, 2, ... on all ranks, over {classes} = {case.cell.world_size} * {rows} classes, behind an all_gather",
+            f"in each of {len(terms)} steps: {rows} targets 0, 1, 2, ... on all ranks, over {classes} = {case.cell.world_size} * {rows} classes, behind an all_gather; the first {rows} of them are equal on all ranks",
             "Add rank * batch_size to the targets.",
         )
     yield Declined(
@@ -50,6 +50,9 @@ def _ignores_rank(case: Case) -> bool:
     for step in steps_of(case):
         found = list(terms.get(step.number, {}).values())
         if any(not t.is_range or t.classes != everyone * t.rows for t in found):
+            return False
+        # Own rows that come first differ on the ranks; of unknown ones, they may.
+        if not all(t.compared_first for t in found) or len({t.compared_first for t in found}) > 1:
             return False
         gathered = all(any("gather" in o.name for o in ops) for ops in step.of("collective").values())
         if not gathered or len({t.rows for t in found}) != 1:
@@ -66,7 +69,7 @@ def _draft(case: Case, summary: str, claim: str, fix: str) -> Draft:
 
 RULE = Rule(
     family="correctness",
-    detected="(`--probes light,invariants`) Targets equal the model's input tokens at the same positions; or rows that are compared with those of all ranks have the same targets 0, 1, 2, ... on every rank",
+    detected="(`--probes light,invariants`) Targets equal the model's input tokens at the same positions; or rows that are compared with those of all ranks, rank 0's first, have the same targets 0, 1, 2, ... on every rank",
     fix="Give each row the target that belongs to it.",
     check=misplaced_targets,
     explained_by=("nonfinite", "control_mismatch"),

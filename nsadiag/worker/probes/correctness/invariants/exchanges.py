@@ -9,7 +9,7 @@ import torch
 from nsadiag.worker.probes.autograd import backward, module_calls
 from nsadiag.worker.probes.collectives import collectives
 from nsadiag.worker.probes.collectives.call_details import argument
-from nsadiag.worker.probes.correctness.invariants import roles
+from nsadiag.worker.probes.correctness.invariants import roles, written
 from nsadiag.worker.probes.correctness.invariants.checksums import checksums
 from nsadiag.worker.probes.correctness.invariants.flow import flow
 from nsadiag.worker.probes.correctness.invariants.journal import Operation, current, journal
@@ -25,6 +25,7 @@ def turn() -> None:
     """The next step begins."""
     global _collectives
     _collectives = 0
+    written.forget()
 
 
 @harmless
@@ -40,14 +41,17 @@ def issued(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation 
     _collectives += 1
     large = journal.valued and _collectives <= MOST_COLLECTIVES and op == "all_reduce"
     reduced = [(f"{n}", t) for n, t in enumerate(tensors[:1]) if large and t.numel() > FEW]
+    carried = roles.roles_of(tensors)
+    of_gradients = not backward.now.depth and any(role.startswith("gradient") for role in carried)
     return journal.note(
         "collective",
         name=op,
         reduces=_reduction(op, args, kwargs),
         group=collectives.group_name(collectives.group_of(args, kwargs)),
-        roles=roles.roles_of(tensors),
+        roles=carried,
         shape=list(tensors[0].shape) if tensors else None,
         inside="backward" if backward.now.depth else "forward" if module_calls.calls.depth else None,
+        written=(of_gradients and written.before_the_next()) or None,
         values=checksums(reduced),
     )
 

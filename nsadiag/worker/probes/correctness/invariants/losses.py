@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,6 +24,8 @@ MEAN = 1  # as torch numbers reductions
 LIKELIHOODS = ("NllLossBackward0", "NllLoss2DBackward0")
 MEANS = ("MeanBackward0", "MeanBackward1")
 SCALED = ("DivBackward0", "MulBackward0")
+PRODUCTS = ("MmBackward0", "AddmmBackward0", "BmmBackward0")
+MOST_BETWEEN = 12  # nodes from a likelihood to the product that its scores are
 SPARED = 1 << 63  # numbers are unsigned there: -100 lies above
 
 
@@ -54,16 +56,34 @@ class _Inputs:
 inputs = _Inputs()
 
 
-def divided(root: Any) -> tuple[float, Any]:
-    """The number that the loss was divided by last, 1 where it was not, and the node behind that."""
+class Divided(NamedTuple):
+    """The number that a loss was divided by last, 1 where it was not, of that the divisions alone, and the node behind all of it.
+
+    A product with a coefficient is no division: who writes `0.5 * loss` means half of it.
+    """
+
+    number: float
+    divisions: tuple[float, ...]
+    behind: Any
+
+
+def divided(root: Any) -> Divided:
+    """Read from the root of the loss's graph, the last division first."""
     number, node = 1.0, root
+    divisions: list[float] = []
     while node is not None and type(node).__name__ in SCALED:
         other = _saved(node, "other")
         if other is None or other.numel() != 1 or not float(other):
             break
-        number = number * float(other) if type(node).__name__ == SCALED[0] else number / float(other)
+        by = float(other)
+        if type(node).__name__ == SCALED[0]:
+            number *= by
+            divisions.append(by)
+        else:
+            number /= by
         node = next((child for child, _ in node.next_functions if child is not None), None)
-    return (number, node) if math.isfinite(number) and number else (1.0, root)
+    known = math.isfinite(number) and number
+    return Divided(number, tuple(divisions), node) if known else Divided(1.0, (), root)
 
 
 def is_mean(node: Any) -> bool:
@@ -84,6 +104,7 @@ def losses(root: Any, behind: Any) -> list[dict[str, Any]]:
         flat = targets.reshape(-1)
         counts = torch.stack(((flat != ignored).sum(), *exact_sums([flat]))).tolist()
         order = torch.arange(flat.numel(), device=flat.device)
+        is_range = bool((flat == order).all())
         row = {
             "rows": flat.numel(),
             "classes": int(scores.shape[1]),
@@ -91,13 +112,32 @@ def losses(root: Any, behind: Any) -> list[dict[str, Any]]:
             "mean": node._saved_reduction == MEAN,
             "counted": counts[0],
             "exact": counts[1],
-            "is_range": bool((flat == order).all()),
+            "is_range": is_range,
+            "compared_first": _compared_first(node, flat.numel(), int(scores.shape[1])) if is_range else 0,
             "unshifted": inputs.at_same_places(targets, ignored),
         }
         found.append({k: v for k, v in row.items() if v not in (None, False)})
         if len(found) >= MOST_LOSSES:
             break
     return found
+
+
+def _compared_first(node: Any, rows: int, classes: int) -> int:
+    """A checksum of the first so many of the rows that all are compared with; 0 where they are not known.
+
+    Scores are a product with them: of ranks that gathered them in the order of ranks, these are rank 0's everywhere.
+    """
+    pending, met = [child for child, _ in node.next_functions if child is not None], 0
+    while pending and met < MOST_BETWEEN and classes > rows:
+        found = pending.pop(0)
+        met += 1
+        if type(found).__name__ not in PRODUCTS:
+            pending += [child for child, _ in found.next_functions if child is not None]
+            continue
+        others = _saved(found, "mat2")
+        if others is not None and others.ndim > 1 and others.shape[-1] == classes:
+            return int(exact_sums([others[..., :rows]])[0])
+    return 0
 
 
 def _nodes(root: Any) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from nsadiag.worker.probes.autograd import backward, module_calls, module_tree, 
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.collectives import collectives, fsdp_units
 from nsadiag.worker.probes.correctness.fingerprints import tensors_in
-from nsadiag.worker.probes.correctness.invariants import exchanges, roles
+from nsadiag.worker.probes.correctness.invariants import exchanges, roles, written
 from nsadiag.worker.probes.correctness.invariants.beside import note_beside
 from nsadiag.worker.probes.correctness.invariants.births import births, unheld
 from nsadiag.worker.probes.correctness.invariants.buckets import MOST_MADE, buckets
@@ -46,12 +47,14 @@ STRIDE = 61  # parameters from one step that is looked at to the next
 UNHELD_AT = range(2, 8)
 
 _backwards = 0  # of this step
-# Gradients of before that the backward which runs now may add to: the optimizer's number, and the parameter with the
-# gradient's identity and version.
+_modules: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}  # by id; modules may define __eq__
+_numbers = itertools.count(1)
 _named: set[int] = set()  # optimizers whose parameters' names are written down
 _trained: dict[int, int] = {}  # by id of a parameter, the first step that was looked at and trained it
 # Of an optimizer that found no gradient: the operation, and what its parameters' versions were before it stepped.
 _ungraded: tuple[weakref.ref[Any], Operation, list[int]] | None = None
+# Gradients of before that the backward which runs now may add to: the optimizer's number, and the parameter with the
+# gradient's identity and version.
 _lying: list[tuple[int, weakref.ref[torch.Tensor], int, int]] = []
 _running: Operation | None = None  # that backward
 _now = 0  # the step that runs
@@ -126,14 +129,30 @@ def _forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     journal.note(
         "forward",
         name=type(module).__name__,
+        module=_number_of(module),
         evaluating=evaluating or None,
         depends_on_mode=(
             evaluating and any(_depends_on_mode(m) for _, m in module_tree.named_modules(module))
         )
         or None,
         random=generators.checksum() if given else None,
+        drops=(bool(given) and not evaluating and _drops(module)) or None,
         values=checksums([(f"input {n}", tensor) for n, tensor in enumerate(given)]),
     )
+
+
+def _number_of(module: torch.nn.Module) -> int:
+    """Its number among modules that ran as the outermost, in the order of their first runs: two may be of one class."""
+    known = _modules.get(id(module))
+    if known is None or known[0]() is not module:
+        # The number of one that is gone is not given again.
+        known = _modules[id(module)] = weakref.ref(module), next(_numbers)
+    return known[1]
+
+
+def _drops(module: torch.nn.Module) -> bool:
+    dropouts = torch.nn.modules.dropout._DropoutNd
+    return any(isinstance(m, dropouts) and m.p > 0 for _, m in module_tree.named_modules(module))
 
 
 def _depends_on_mode(module: torch.nn.Module) -> bool:
@@ -154,13 +173,14 @@ def _backward(tensors: Any, gradients: Any) -> None:
     lying = [(number, p) for number, held in roles.ours() if (p := _holds_gradient(held)) is not None]
     elsewhere = [number for number, _ in roles.ours()] if fsdp_units.keeps_gradients() else []
     root = loss.grad_fn if loss is not None and reads else None
-    divisor, behind = divided(root)
+    loss_is = divided(root)
     _running = journal.note(
         "backward",
         unread=sorted({*elsewhere, *(number for number, _ in lying)}),
-        divisor=divisor if divisor != 1 else None,
-        averaged=is_mean(behind) or None,
-        losses=losses(root, behind) if root is not None else [],
+        divisor=loss_is.number if loss_is.number != 1 else None,
+        divisions=list(loss_is.divisions),
+        averaged=is_mean(loss_is.behind) or None,
+        losses=losses(root, loss_is.behind) if root is not None else [],
     )
     if known is not None:
         _read(known, _running, "value", reads)
@@ -183,6 +203,7 @@ def _backward_ended() -> None:
         _running["added"] = [n for n, p, gradient, version in _lying if _was_added_to(p, gradient, version)]
     _lying.clear()
     _running = None
+    written.mark()
     if current() is None or not journal.valued or _backwards > MOST_BACKWARDS:
         return
     for number, optimizer in roles.ours():
@@ -240,12 +261,19 @@ def _clipped(norm: Any, limit: Any) -> None:
     operation = journal.note("clip", limit=float(limit) if isinstance(limit, int | float) else None)
     if own and norm.numel() == 1:
         _read(norm, operation, "value", journal.valued and not is_captured())
+    written.mark()
 
 
 @harmless
 def _unscaled(optimizer: Any) -> None:
     if current() is not None and journal.looking:
         journal.note("unscale")
+
+
+@harmless
+def _was_unscaled() -> None:
+    if current() is not None and journal.looking:
+        written.mark()
 
 
 @harmless
@@ -262,6 +290,7 @@ def _before_step(optimizer: Any) -> None:
         "graded": graded,
         "of": sum(bool(own_elements(p)) for _, p in held),
         "since": min(trained, default=None),
+        "written": written.by_others() or None,
     }
     if journal.valued:
         _note_whole(number, held)
@@ -344,7 +373,9 @@ def _around_unscale(call: Callable[..., Any]) -> Callable[..., Any]:
     @stands_for(call)
     def unscale_(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         _unscaled(optimizer)
-        return call(self, optimizer, *args, **kwargs)
+        found = call(self, optimizer, *args, **kwargs)
+        _was_unscaled()
+        return found
 
     return unscale_
 
@@ -362,6 +393,8 @@ def operations() -> Iterator[None]:
         stack.callback(roles.forget)
         stack.callback(_named.clear)
         stack.callback(_trained.clear)
+        stack.callback(_modules.clear)
+        stack.callback(written.forget)
         stack.callback(_listen, False)
         _listen(True)
         stack.enter_context(replaced(clip, "clip_grad_norm_", _around_clip(clip.clip_grad_norm_)))
