@@ -11,7 +11,7 @@ from support.jobs import Jobs
 from support.promises import Promise, promises
 
 from nsadiag.analysis.rules.registry import CLASSES
-from nsadiag.commands.demo import run_options
+from nsadiag.commands.demo import HARD_LIMIT_S, run_options
 from nsadiag.commands.faults import faults, find_fault, launcher, read_fault
 from nsadiag.errors import UsageError
 
@@ -42,7 +42,7 @@ def test_demo_starts_a_script_as_its_promise_says(promise: Promise) -> None:
     words = launcher(fault)
     assert words[len(words) - len(promise.launch) + 1 :] == list(promise.launch[1:])
     given = dict(zip(promise.options[::2], promise.options[1::2], strict=True))
-    assert run_options(fault)["timeout_s"] == float(given.get("--timeout", 120))
+    assert run_options(fault)["timeout_s"] == float(given.get("--timeout", HARD_LIMIT_S))
 
 
 @pytest.mark.parametrize("wanted", ["healthy_ddp", "healthy_ddp.py", "repro/healthy_ddp.py"])
