@@ -77,7 +77,7 @@ def _clipped_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
     """Clipping by each rank's own norm, before the reduction."""
     if not always(steps, functools.partial(_precedes, _is_clip, reduces_gradients)):
         return
-    if always(steps[1:], _clips_for_itself):
+    if all(_clips_for_itself(operations) for step in steps[1:] for operations in step.ranks.values()):
         return
     clips = {step.number: {rank: found[0] for rank, found in step.of("clip").items()} for step in steps}
     norms = {n: {r: o.value for r, o in each.items() if o.value is not None} for n, each in clips.items()}
@@ -188,7 +188,7 @@ def _cleared_too_early(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
     They are where each is inside `no_sync`, or each loss is divided by their number.
     """
     steps = int((case.events.kind == Kind.STEP).sum())
-    in_no_sync = len(case.begun(Kind.GRAD_SYNC)) >= 2 * steps
+    in_no_sync = steps > 0 and len(case.begun(Kind.GRAD_SYNC)) >= 2 * steps
     ranks = [
         rank
         for rank in (later[0].ranks if len(later) >= LEAST else ())
