@@ -31,6 +31,8 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
+from accuracy import is_right, share  # noqa: E402
+
 from nsadiag.commands.output import machine, versions  # noqa: E402
 from nsadiag.evidence.layout import read_json  # noqa: E402
 
@@ -138,15 +140,6 @@ def one(job: Job, ranks: int, out: Path) -> Row:
         "guilty": verdict.get("guilty_ranks"), "where": f"{where.get('file')}:{where.get('line')}",
         "summary": verdict.get("summary"), "load": round(os.getloadavg()[0], 1),
     }  # fmt: skip
-
-
-def is_right(row: Row) -> bool:
-    return all(row[key] is not False for key in ("class_right", "rank_right", "line_right"))
-
-
-def share(rows: list[Row], key: str) -> float | None:
-    asked = [row[key] for row in rows if row[key] is not None]
-    return round(100 * sum(asked) / len(asked), 1) if asked else None
 
 
 def summed(rows: list[Row]) -> Row:

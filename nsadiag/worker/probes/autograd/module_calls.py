@@ -374,10 +374,11 @@ class _Patches:
 
 
 def _compiling() -> Callable[[], Any]:
-    """The question after dynamo's callback in the calling thread, which is None outside of code that it runs.
+    """A function that gives dynamo's callback in the calling thread: None outside of code that dynamo runs.
 
-    Torch 2.6 hands out a reference that it does not own, and no release up to 2.8 was seen to do otherwise: each call takes one
-    from None, and where that is not immortal (before Python 3.12) the interpreter ends the job when none is left.
+    Torch 2.6 hands out a reference that it does not own, 2.13 one that it does; between them one reference too many does no
+    harm. Each call would take one from None, and where that is not immortal (before Python 3.12) the interpreter ends the
+    job when none is left.
 
     Raises ImportError where this torch cannot say it.
     """
