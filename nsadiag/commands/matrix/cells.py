@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -29,6 +30,11 @@ class CellResult:
     beside: float = 0.0  # share of its time in which other cells ran too
     gpus: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def _command(self) -> list[str]:
+        """Masked once: matrix.json shows every cell each time that one ends."""
+        return mask_command(self.cell.command())
+
     def to_json(self) -> dict[str, Any]:
         return {
             "id": self.cell.id,
@@ -37,7 +43,7 @@ class CellResult:
             "state": self.state,
             "wall_s": self.wall_s,
             "launch": "warm",
-            "command": mask_command(self.cell.command()),
+            "command": self._command,
             "costs": self.costs,
             "predicted": self.predicted,
             "beside": self.beside,

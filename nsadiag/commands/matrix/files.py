@@ -1,4 +1,4 @@
-"""matrix.json and matrix.csv: what all cells came to, replaced after every cell."""
+"""matrix.json and matrix.csv: what all cells came to, replaced while the matrix runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_matrix(
     scaling: Mapping[str, Any] | None = None,
     machine: dict[str, Any] | None = None,
 ) -> None:
-    """matrix.json and matrix.csv, replaced after every cell: a killed matrix leaves what it had.
+    """matrix.json and matrix.csv, replaced while the matrix runs: a killed one leaves what it had.
 
     What all cells come to together is worked out once, when the matrix ends. `machine` is the one they ran on, this
     one if none is given.

@@ -38,6 +38,9 @@ from nsadiag.evidence.layout import (
 from nsadiag.evidence.secrets.masking import hide, mask_line, mask_variables
 from nsadiag.spec import Cell, Matrix
 
+# Writing matrix.json may take so much of the time since it was last written: it grows with the number of cells.
+SHARE_FOR_WRITING = 0.1
+
 if TYPE_CHECKING:
     from nsadiag.reports.live import MatrixProgress
 
@@ -144,6 +147,7 @@ class MatrixState:
         # Told the mark of each launcher on this machine before it exists (commands.running).
         self.launcher_starts: Callable[[str], None] = lambda _: None
         self._timed = timed_cells(request.matrix, [result.cell for result in results])
+        self._written_at, self._write_took_s = 0.0, 0.0
         spent_s = read_json(run.path / "matrix.json", {}).get("totals", {}).get("wall_s", 0.0)
         self._started = time.monotonic() - (float(spent_s) if request.resume else 0.0)
 
@@ -207,7 +211,8 @@ class MatrixState:
         """It is done; the share of its time in which others ran."""
         note_done(self.directory, result, outcome, beside=beside)
         self._learn(result)
-        self.write()
+        if time.monotonic() - self._written_at > self._write_took_s / SHARE_FOR_WRITING:
+            self.write()
         self.progress.cell_finished(result.cell.id, result.verdict, result.wall_s or 0.0)
         self.progress.foretell(
             self.forecast.all_seconds(r for r in self.results if r.state in ("pending", "running"))
@@ -218,6 +223,8 @@ class MatrixState:
         self.forecast.learn(result, watch.get("stopped"))
 
     def write(self, *, scaling: Mapping[str, Any] | None = None) -> None:
+        """matrix.json and matrix.csv as of now; what is done has been noted in the cells' own directories before."""
+        began = time.monotonic()
         for result in self.results:
             # Cells that an interrupt ended are to be run again.
             if scaling is not None and result.state == "running":
@@ -225,6 +232,8 @@ class MatrixState:
         write_matrix(
             self.directory, self.matrix, self.results, time.monotonic() - self._started, scaling=scaling
         )
+        self._written_at = time.monotonic()
+        self._write_took_s = self._written_at - began
 
 
 def _results(run: RunDir, request: MatrixRequest) -> list[CellResult]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,13 +124,18 @@ class Ray(BatchEngine):
         self._see_off()
 
     def _ask_for_more(self) -> None:
-        """Request one crew for each shape that waits, or a single one where the user limits their number."""
+        """Request a crew for each shape that waits and has none pending, so that they grow as the cluster has room.
+
+        One that is placed but still comes up does not hold the next back. Never more crews than jobs that wait for them,
+        and never more than the user allows.
+        """
+        waiting = Counter(self._shape(job.task) for job in self._waiting)
         module = {self._shape(job.task): job.task.module for job in reversed(self._waiting)}
-        for shape in dict.fromkeys(self._shape(job.task) for job in self._waiting):
-            awaited = [crew.shape for crew in self._crews if crew.state in ("asked", "coming")]
-            if self._options.at_once and (awaited or len(self._crews) >= self._options.at_once):
+        for shape in waiting:
+            if self._options.at_once and len(self._crews) >= self._options.at_once:
                 return
-            if shape not in awaited:
+            awaited = [c.state for c in self._crews if c.shape == shape and c.state in ("asked", "coming")]
+            if "asked" not in awaited and len(awaited) < waiting[shape]:
                 self._crews.append(Crew(self._ray, shape, module=module[shape], cwd=self._cwd))
 
     def _start(self, job: _Job, crew: Crew) -> None:
