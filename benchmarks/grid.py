@@ -3,7 +3,7 @@
 
     python benchmarks/grid.py                        # NCCL where there are GPUs, a rank each; else gloo
     python benchmarks/grid.py --ranks 8 --jobs 6     # six jobs at a time; on GPUs they share them
-    python benchmarks/grid.py -k "kernel|cuda_error" # faults with that in their name
+    python benchmarks/grid.py -k "kernel|error.*2x1x1" # runs with that in their name
     python benchmarks/grid.py --rows rows.jsonl      # adds to the rows of earlier runs, and counts them too
 
 Jobs are grid_programs/train.py in every layout of three sizes whose product is the number of ranks. Beside one faulty
@@ -87,16 +87,18 @@ def layouts(ranks: int) -> list[tuple[int, int, int]]:
 
 def jobs(ranks: int, pattern: str, *, gpus: bool) -> Iterator[Job]:
     """Faults in turn, so that a run which is cut short has some of each."""
-    faults = [f for f in CLASSES if re.search(pattern, f) and (gpus or f not in ON_GPUS)]
-    faults = [f for f in faults if f != "healthy"]
+    return (job for job in _jobs(ranks, gpus=gpus) if re.search(pattern, job.name))
+
+
+def _jobs(ranks: int, *, gpus: bool) -> Iterator[Job]:
+    faults = [f for f in CLASSES if f != "healthy" and (gpus or f not in ON_GPUS)]
     for rank in range(ranks):
         for sizes, fault in itertools.product(layouts(ranks), faults):
             # Whoever is alone with its replicas leaves nothing out that anybody waits for.
             if fault != "skipped" or sizes[1] > 1:
                 yield Job(sizes=sizes, fault=fault, faulty=(rank,))
         for sizes in layouts(ranks):
-            if re.search(pattern, "healthy"):
-                yield Job(sizes=sizes, fault="healthy", faulty=())
+            yield Job(sizes=sizes, fault="healthy", faulty=())
             for fault in faults:
                 if fault in ("kernel", "lock", "loop") and rank != ranks - 1 - rank and rank < ranks // 2:
                     yield Job(sizes=sizes, fault=fault, faulty=(rank, ranks - 1 - rank))
@@ -177,7 +179,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--ranks", type=int, default=int(machine()["gpus"]) or 8, help="of each job")
-    parser.add_argument("-k", metavar="EXPR", default="", help="only faults in whose name this is found")
+    parser.add_argument("-k", metavar="EXPR", default="", help="only runs in whose name this is found: FAULT-2x1x2-RANK")
     parser.add_argument("--jobs", type=int, default=1, help="at a time")
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")
     parser.add_argument("--keep", type=Path, help="where to keep the run directories of wrong verdicts")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What being watched costs a job: one event, a training step with `light` and `full` probes, memory.
+"""What being watched costs a job: one event, a training step with `light`, `invariants` and `full` probes, memory.
 
     python benchmarks/overhead.py            # about twelve minutes
     python benchmarks/overhead.py --quick    # about two
@@ -7,13 +7,13 @@
     python benchmarks/overhead.py --jobs 14          # where cores are idle: as many starts beside each other
     python benchmarks/overhead.py --without modules gradients   # and `light` without the one, and without the other
 
-Three processes train the same 12-layer model of 200 parameters on the same data: one as it is, one with `light`
-probes, one with `full`. They are forked from one process, because two that are started apart lie differently in
-memory and differ by some per cent for as long as they live; the control is a fourth, as it is like the first. They
-take turns of a few steps, in changing order and on one CPU, so that a disturbance of the machine hits all of them. A figure
-is the median, over all turns, of one's time against the plain one's of the same round. Times are those of the
-training thread's CPU: a neighbour on the machine is not in them. What the agent beside the job costs is not either:
-it glances from outside at most 5 % of one CPU in the first minute, and then ever less.
+Four processes train the same 12-layer model of 200 parameters on the same data: one as it is, one with `light`
+probes, one with `light,invariants`, one with `full`. They are forked from one process, because two that are started
+apart lie differently in memory and differ by some per cent for as long as they live; the control is a fifth, as it is
+like the first. They take turns of a few steps, in changing order and on one CPU, so that a disturbance of the machine
+hits all of them. A figure is the median, over all turns, of one's time against the plain one's of the same round. Times
+are those of the training thread's CPU: a neighbour on the machine is not in them. What the agent beside the job costs
+is not either: it glances from outside at most 5 % of one CPU in the first minute, and then ever less.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MODES = ("none", "light", "full", "control")
+MODES = ("none", "light", "invariants", "full", "control")
 WITHOUT = "light-"  # a mode: what comes behind it are the probes that it lacks, joined by "+"
 TURN_S = 0.05
 WARM_UP_STEPS = 20  # past the reviews at which a probe learns what short steps afford
@@ -135,7 +135,8 @@ def serve(job: Job, mode: str, folder: Path) -> None:
             for probe in mode.removeprefix(WITHOUT).split("+"):
                 del probes.PROBES[probe]
             mode = "light"
-        os.environ.update(NSADIAG_RUN_DIR=str(folder / "run"), NSADIAG_PROBES=mode)
+        probes_of_mode = "light,invariants" if mode == "invariants" else mode
+        os.environ.update(NSADIAG_RUN_DIR=str(folder / "run"), NSADIAG_PROBES=probes_of_mode)
         assert startup.attach_to_warm_process(0, 1) is not None
     job.seconds(WARM_UP_STEPS)
     with (folder / "in").open() as requests, (folder / "out").open("w") as answers:

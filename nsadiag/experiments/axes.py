@@ -34,7 +34,7 @@ def simplest(
     pace = Pace(stall_after_s=matrix.stall_after_s, timeout_s=matrix.timeout_s, probes=matrix.probes)
     count = 0
     for name, axis in matrix.axes.items():
-        for value in simpler(list(axis.settings()), now.get(name, "")):
+        for value in simpler(axis.labels(), now.get(name, "")):
             cell = cells.get(tuple(sorted({**now, name: value}.items())))
             if cell is None:
                 continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Literal, TypeAlias, cast, get_args
 
@@ -46,23 +48,24 @@ class Axis(Words):
     env: dict[str, str] = Field(default_factory=dict)
     base: Scalar = None  # what the factor is where nothing else is said; null: the first value
 
-    def labelled(self) -> list[tuple[str, Setting]]:
-        """Label and setting, in the order given."""
-        if isinstance(self.values, dict):
-            return list(self.values.items())
-        return [(label(v), self._filled(label(v))) for v in self.values]
-
+    @functools.cached_property
     def settings(self) -> dict[str, Setting]:
-        """Label to setting."""
-        return dict(self.labelled())
+        """Label to setting, in the order given."""
+        if isinstance(self.values, dict):
+            return self.values
+        return {label(v): self._filled(label(v)) for v in self.values}
+
+    def labels(self) -> list[str]:
+        """One for each value, as they are given: twice the same where a value is there twice."""
+        return list(self.values) if isinstance(self.values, dict) else [label(v) for v in self.values]
 
     def base_label(self) -> str:
         """The label of the value that the factor has where nothing else is said."""
-        return self.labelled()[0][0] if self.base is None else label(self.base)
+        return self.labels()[0] if self.base is None else label(self.base)
 
     @model_validator(mode="after")
     def _base_is_a_value(self) -> Axis:
-        if self.base_label() not in self.settings():
+        if self.base_label() not in self.labels():
             raise ValueError(f"base is {self.base_label()}, which is none of the values")
         return self
 
@@ -111,8 +114,7 @@ class Matrix(Words):
     @model_validator(mode="after")
     def _every_cell_has_its_own_id(self) -> Matrix:
         for name, axis in self.axes.items():
-            labels = [value for value, _ in axis.labelled()]
-            if twice := [value for value in labels if labels.count(value) > 1]:
+            if twice := [value for value, count in Counter(axis.labels()).items() if count > 1]:
                 raise ValueError(f"{name}={twice[0]} is there twice")
         seen: set[str] = set()
         for cell in self.cells(repeat=1):
@@ -151,9 +153,9 @@ class Matrix(Words):
 
     def space(self) -> Space:
         """The combinations that are allowed."""
-        axes = {name: axis.settings() for name, axis in self.axes.items()}
+        axes = {name: axis.settings for name, axis in self.axes.items()}
         room = Space(
-            axes={name: tuple(label for label, _ in axis.labelled()) for name, axis in self.axes.items()},
+            axes={name: tuple(axis.labels()) for name, axis in self.axes.items()},
             base={name: axis.base_label() for name, axis in self.axes.items()},
             alone=frozenset((n, v) for n, settings in axes.items() for v, s in settings.items() if s.command),
         )
@@ -161,7 +163,7 @@ class Matrix(Words):
 
     def cell(self, factors: dict[str, str]) -> Cell:
         """The cell with these factors, all of them."""
-        settings = [self.axes[name].settings()[value] for name, value in factors.items()]
+        settings = [self.axes[name].settings[value] for name, value in factors.items()]
         env = dict(self.env)
         for setting in settings:
             env.update(setting.env)

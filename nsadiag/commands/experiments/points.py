@@ -82,7 +82,7 @@ def axis_request(
 
 
 def _only_axis(matrix: Matrix) -> str:
-    ordered = [n for n, a in matrix.axes.items() if len(a.settings()) > 1 and all(_number(v) is not None for v in a.settings())]  # fmt: skip
+    ordered = [n for n, a in matrix.axes.items() if len(a.labels()) > 1 and all(_number(v) is not None for v in a.labels())]  # fmt: skip
     if len(ordered) != 1:
         known = ", ".join(ordered or matrix.axes)
         raise UsageError("which axis is not clear", f"choose one with --axis: {known}")
@@ -97,7 +97,7 @@ def _ranged(matrix: Matrix, name: str, low: int | None, high: int | None) -> Mat
             f"axis {name} has settings of its own for each value, so --from and --to mean nothing",
             "they need an axis whose args or env hold {value}",
         )
-    known = [v for v in (_number(label) for label in axis.settings()) if v is not None]
+    known = [v for v in (_number(label) for label in axis.labels()) if v is not None]
     first = low if low is not None else int(min(known, default=1))
     last = high if high is not None else int(max(known, default=first))
     if not first < last or last - first > MOST_VALUES:

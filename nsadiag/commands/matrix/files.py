@@ -34,7 +34,7 @@ def write_matrix(
     parity = compare_cells(run, matrix, results, whole=scaling is not None)
     done = [r for r in results if r.verdict is not None]
     axes: list[dict[str, Any]] = [
-        {"name": name, "values": list(axis.settings()), "base": axis.base_label()}
+        {"name": name, "values": axis.labels(), "base": axis.base_label()}
         for name, axis in matrix.axes.items()
     ]
     repeats = list(dict.fromkeys(r.cell.factors["repeat"] for r in results if "repeat" in r.cell.factors))

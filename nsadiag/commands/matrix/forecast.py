@@ -27,7 +27,7 @@ class Forecast:
     """Learns from each cell as it ends. Called from one thread."""
 
     def __init__(self, matrix: Matrix) -> None:
-        axes = {name: list(axis.settings()) for name, axis in matrix.axes.items()}
+        axes = {name: axis.labels() for name, axis in matrix.axes.items()}
         self.sizes: Mapping[str, Mapping[str, float]] = sizes_in(axes, matrix.scale)
         self._points: list[Point] = []
         self._models: dict[str, CostModel | None] = {}
