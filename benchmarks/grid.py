@@ -179,7 +179,9 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--ranks", type=int, default=int(machine()["gpus"]) or 8, help="of each job")
-    parser.add_argument("-k", metavar="EXPR", default="", help="only runs in whose name this is found: FAULT-2x1x2-RANK")
+    parser.add_argument(
+        "-k", metavar="EXPR", default="", help="only runs in whose name this is found: FAULT-2x1x2-RANK"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="at a time")
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")
     parser.add_argument("--keep", type=Path, help="where to keep the run directories of wrong verdicts")
