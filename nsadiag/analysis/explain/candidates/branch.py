@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
@@ -14,6 +15,7 @@ from nsadiag.evidence.spans import rank_names
 from nsadiag.source.control import Condition
 
 Ranks = tuple[int, ...]
+DUE_CALLS = 3  # two equal intervals are a habit
 
 
 def branches(context: Context) -> Iterator[Candidate]:
@@ -85,9 +87,8 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
     outside = tuple(r for r in members if r not in inside)
     if not outside:
         return None
-    guilty = guilty_side(context, guard, inside, outside)
+    guilty, decisive = guilty_side(context, guard, inside, outside)
     entered = set(guilty) <= set(inside)
-    made = () if entered else _elsewhere(context, waiting[0])[0]
     got = f"{'alone got' if entered else 'did not get'} {'past' if guard.leaves else 'through'}"
     through = f"{got} `{shown(guard)}` at {locations.short(guard.place)}"
     return Candidate(
@@ -98,7 +99,7 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
         blocked=tuple(r for r in members if r not in guilty),
         where=(_line_behind(context, guard, guilty[0]) if entered else None) or guard.place,
         because=f"{through} to a collective that {all_of(len(members))} must call",
-        decisive=f"{rank_names(made)} of other groups made that call in this step" if made else "",
+        decisive=decisive,
         strength=Strength.LIKELY if context.may_have_gone_on(waiting[0]) else Strength.STRONG,
         evidence=(
             context.position(waiting[0]),
@@ -117,23 +118,28 @@ def _line_behind(context: Context, guard: Condition, rank: int) -> Place | None:
     return path[forward - 1] if forward else context.place_of(rank)
 
 
-def guilty_side(context: Context, guard: Condition, inside: Ranks, outside: Ranks) -> Ranks:
-    """The smaller side of the branch; of equal sides the one with the rank that the condition names.
+def guilty_side(context: Context, guard: Condition, inside: Ranks, outside: Ranks) -> tuple[Ranks, str]:
+    """The smaller side of the branch, or of equal ones the one that something else tells; and that, in words.
 
-    Where it names none, the one that fewer ranks of other groups are with.
+    In this order: the rank that the condition names, the side that fewer ranks of other groups are with, and the
+    steps at which the call was made before.
     """
     if len(inside) != len(outside):
-        return min(inside, outside, key=len)
+        return min(inside, outside, key=len), ""
     named = max(context.members()) if guard.rank == -1 else guard.rank
     if named is not None and (named in inside or named in outside):
-        return inside if named in inside else outside
+        return inside if named in inside else outside, ""
     made, left_out = _elsewhere(context, inside[0])
     if len(made) != left_out:
-        return outside if len(made) > left_out else inside
-    return outside if guard.leaves else inside
+        said = f"{rank_names(made)} of other groups made that call in this step"
+        return (outside, said) if len(made) > left_out else (inside, "")
+    # Which side it was; not that it was this condition, as it is by the ranks of other groups.
+    if _was_due(context, inside, outside):
+        return outside, ""
+    return outside if guard.leaves else inside, ""
 
 
-def _elsewhere(context: Context, waiting: int) -> tuple[tuple[int, ...], int]:
+def _elsewhere(context: Context, waiting: int) -> tuple[Ranks, int]:
     """Ranks of other groups that made the call of this step, and the number of those that have gone on without it."""
     at, events = context.place_of(waiting), context.timelines.events
     if at is None or not events.get(waiting):
@@ -143,6 +149,21 @@ def _elsewhere(context: Context, waiting: int) -> tuple[tuple[int, ...], int]:
     made = {r for r in others for t in events.get(r, ()) if t.step == step and t.place and t.place.is_at(at)}
     beyond = {r for r in others if events.get(r) and events[r][-1].step > step}
     return tuple(sorted(made)), len(beyond - made)
+
+
+def _was_due(context: Context, inside: Ranks, outside: Ranks) -> bool:
+    """Whether all made this call together before, at equal intervals of steps, and it was time for the next."""
+    at = context.place_of(inside[0])
+    if at is None:
+        return False
+    steps = {
+        rank: sorted({t.step for t in context.timelines.events.get(rank, ()) if t.place and t.place.is_at(at)})
+        for rank in (*inside, *outside)
+    }
+    made = steps[inside[0]]
+    gaps = {later - earlier for earlier, later in itertools.pairwise(made)}
+    together = all(steps[rank] == made for rank in inside) and all(steps[rank] == made[:-1] for rank in outside)
+    return len(made) >= DUE_CALLS and len(gaps) == 1 and together
 
 
 def _on_data(context: Context, waiting: int, other: int) -> Condition | None:
