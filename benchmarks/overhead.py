@@ -227,7 +227,8 @@ def one_start(width: int, length: int, rounds: int, cpu: int, modes: list[str]) 
                 os.mkfifo(Path(folder) / mode / name)
         process = subprocess.Popen(
             [sys.executable, __file__, "--nursery", folder, str(width), str(length), str(cpu), *modes],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            # With a GPU in sight autograd has threads for it, which no fork survives.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
         workers = {mode: Worker(Path(folder) / mode) for mode in modes}
         steps = max(1, round(TURN_S / (workers["none"].seconds(3) / 3)))
