@@ -137,7 +137,8 @@ def serve(job: Job, mode: str, folder: Path) -> None:
             mode = "light"
         probes_of_mode = "light,invariants" if mode == "invariants" else mode
         os.environ.update(NSADIAG_RUN_DIR=str(folder / "run"), NSADIAG_PROBES=probes_of_mode)
-        assert startup.attach_to_warm_process(0, 1) is not None
+        # The first of two ranks: a rank alone has nobody to be compared with, and is looked at less.
+        assert startup.attach_to_warm_process(0, 2) is not None
     job.seconds(WARM_UP_STEPS)
     with (folder / "in").open() as requests, (folder / "out").open("w") as answers:
         answers.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}\n")

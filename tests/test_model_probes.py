@@ -275,6 +275,25 @@ def test_a_model_that_ran_under_the_probes_can_be_pickled_without_them(ranks: Ra
     assert b"nsadiag" not in (ranks.jobs.directory / "model.pt").read_bytes()
 
 
+@pytest.mark.parametrize(("size", "looks"), [(1, 1), (2, 4)])
+def test_a_rank_alone_is_compared_with_nobody_and_looked_at_no_further(
+    ranks: Ranks, size: int, looks: int
+) -> None:
+    ranks.start(
+        HEAD + "from nsadiag.worker.probes.correctness.invariants import flow, operations\n"
+        "model = nn.Sequential(nn.Linear(2, 2))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 1e-3)\n"
+        "looks = 0\n"
+        "for step in range(4):\n"
+        "    looks += operations.journal.looking and flow.flow.following\n"
+        "    model(torch.randn(1, 2)).sum().backward(); optimizer.step()\n"
+        "print('looks', looks)\n",
+        size=size,
+        probes="light,invariants",
+    )
+    assert ranks.end() == [f"looks {looks}\n"] * size
+
+
 def test_calls_of_modules_take_no_reference_from_none() -> None:
     """Torch 2.6 hands out one that it does not own; before Python 3.12 a job would end when none is left."""
     from nsadiag.worker.probes.autograd import module_calls

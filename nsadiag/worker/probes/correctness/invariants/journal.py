@@ -6,6 +6,7 @@ sums of replicas. A row is written when its step is over and what a GPU computes
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,10 @@ class Journal:
         self.wakes_at = begins + 1
         while not self._is_look(self.wakes_at):
             self.wakes_at += 1
+
+    def stop(self) -> None:
+        """No later step is looked at."""
+        self.looking, self.wakes_at, self._operations, self._coming = False, sys.maxsize, [], []
 
     def _is_look(self, step: int) -> bool:
         return step < FIRST[self.valued] or is_look(step)

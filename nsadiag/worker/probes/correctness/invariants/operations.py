@@ -77,14 +77,19 @@ def _step_ended() -> None:
 @harmless
 def _turn(rank: Recorder) -> None:
     global _now, _backwards
-    if rank.world_size > 1:
-        settle()
-        roots.turn()
-        journal.turn(rank, _now, begins=rank.box.step)
-        flow.turn(rank.box.step, valued=journal.valued)
-        exchanges.turn()
-        _now, _backwards = rank.box.step, 0
-        _listen(journal.looking)
+    if rank.world_size == 1:
+        # There is no rank to compare with, nor will there be.
+        journal.stop()
+        flow.follow(False)
+        _listen(False)
+        return
+    settle()
+    roots.turn()
+    journal.turn(rank, _now, begins=rank.box.step)
+    flow.turn(rank.box.step, valued=journal.valued)
+    exchanges.turn()
+    _now, _backwards = rank.box.step, 0
+    _listen(journal.looking)
 
 
 @harmless
