@@ -197,6 +197,22 @@ def test_an_interrupt_in_a_silence_says_who_is_waited_for(jobs: Jobs) -> None:
     assert verdict["where"]["code"] == "signal.pause()"
 
 
+def test_a_second_interrupt_skips_the_last_snapshot(jobs: Jobs) -> None:
+    (jobs.directory / "job.py").write_text(WAITS_FOR_RANK_1)
+    torchrun = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
+    started = jobs.start("run", "--stall-after", "600", "--out", "run", "--", *torchrun)
+    assert jobs.signals.wait() == "stuck"
+    time.sleep(MIN_STALL_S + 1)
+    started.send_signal(signal.SIGINT)
+    first = jobs.directory / "run/ranks/00001/captures/01"
+    wait_until(first.exists, "the first of two snapshots")
+    started.send_signal(signal.SIGINT)
+    assert jobs.finish(started).returncode == 130
+    assert document(jobs, "watch.json")["looks"] == []
+    assert not first.with_name("02").exists()
+    assert document(jobs, "verdict.json")["guilty_ranks"] == [1]
+
+
 def test_a_stopped_nsadiag_does_not_stop_its_job(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(
         SAYS + "say('ready')\nopen(os.environ['GO']).read()\nprint('x' * 10**6)\nsay('on')\n"
