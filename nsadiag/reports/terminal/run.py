@@ -22,7 +22,7 @@ REJECTED_SHOWN = 3
 def render_terminal(report: Report) -> str:
     """The report as plain text, as wide as COLUMNS says (80 otherwise)."""
     buffer = io.StringIO()
-    print_report(report, Console(file=buffer, no_color=True, force_terminal=False))
+    print_report(report, Console(file=buffer, no_color=True, force_terminal=False, force_jupyter=False))
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
