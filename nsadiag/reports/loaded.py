@@ -95,7 +95,7 @@ class Run:
         return f"<nsadiag.Run {self.directory}: {', '.join(self._outcome())}>"
 
     def _outcome(self) -> Iterator[str]:
-        """What happened, its class if that says more, and who."""
+        """The outcome, its class if that says more, and the guilty ranks."""
         verdict = self.verdict
         if verdict is None:
             yield f"{count(len(self.cells), 'cell')}" if self.cells else "no verdict yet"
