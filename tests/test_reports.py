@@ -332,6 +332,11 @@ def test_an_outcome_of_a_newer_version_is_spelt_out(tmp_path: Path, name: str) -
 # Loading
 
 
+def test_a_finding_of_a_matrix_shows_its_line(matrix_directory: Path) -> None:
+    finding = rendered(matrix_directory, "html").partition("<h2>Findings")[2].partition("</article>")[0]
+    assert "examples/train.py:41 in train" in finding and "if rank == 0: dist.all_reduce(loss)" in finding
+
+
 def test_a_half_written_verdict_is_a_gap_and_no_traceback(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", None)
     (directory / "verdict.json").write_text('{"outcome": "hu')
