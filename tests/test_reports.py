@@ -289,6 +289,18 @@ def test_every_format_leads_with_the_outcome_and_the_sentence(
 
 
 @pytest.mark.parametrize("name", ["terminal", "md", "html"])
+def test_a_gap_that_ranks_have_alike_is_named_once(tmp_path: Path, name: str) -> None:
+    gaps = (
+        "rank 0: no stacks: refused",
+        "no counters",
+        *(f"rank {n}: no stacks: refused" for n in (1, 2, 3, 4, 7)),
+    )
+    text = flowing(rendered(make_run(tmp_path / "run", replace(HUNG, gaps=gaps)), name))
+    assert text.count("refused") == 1 and "ranks 0-4, 7: no stacks: refused" in text
+    assert "no counters" in text
+
+
+@pytest.mark.parametrize("name", ["terminal", "md", "html"])
 def test_every_format_names_place_peers_collective_and_parameter(hung: Path, name: str) -> None:
     text = flowing(rendered(hung, name))
     for expected in (

@@ -67,7 +67,7 @@ def run_lines(
     if verdict:
         yield from _evidence(verdict, None if everything else EVIDENCE_SHOWN)
         yield from _section("Ruled out", _rejected(verdict, None if everything else REJECTED_SHOWN))
-    yield from _section("Gaps", [Text(clean(gap)) for gap in (*run.gaps, *(verdict.gaps if verdict else ()))])
+    yield from _section("Gaps", [Text(clean(gap)) for gap in run.unseen])
     yield from _advice(run, width)
 
 
