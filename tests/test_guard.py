@@ -105,6 +105,7 @@ def test_a_job_outlives_a_killed_nsadiag_and_how_it_ended_is_written_down(jobs: 
     started.kill()
     started.wait()
     assert started.stderr is not None
+    assert "nsadiag: watching; evidence goes to run" in started.stderr.readline()
     line = started.stderr.readline()
     assert "nsadiag died; the job goes on unwatched: process" in line and str(jobs.directory) in line
     assert any("waits.py" in line for line in jobs.left().values())
@@ -150,6 +151,7 @@ def test_a_job_that_was_being_ended_is_ended_though_nsadiag_is_killed(jobs: Jobs
     assert jobs.signals.wait() == "ready"
     started.terminate()
     assert started.stderr is not None
+    assert "nsadiag: watching" in started.stderr.readline()
     assert "stopping: one last" in started.stderr.readline()
     started.kill()
     started.communicate()

@@ -49,13 +49,13 @@ class Lines:
         self._tell = tell or (lambda event, text: None)
 
     def started(self, directory: Path) -> None:
-        """Says at a terminal where the evidence goes: elsewhere the report does, and the job's own output stays as it is."""
-        if sys.stderr.isatty():
+        """Says at once that the job is watched, and where the evidence goes."""
+        with contextlib.suppress(OSError):  # nobody reads it: the job is started all the same
             self._say(f"watching; evidence goes to {directory}")
 
     def first_step(self, run: RunDir) -> contextlib.AbstractContextManager[None]:
-        """Says at a terminal, within the block, when every rank has made a step."""
-        return first_step.announced(run, self._say) if sys.stderr.isatty() else contextlib.nullcontext()
+        """Says, within the block, when every rank has made a step."""
+        return first_step.announced(run, self._say)
 
     def looking(self, quiet_s: float) -> None:
         if quiet_s >= WORTH_S and self._looked < IN_VAIN:
@@ -122,6 +122,8 @@ class Lines:
 
     def _print(self, text: str) -> None:
         line = f"nsadiag: {text}"
+        if sys.stderr is None:
+            return  # closed by whoever started us; print would take stdout
         if self._status is None:
             print(line, file=sys.stderr, flush=True)
             return
