@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns 0 after training, 2 for an invalid configuration."""
     arguments = sys.argv[1:] if argv is None else argv
     if {"-h", "--help"} & set(arguments):
-        print(help_text())
+        _print(help_text())
         return 0
     try:
         train(parse_command_line(arguments))
@@ -299,6 +299,15 @@ def _build_model(config: TrainConfig, device: torch.device) -> NSAModel:
         for block in model.blocks:
             block.compile()  # all blocks share one compiled graph; in place, so that names stay
     return model
+
+
+def _print(text: str) -> None:
+    """To stdout, whose reader may be `head`, and has then read enough."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _autocast(config: TrainConfig, device: torch.device) -> AbstractContextManager[None]:

@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{MARK}(nproc={NPROC}, timeout={TIMEOUT_S:.0f}): run the test on so many ranks under nsadiag; a hang fails with the verdict",
+        f"{MARK}(nproc={NPROC}, timeout={TIMEOUT_S:.0f}): run the test on nproc ranks under nsadiag; a hang fails with the verdict",
     )
 
 
@@ -98,6 +98,8 @@ def _launched(
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
     # Options of the configuration are for the whole suite: its workers, coverage, reports.
     inner = ["-m", "pytest", "-p", PLUGIN, "-q", "--no-header", "-p", "no:cacheprovider", "-o", "addopts="]
+    # The ranks' recorder has imported nsadiag before pytest could rewrite its asserts; it has none to show.
+    inner += ["-W", "ignore:Module already imported so cannot be rewritten"]
     inner += ["--rootdir", str(config.rootpath), "--import-mode", str(config.getoption("importmode")), test]
     judge = [sys.executable, "-m", "nsadiag", "run", "--json", "--force", "--out", str(directory)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}

@@ -105,6 +105,7 @@ def test_a_job_outlives_a_killed_nsadiag_and_how_it_ended_is_written_down(jobs: 
     started.kill()
     started.wait()
     assert started.stderr is not None
+    assert "nsadiag: watching; evidence goes to run" in started.stderr.readline()
     line = started.stderr.readline()
     assert "nsadiag died; the job goes on unwatched: process" in line and str(jobs.directory) in line
     assert any("waits.py" in line for line in jobs.left().values())
@@ -150,6 +151,7 @@ def test_a_job_that_was_being_ended_is_ended_though_nsadiag_is_killed(jobs: Jobs
     assert jobs.signals.wait() == "ready"
     started.terminate()
     assert started.stderr is not None
+    assert "nsadiag: watching" in started.stderr.readline()
     assert "stopping: one last" in started.stderr.readline()
     started.kill()
     started.communicate()
@@ -195,6 +197,22 @@ def test_an_interrupt_in_a_silence_says_who_is_waited_for(jobs: Jobs) -> None:
     verdict = document(jobs, "verdict.json")
     assert (verdict["outcome"], verdict["guilty_ranks"]) == ("incomplete", [1]), verdict["summary"]
     assert verdict["where"]["code"] == "signal.pause()"
+
+
+def test_a_second_interrupt_skips_the_last_snapshot(jobs: Jobs) -> None:
+    (jobs.directory / "job.py").write_text(WAITS_FOR_RANK_1)
+    torchrun = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
+    started = jobs.start("run", "--stall-after", "600", "--out", "run", "--", *torchrun)
+    assert jobs.signals.wait() == "stuck"
+    time.sleep(MIN_STALL_S + 1)
+    started.send_signal(signal.SIGINT)
+    first = jobs.directory / "run/ranks/00001/captures/01"
+    wait_until(first.exists, "the first of two snapshots")
+    started.send_signal(signal.SIGINT)
+    assert jobs.finish(started).returncode == 130
+    assert document(jobs, "watch.json")["looks"] == []
+    assert not first.with_name("02").exists()
+    assert document(jobs, "verdict.json")["guilty_ranks"] == [1]
 
 
 def test_a_stopped_nsadiag_does_not_stop_its_job(jobs: Jobs) -> None:

@@ -31,7 +31,7 @@ def test_a_run_has_its_verdict_and_its_ranks(run: Path) -> None:
     assert (loaded.verdict.cls, loaded.verdict.guilty_ranks) == ("local_lock_deadlock", (1,))
     assert [rank.rank for rank in loaded.ranks] == [0, 1]
     assert loaded.cells == ()
-    assert "local_lock_deadlock, ranks [1]" in repr(loaded)
+    assert "hung, local_lock_deadlock, rank 1>" in repr(loaded)
     assert loaded.verdict.summary in " ".join(str(loaded).split())
 
 

@@ -89,7 +89,7 @@ def test_every_report_says_how_the_cost_grows_and_what_is_far_off(matrix: Path, 
         return
     assert "predicted from the other cells" in " ".join(text.split())
     if format_ == "html":
-        assert 'aria-label="peak memory of a rank, measured against predicted"' in text
+        assert 'aria-label="peak memory per rank, measured against predicted"' in text
 
 
 @pytest.mark.parametrize(

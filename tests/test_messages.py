@@ -58,6 +58,22 @@ def test_a_job_that_is_ended_at_its_limit_is_not_ended_without_a_word(
     assert lines.after(b"Root Cause (first observed failure)") is None, "that is our doing"
 
 
+def test_the_launchers_report_on_ranks_that_were_stopped_is_called_one_where_it_ends() -> None:
+    lines = Lines()
+    lines.stopping("Rank 1 is blocked on a queue.")
+    assert lines.after(b"a line of the job's own\n====\n") is None
+    assert (
+        lines.after(b"====\ntrain.py FAILED\nRoot Cause (first observed failure):\n[0]:\n  rank : 0\n")
+        is None
+    )
+    said = (lines.after(b"  traceback : Signal 15 (SIGTERM) received by PID 7\n=====\n") or b"").decode()
+    assert said.startswith("nsadiag: the report above is the launcher's, on ranks that nsadiag stopped")
+    assert lines.after(b"more\n====\n") is None
+    silent = Lines(silent=True)
+    silent.stopping("Rank 1 is blocked on a queue.")
+    assert silent.after(b"Root Cause (first observed failure):\n====\n") is None
+
+
 def test_a_job_that_pauses_often_is_not_told_of_every_snapshot(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines()
     for quiet_s in (1.0, 2.0, *[8.0] * 20):

@@ -19,6 +19,13 @@ with nsadiag.watch(model) as run:
 """,
     "print(run.parent.name, run.name)\nprint(run.verdict.summary)",
     "nsadiag.load(run)",
+    "print(nsadiag.load(run))",
+    # As somebody does who runs a cell once more.
+    """
+with nsadiag.watch(model) as run:
+    model(torch.randn(2, 4)).sum().backward()
+""",
+    "print(run.verdict.outcome)\nprint(*run.glob('ranks/*/gaps*'))",
     "1 + 1",
 )
 
@@ -32,10 +39,13 @@ def test_a_watch_in_a_notebook_is_quiet_and_its_verdict_comes_where_it_is_asked_
     monkeypatch.chdir(tmp_path)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
-    watched, asked, shown, plain = (cell.outputs for cell in notebook.cells)
+    watched, asked, shown, text, again, outcome, plain = (cell.outputs for cell in notebook.cells)
     assert watched == []
     printed = "".join(each.text for each in asked)
     assert printed.startswith("artifacts ") and "-notebook-" in printed
     assert "Completed: 12 steps on 1 rank" in printed
     assert "<iframe" in shown[0].data["text/html"]
+    assert [each.output_type for each in text] == ["stream"] and "\x1b" not in text[0].text
+    assert again == []
+    assert [each.text for each in outcome] == ["healthy\n\n"]
     assert [each.data["text/plain"] for each in plain] == ["2"]

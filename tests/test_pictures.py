@@ -119,6 +119,12 @@ def test_a_crash_shows_what_was_raised_and_where(tmp_path: Path) -> None:
     assert found.sides[0].traceback.startswith("RuntimeError: stack expects each tensor")
     assert found.sides[0].pieces[0].frames[0].function == "collate"
     assert found.waits is None
+    assert found.timeline is not None
+    # When it was raised, and not when the process had ended.
+    assert [(row.standing, row.end) for row in found.timeline.rows] == [
+        ("raised RuntimeError", "after 12.2 s"),
+        ("raised RuntimeError", "after 11.1 s"),
+    ]
 
 
 def test_a_straggler_shows_in_the_parts_of_a_step_and_in_its_peers_waits(tmp_path: Path) -> None:

@@ -289,6 +289,18 @@ def test_every_format_leads_with_the_outcome_and_the_sentence(
 
 
 @pytest.mark.parametrize("name", ["terminal", "md", "html"])
+def test_a_gap_that_ranks_have_alike_is_named_once(tmp_path: Path, name: str) -> None:
+    gaps = (
+        "rank 0: no stacks: refused",
+        "no counters",
+        *(f"rank {n}: no stacks: refused" for n in (1, 2, 3, 4, 7)),
+    )
+    text = flowing(rendered(make_run(tmp_path / "run", replace(HUNG, gaps=gaps)), name))
+    assert text.count("refused") == 1 and "ranks 0-4, 7: no stacks: refused" in text
+    assert "no counters" in text
+
+
+@pytest.mark.parametrize("name", ["terminal", "md", "html"])
 def test_every_format_names_place_peers_collective_and_parameter(hung: Path, name: str) -> None:
     text = flowing(rendered(hung, name))
     for expected in (
@@ -330,6 +342,11 @@ def test_an_outcome_of_a_newer_version_is_spelt_out(tmp_path: Path, name: str) -
 
 
 # Loading
+
+
+def test_a_finding_of_a_matrix_shows_its_line(matrix_directory: Path) -> None:
+    finding = rendered(matrix_directory, "html").partition("<h2>Findings")[2].partition("</article>")[0]
+    assert "examples/train.py:41 in train" in finding and "if rank == 0: dist.all_reduce(loss)" in finding
 
 
 def test_a_half_written_verdict_is_a_gap_and_no_traceback(tmp_path: Path) -> None:

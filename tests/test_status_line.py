@@ -91,7 +91,9 @@ def test_the_status_line_tells_steps_their_rate_and_a_silence(tmp_path: Path) ->
     assert pace.words() == "0 s, 0 of 1 ranks have made a step"
     recorder.count(Counter.STEPS, 3)
     pace.words()
-    now[0] += 4
+    now[0] += 2
+    assert pace.words() == "2 s, step 3, no step for 2 s"
+    now[0] += 2
     recorder.count(Counter.STEPS, 8)
     assert pace.words() == "4 s, step 8, 1.25 steps/s"
     now[0] += 30

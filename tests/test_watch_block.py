@@ -190,6 +190,22 @@ def test_the_block_gives_the_verdict_and_a_directory_like_that_of_other_runs(job
     assert (artifacts / ".gitignore").exists()
 
 
+AGAIN = """
+import torch, nsadiag
+model = torch.nn.Linear(4, 1)
+for _ in range(4):
+    with nsadiag.watch(model) as run:
+        model(torch.randn(2, 4)).sum().backward()
+    print(run.verdict.outcome, *run.glob("ranks/*/gaps*"))
+"""
+
+
+def test_a_process_may_watch_time_and_again(job: Any, jobs: Jobs) -> None:
+    (jobs.directory / "again.py").write_text(AGAIN)
+    said = finished(job(sys.executable, "again.py"))
+    assert said.count("healthy\n") >= 4 and "gaps" not in said and "WorkerServer" not in said, said
+
+
 def test_a_directory_below_that_of_a_watch_waits_for_nothing(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     assert watched.verdict is None and (watched / "ranks").name == "ranks"

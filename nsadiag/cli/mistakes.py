@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -53,11 +54,21 @@ def options_of(command: Any) -> list[str]:
 
 
 def _unfit(error: Any, typed: Sequence[str], lists: str) -> tuple[str, str]:
-    name = _name(error.param)
-    value = _value(error.param.opts, typed)
+    name, value = _name(error.param), _value(error.param.opts, typed)
+    if value is None:
+        name, value = _set_elsewhere(error, name)
     said = f"{name} is {value!r}" if value is not None else f"{name}: {error.message}"
     hint = next((hint for part, hint in WANTED.items() if part in error.message), lists)
     return said, hint
+
+
+def _set_elsewhere(error: Any, name: str) -> tuple[str, Any]:
+    """The variable or the file that gives an option its value, and the value; None where neither does."""
+    value = (getattr(error.ctx, "default_map", None) or {}).get(error.param.name)
+    variable = f"NSADIAG_{error.param.name.upper()}"
+    if value is None:
+        return name, None
+    return (variable if os.environ.get(variable) == value else f"{name} of pyproject.toml"), value
 
 
 def _name(parameter: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 from nsadiag.commands.faults import faults, headline
@@ -19,10 +20,12 @@ def parts() -> dict[str, dict[str, str]]:
     from nsadiag.engines.registry import engines
 
     captures = _registered("agent/captures/__init__.py", "CAPTURES", "NODE_CAPTURES")
+    probes = _registered("worker/probes/__init__.py", "PROBES")
+    in_file = Counter(file for file, _ in probes.values())
     return {
         "probes": {
-            name: _purpose(file)
-            for name, (file, _) in _registered("worker/probes/__init__.py", "PROBES").items()
+            name: _purpose(file) if in_file[file] == 1 else _purpose_of(function, file)
+            for name, (file, function) in probes.items()
         },
         "captures": {name: _purpose_of(function, file) for name, (file, function) in captures.items()},
         "detectors": {entry.name: entry.purpose for entry in catalogue.entries()},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 
 from nsadiag.evidence.spans import rank_names
 
@@ -12,6 +13,9 @@ DTYPES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8", "Char": "int8",
     "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool", "ComplexFloat": "complex64",
 }  # fmt: skip
+
+
+OF_A_RANK = re.compile(r"rank (\d+): (.+)", re.DOTALL)
 
 
 def count(number: int, noun: str) -> str:
@@ -70,3 +74,14 @@ def tensor_names(sizes: Sequence[Sequence[int]] | None, dtypes: Sequence[str] | 
 def capitalized(sentence: str) -> str:
     """The sentence with its first letter in upper case, and names as they are."""
     return sentence[:1].upper() + sentence[1:]
+
+
+def together(remarks: Iterable[str]) -> list[str]:
+    """Each remark that several ranks share (`rank 0: ...`, `rank 1: ...`) once, in the place of the first of them."""
+    ranks: dict[str, list[int]] = {}
+    for remark in remarks:
+        found = OF_A_RANK.fullmatch(remark)
+        known = ranks.setdefault(f": {found[2]}" if found else remark, [])
+        if found:
+            known.append(int(found[1]))
+    return [f"{these(sorted({*known}))}{said}" if known else said for said, known in ranks.items()]

@@ -31,7 +31,6 @@ FAULT_THREAD = re.compile(
 FAULT_FRAME = re.compile(
     r'^(?:\[[^\]]*\]:? ?)?  File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<name>.+?)\s*$'
 )
-UNNAMED = "(unnamed)"
 MOST_BYTES = 4 * 1024 * 1024
 
 
@@ -62,7 +61,7 @@ def _threads(capture: CaptureDir, gaps: list[Unfit] | None = None) -> Threads:
 
 
 def _filled_in(threads: Threads, capture: CaptureDir) -> Threads:
-    """With what faulthandler does not say: some name for each thread, the main one's number, and who has the GIL.
+    """With what faulthandler does not say: the main thread's number, and who has the GIL.
 
     Where Python was asked and did not answer, somebody keeps it: the only thread that is in no wait which lets go of it.
     """
@@ -72,7 +71,6 @@ def _filled_in(threads: Threads, capture: CaptureDir) -> Threads:
     return tuple(
         dataclasses.replace(
             thread,
-            thread_name=thread.thread_name or UNNAMED,
             os_thread_id=process.pid if thread.is_main else 0,
             owns_gil=len(keepers) == 1 and thread is keepers[0],
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsadiag.errors import UsageError
+from nsadiag.evidence.phrases import count, these
 from nsadiag.evidence.records import Verdict
 from nsadiag.reports.load import load_report
 from nsadiag.reports.model import CellReport, MatrixReport, RankReport, Report
@@ -90,13 +92,19 @@ class Run:
         return render_terminal(self.report)
 
     def __repr__(self) -> str:
+        return f"<nsadiag.Run {self.directory}: {', '.join(self._outcome())}>"
+
+    def _outcome(self) -> Iterator[str]:
+        """The outcome, its class if that says more, and the guilty ranks."""
         verdict = self.verdict
-        said = (
-            f"{verdict.outcome}, {verdict.cls}, ranks {list(verdict.guilty_ranks)}"
-            if verdict
-            else "no verdict of its own"
-        )
-        return f"<nsadiag.Run {self.directory}: {said}>"
+        if verdict is None:
+            yield f"{count(len(self.cells), 'cell')}" if self.cells else "no verdict yet"
+            return
+        yield verdict.outcome
+        if verdict.cls != verdict.outcome:
+            yield verdict.cls
+        if verdict.guilty_ranks:
+            yield these(verdict.guilty_ranks)
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that neither its style nor the notebook's reaches the other."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from nsadiag.evidence.phrases import together
 from nsadiag.evidence.records import Verdict
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class RunReport:
     def state(self) -> str:
         """The outcome, or `unknown` where no verdict could be read."""
         return self.verdict.outcome if self.verdict else "unknown"
+
+    @property
+    def unseen(self) -> list[str]:
+        """Its gaps and those of its verdict, for a person: ranks that have one alike stand together."""
+        return together((*self.gaps, *(self.verdict.gaps if self.verdict else ())))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from nsadiag.reports.words import duration, mebibytes
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One cell: what was measured, and what all other cells foretell of it."""
+    """One cell: what was measured, and what all other cells predict for it."""
 
     id: str
     measured: float
@@ -67,7 +67,7 @@ class Scaling:
     cut_short: tuple[str, ...]
 
     def predicted(self, key: str) -> dict[str, float]:
-        """By cell, what the others foretell of this measure."""
+        """By cell, what the others predict for this measure."""
         return {p.id: p.predicted for m in self.measures if m.key == key for p in m.points}
 
 
@@ -140,21 +140,20 @@ def _off_words(off: Mapping[str, Any]) -> str:
     key, told = str(off.get("measure")), off.get("predicted")
     low, high = (shown(key, _number(told, edge)) for edge in ("low", "high"))
     factor, repeats = _number(off, "factor"), values.whole(off.get("repeats")) or 1
-    times = f"{factor:.3g} times" if factor >= 1 else f"1/{1 / factor:.3g} of" if factor else "far from"
     words = (
-        f"{off['id']}: {off.get('name')} is {shown(key, _number(off, 'measured'))}, {times} the"
-        f" {shown(key, _number(told, 'value'))} ({low} to {high}) predicted from the other cells"
+        f"{off['id']}: {off.get('name')} {shown(key, _number(off, 'measured'))}; predicted from the other cells"
+        f" {shown(key, _number(told, 'value'))} ({low} to {high}){f', {factor:.2g}x' if factor else ''}"
     )
-    words += f"; the median of {repeats} repeats" if repeats > 1 else ""
-    return words + ("; other cells ran beside it" if _number(off, "beside") > 0.1 else "")
+    words += f"; median of {repeats} repeats" if repeats > 1 else ""
+    return words + ("; other cells ran at the same time" if _number(off, "beside") > 0.1 else "")
 
 
 def _short_words(row: Mapping[str, Any]) -> str:
     low, high = (duration(_number(row.get("predicted"), edge)) for edge in ("low", "high"))
     return (
-        f"{row.get('id')}: ended after {duration(_number(row, 'after_s'))} of the"
-        f" {duration(_number(row.get('predicted'), 'value'))} ({low} to {high}) that it would have taken by the"
-        " other cells: its time was too short, and says nothing of a hang"
+        f"{row.get('id')}: stopped after {duration(_number(row, 'after_s'))}; predicted from the other cells"
+        f" {duration(_number(row.get('predicted'), 'value'))} ({low} to {high}): its time limit was too short, which is"
+        " no sign of a hang"
     )
 
 
@@ -171,13 +170,13 @@ def growth_words(measure: MeasureReport) -> list[str]:
 
 def _grows(growth: Growth, linear: frozenset[str]) -> str:
     if growth.exponent > 0.05 and growth.size in linear:
-        return f"has a fixed part and one in proportion to {growth.size}"
+        return f"is a fixed part plus one proportional to {growth.size}"
     if abs(growth.exponent) < 0.1:
         return f"hardly changes with {growth.size}"
     if growth.exponent < 0:
         return f"falls with {growth.size}"
     if growth.low <= 1 <= growth.high or abs(growth.exponent - 1) < 0.1:
-        return f"grows in proportion to {growth.size}"
+        return f"is proportional to {growth.size}"
     if growth.low <= 2 <= growth.high:
         return f"grows with the square of {growth.size}"
     return f"grows {'more slowly' if growth.exponent < 1 else 'faster'} than {growth.size}"

@@ -47,6 +47,7 @@ _CONTROL = re.compile(
     # What is shown in another order than it is written in, or not at all: a path could be read backwards.
     r"|[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
+_UNENCODED = re.compile("[\ud800-\udfff]")  # bytes of a file's name, as Python keeps them
 NOT_KNOWN = "-"
 # For terminals that show nothing else; the legend goes through the same table, so letters stay explained.
 _ASCII = str.maketrans({"✓": "+", "✗": "x", "±": "+-", "·": ".", "µ": "u", "…": "~", "━": "=", "─": "-"})
@@ -63,8 +64,8 @@ def status_mark(status: str) -> Mark:
 
 
 def clean(text: object) -> str:
-    """The text without terminal escapes and control characters; newlines and tabs stay."""
-    return _CONTROL.sub("", str(text))
+    """The text without terminal escapes and control characters; newlines and tabs stay, what is in no encoding is a mark."""
+    return _UNENCODED.sub("\ufffd", _CONTROL.sub("", str(text)))
 
 
 def one_line(text: object) -> str:

@@ -2,6 +2,8 @@
 
 import gc
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -81,6 +83,13 @@ def test_main_returns_codes_instead_of_exiting(capsys):
     assert main(["--help"]) == 0
     assert main(["nosuch"]) == 2
     assert "--model.layers int" in capsys.readouterr().out
+
+
+def test_help_may_be_cut_off_by_head():
+    script = f"{sys.executable} -u -m nsa.train --help | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ")
 
 
 def test_the_loss_falls():

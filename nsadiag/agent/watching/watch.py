@@ -197,6 +197,8 @@ class Watch:
             self._interrupted_s = quiet_s
             try:
                 self.look()
+            except KeyboardInterrupt:
+                pass  # it was asked for again: what is missing of the snapshots is skipped
             except Exception as error:
                 self._failed(error)
 
@@ -323,6 +325,8 @@ class Watch:
             self._feel_pulses()
             self._watch_activity(self._alive())
             self._loops.sample()
+        if interrupts.hurried():
+            raise KeyboardInterrupt
         after = self._usages()
         self._activity.note(after)
         second = self._capture()

@@ -1,4 +1,4 @@
-"""One line at a terminal once every rank has made its first step: from then on silence means something."""
+"""One line once every rank has made its first step: from then on silence means something."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ TIMEOUT = re.compile(
     rb"Timed out waiting \d+ms|Watchdog caught collective operation timeout|failed to pass monitoredBarrier in"
     rb"|wait timeout after \d+ms|Root Cause \(first observed failure\)"
 )
+ROOT_CAUSE = b"Root Cause (first observed failure)"  # of torchrun's report; a line of `=` ends it
+NO_CAUSE = "the report above is the launcher's, on ranks that nsadiag stopped: it names no cause. The verdict follows."
 CONSEQUENCE = "Reports of ranks ended by SIGTERM that follow here are a consequence."
 JUST_S = 5.0
 WORTH_S = 4.0  # a shorter silence is no news; what is found in it is said again each time there has been twice as much
@@ -42,17 +44,18 @@ class Lines:
         self._told_s = 0.0  # the silence at the last line
         self._looked = 0  # snapshots reported since the last one that led to something
         self._suspected, self._withdrawn_at = "", math.inf
-        self._remarked = silent
+        self._silent = self._remarked = silent
+        self._ending = self._in_report = False
         self._tell = tell or (lambda event, text: None)
 
     def started(self, directory: Path) -> None:
-        """Says at a terminal where the evidence goes: elsewhere the report does, and the job's own output stays as it is."""
-        if sys.stderr.isatty():
+        """Says at once that the job is watched, and where the evidence goes."""
+        with contextlib.suppress(OSError):  # nobody reads it: the job is started all the same
             self._say(f"watching; evidence goes to {directory}")
 
     def first_step(self, run: RunDir) -> contextlib.AbstractContextManager[None]:
-        """Says at a terminal, within the block, when every rank has made a step."""
-        return first_step.announced(run, self._say) if sys.stderr.isatty() else contextlib.nullcontext()
+        """Says, within the block, when every rank has made a step."""
+        return first_step.announced(run, self._say)
 
     def looking(self, quiet_s: float) -> None:
         if quiet_s >= WORTH_S and self._looked < IN_VAIN:
@@ -83,13 +86,23 @@ class Lines:
     def after(self, output: bytes) -> bytes | None:
         """The line that follows the job's own about a timeout, once: that is where people look."""
         # What a job says that we end is no timeout of its own.
-        if self._remarked or interrupts.asked() or not TIMEOUT.search(output):
+        if self._ending or interrupts.asked():
+            return self._after_the_end(output)
+        if self._remarked or not TIMEOUT.search(output):
             return None
         self._remarked = True
         # The rank that gives up moves by that, a moment before its words are here.
         holds = bool(self._suspected) and time.monotonic() - self._withdrawn_at < JUST_S
         known = f"suspected before this: {self._suspected}. " if holds else ""
         return f"nsadiag: {known}The verdict follows when the job has ended.\n".encode()
+
+    def _after_the_end(self, output: bytes) -> bytes | None:
+        """The line behind the launcher's report on ranks that we ended, once it is whole."""
+        self._in_report |= ROOT_CAUSE in output
+        if self._silent or not self._in_report or not output.endswith(b"==\n"):
+            return None
+        self._in_report = False
+        return f"nsadiag: {NO_CAUSE}\n".encode()
 
     def withdrawn(self, suspicion: Suspicion, pause_s: float) -> None:
         self._withdrawn_at = time.monotonic()
@@ -98,17 +111,19 @@ class Lines:
         self._tell("withdrawn", said)
 
     def stopping(self, says: str) -> None:
-        self._remarked = True
+        self._ending = True
         self._say(
             f"{says} Stopping the job. {CONSEQUENCE}" if says else "nothing moves any more: stopping the job."
         )
 
     def timed_out(self, timeout_s: float) -> None:
-        self._remarked = True
+        self._ending = True
         self._say(f"--timeout of {timeout_s:g} s is over: stopping the job. {CONSEQUENCE}")
 
     def _print(self, text: str) -> None:
         line = f"nsadiag: {text}"
+        if sys.stderr is None:
+            return  # closed by whoever started us; print would take stdout
         if self._status is None:
             print(line, file=sys.stderr, flush=True)
             return

@@ -145,9 +145,14 @@ class Pace:
             return f"{elapsed}, {ready} of {max(world, len(steps))} ranks have made a step"
         self._note(now, sum(steps))
         span = f"step {steps[0]}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}"
-        quiet_s = now - self._moved
-        pace = f"no step for {roughly(quiet_s)}" if quiet_s >= QUIET_S else self._rate(len(steps))
-        return ", ".join(part for part in (elapsed, span, pace) if part)
+        return ", ".join(part for part in (elapsed, span, self._pace(now - self._moved, len(steps))) if part)
+
+    def _pace(self, quiet_s: float, ranks: int) -> str:
+        """`3.2 steps/s`; `no step for 6 s` of a job that makes none; nothing before that is known."""
+        (first, before), (last, after) = self._seen[0], self._seen[-1]
+        if quiet_s >= QUIET_S or (quiet_s >= EVERY_S and after == before):
+            return f"no step for {roughly(quiet_s)}"
+        return f"{rate((after - before) / ranks / (last - first))} steps/s" if last - first >= EVERY_S else ""
 
     def _note(self, now: float, steps: int) -> None:
         if not self._seen or steps != self._seen[-1][1]:
@@ -155,7 +160,3 @@ class Pace:
         self._seen.append((now, steps))
         while now - self._seen[0][0] > WINDOW_S:
             self._seen.popleft()
-
-    def _rate(self, ranks: int) -> str:
-        (first, before), (last, after) = self._seen[0], self._seen[-1]
-        return f"{rate((after - before) / ranks / (last - first))} steps/s" if last - first >= EVERY_S else ""

@@ -49,6 +49,11 @@ class PythonThread:
         return self.thread_name == MAIN_THREAD
 
     @property
+    def title(self) -> str:
+        """`thread uploader`; faulthandler does not say what a thread is called."""
+        return f"thread {self.thread_name}" if self.thread_name else "an unnamed thread"
+
+    @property
     def lines(self) -> list[tuple[str, int]]:
         """File and line of each frame."""
         return [(frame.filename, frame.line) for frame in self.frames]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Verdict
 from nsadiag.reports.values import signal_name
@@ -61,6 +62,14 @@ def _end_of(rank: RankEvidence) -> str:
     if end.signal:
         return f"ended by {signal_name(end.signal)}"
     return "finished" if not end.exit_code else f"ended with exit code {end.exit_code}"
+
+
+def ended_at_s(case: Case, rank: RankEvidence) -> float | None:
+    """The moment at which it raised what ended it, else that at which it ended; None where somebody else ended it."""
+    if not rank.end.ended_itself:
+        return None
+    raised = (b.t_s for b in breaks(case.cell) if b.rank.rank == rank.rank and b.kind == "exception")
+    return next(raised, rank.end.t_s)
 
 
 def role(verdict: Verdict | None, rank: int) -> str:

@@ -15,7 +15,7 @@ from nsadiag.evidence.spans import spans as ranks_as_spans
 from nsadiag.reports.pictures.axis import Axis, axis_of
 from nsadiag.reports.pictures.lanes import Lane, Span, lanes_of
 from nsadiag.reports.pictures.rows import ROWS
-from nsadiag.reports.pictures.standing import role, standing
+from nsadiag.reports.pictures.standing import ended_at_s, role, standing
 from nsadiag.reports.words import duration
 
 MOST_LANES = 32
@@ -206,7 +206,7 @@ def _row(
     recent = next((band.start_s for band in axis.bands if band.name == "recent"), 0.0)
     drawn = [span for span in lane.spans if span.end_s is None or span.end_s >= recent]
     marks = [_mark(span, axis, until) for span in drawn[-(MOST_MARKS // min(of, MOST_LANES)) :]]
-    said = standing(case, rank)
+    said, ended = standing(case, rank), ended_at_s(case, rank)
     unfinished = said != "finished" and bool(said)
     last = max((m.start_s if m.end_s is None else m.end_s for m in lane.spans), default=None)
     diverged = divergence.get(lane.rank)
@@ -219,7 +219,7 @@ def _row(
         standing=said,
         stopped=axis.x(min(last, over)) if unfinished and last is not None else None,
         divergence=(axis.x(diverged[0]), diverged[1]) if diverged else None,
-        end=f"after {duration(end)}" if end is not None else "",
+        end=f"after {duration(ended)}" if ended is not None else "",
     )
 
 

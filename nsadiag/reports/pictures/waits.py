@@ -183,7 +183,7 @@ def _threads(case: Case, verdict: Verdict) -> tuple[list[Node], list[tuple[str, 
                 continue
             at = locations.short(locations.place(frame.filename, frame.line, frame.name))
             key = f"thread {len(nodes)}"
-            title = f"thread {thread.thread_name or '?'} of rank {number}"
+            title = f"{thread.title} of rank {number}"
             nodes.append(Node(key=key, title=title, role="thread", says=f"in {thread.frames[0].name}, {at}"))
             arrows.append((f"rank {number}", key, "only this thread could wake it"))
     return nodes, arrows

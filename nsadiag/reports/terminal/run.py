@@ -22,7 +22,7 @@ REJECTED_SHOWN = 3
 def render_terminal(report: Report) -> str:
     """The report as plain text, as wide as COLUMNS says (80 otherwise)."""
     buffer = io.StringIO()
-    print_report(report, Console(file=buffer, no_color=True, force_terminal=False))
+    print_report(report, Console(file=buffer, no_color=True, force_terminal=False, force_jupyter=False))
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
@@ -67,7 +67,7 @@ def run_lines(
     if verdict:
         yield from _evidence(verdict, None if everything else EVIDENCE_SHOWN)
         yield from _section("Ruled out", _rejected(verdict, None if everything else REJECTED_SHOWN))
-    yield from _section("Gaps", [Text(clean(gap)) for gap in (*run.gaps, *(verdict.gaps if verdict else ()))])
+    yield from _section("Gaps", [Text(clean(gap)) for gap in run.unseen])
     yield from _advice(run, width)
 
 

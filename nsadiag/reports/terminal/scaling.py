@@ -19,7 +19,7 @@ def scaling_lines(scaling: Scaling | None) -> Iterator[Text | Hanging]:
     if scaling is None or not (growth or scaling.offs or scaling.cut_short):
         return
     yield Text()
-    yield Text("Costs", style="bold")
+    yield Text("Scaling", style="bold")
     for words in growth:
         yield paragraph(Text(clean(words)))
     for words in (*scaling.offs[:OFFS_SHOWN], *scaling.cut_short[:OFFS_SHOWN]):

@@ -9,9 +9,16 @@ from typing import Any
 
 from nsadiag.worker.interruptions import pass_on
 
+_offered: set[str] = set()
+
 
 def offer(name: str, tell: Callable[[], Any]) -> None:
-    """Has the server answer to that name with what `tell` returns, as JSON; a torch that takes no handlers leaves it out."""
+    """Has the server answer to that name with what `tell` returns, as JSON; a torch that takes no handlers leaves it out.
+
+    torch keeps handlers for the whole process, and refuses a second one of the same name.
+    """
+    if name in _offered:
+        return
     try:
         from torch._C._distributed_c10d import _register_handler
     except ImportError:
@@ -28,5 +35,6 @@ def offer(name: str, tell: Callable[[], Any]) -> None:
         response.set_status(200)
 
     _register_handler(name, answer)
+    _offered.add(name)
     # torch lets go of it after Python has ended: it must still be there then.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(answer))

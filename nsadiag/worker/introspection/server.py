@@ -46,13 +46,14 @@ def start(recorder: Recorder) -> None:
         os.unlink(path)  # noqa: PTH108 - a plain path is at hand
     with opened_high(), _without_its_announcement(), _signals_left_to_the_job():
         server = _WorkerServer(path, -1)
+    # Never destroyed, come what may: its destructor logs three warnings into the job's output, and joins a thread that
+    # may wait for the interpreter lock.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
     os.chmod(path, 0o600)  # noqa: PTH101 - made by torch, with the user's umask
     python_handlers.offer(PYTHON_HANDLER, dict)  # that it answers says all
     python_handlers.offer(TASKS_HANDLER, event_loop_tasks.report)
     python_handlers.offer(ROUNDS_HANDLER, loop_rounds.of_main_thread)
     python_handlers.offer(UNGRADED_HANDLER, missing_gradients.report)
-    # Never destroyed: its destructor logs three warnings into the job's output, and joins a thread.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
 def leave(recorder: Recorder) -> None:

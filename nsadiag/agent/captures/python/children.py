@@ -39,7 +39,7 @@ def children(target: Target) -> dict[str, Any]:
 
 
 def workers(target: Target) -> dict[str, Any]:
-    """The same of those that run while the rank waits in its loader: whether they get anywhere, several looks tell."""
+    """The same of those that run while the rank waits in its loader: a few snapshots tell whether they make progress."""
     if not any(is_loader(f.filename) for f in frames_of_main(stacks_in(target.directory))):
         raise NotApplicable("the rank does not wait for a batch of its loader")
     rows = (read_value(KernelProcess, target.directory.proc) or NO_PROCESS).children

@@ -42,7 +42,7 @@ def find_py_spy() -> str:
         raise Refused(
             "py-spy is not installed"
             if brought is None
-            else "the package py-spy is there, its program is not"
+            else "the package py-spy is installed, and its program is missing (pip install --force-reinstall py-spy)"
         )
     return program
 

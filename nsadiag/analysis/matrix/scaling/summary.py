@@ -15,10 +15,10 @@ from nsadiag.analysis.matrix.scaling.points import MEASURES, RANKS, Point
 from nsadiag.analysis.matrix.scaling.robust import t_90
 
 NAMES = {
-    "step_s": "time of a step",
-    "run_s": "time of the whole run",
-    "peak_rss_mib": "peak memory of a rank",
-    "peak_device_mib": "peak memory of a device",
+    "step_s": "step time",
+    "run_s": "run time",
+    "peak_rss_mib": "peak memory per rank",
+    "peak_device_mib": "peak memory per device",
 }
 # Several times the half width of an interval that nine of ten cells lie in: about one in twenty thousand by chance.
 FAR_OFF = 2.5

@@ -153,7 +153,7 @@ def _through_a_thread(blocked: BlockedRank) -> External | None:
             or wchan.get(thread.os_thread_id or 0) in OUTSIDE_WCHAN
         ):
             return External(
-                what=f"its thread {thread.thread_name}, which waits for something outside the process{at_line(at)}",
+                what=f"{thread.title}, which waits for something outside the process{at_line(at)}",
                 fix="Give that thread's request a timeout, and let it notify the main thread when it gives up.",
                 strength=Strength.LIKELY,
             )

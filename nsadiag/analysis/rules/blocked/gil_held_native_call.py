@@ -31,7 +31,7 @@ def gil_held_native_call(case: Case) -> Iterator[Draft | Declined]:
             yield _busy(case.cell, blocked, thread, at, lasted)
     for blocked in blocked_ranks(case)[:4]:
         owner = _owner(blocked.capture)
-        who = f"thread {owner.thread_name}" if owner else "no thread"
+        who = owner.title if owner else "no thread"
         yield Declined(f"{who} owned the GIL of rank {blocked.number} at the last snapshot", blocked.source)
 
 
@@ -52,7 +52,7 @@ def _held(blocked: BlockedRank) -> tuple[PythonThread, Place] | None:
 
 
 def _owns(blocked: BlockedRank, thread: PythonThread, at: Place) -> Claims:
-    claim = f"thread {thread.thread_name} owns the GIL{at_line(at)} in both snapshots"
+    claim = f"{thread.title} owns the GIL{at_line(at)} in both snapshots"
     return {claim: f"{blocked.capture.source}/answers.json#gil_owner"}
 
 

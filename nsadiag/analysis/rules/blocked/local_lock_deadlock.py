@@ -151,7 +151,7 @@ def _by_holder(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
     for thread, place in user_threads(blocked.capture):
         if wanted & _names(loops.held(cell.code, place)):
             return Why(
-                f"thread {thread.thread_name} holds it and is{at_line(place)}",
+                f"{thread.title} holds it and is{at_line(place)}",
                 "Take the locks in the same order everywhere, and hold no lock while waiting for something else.",
                 Strength.STRONG,
             )
@@ -166,7 +166,11 @@ def _names(locks: Iterable[str]) -> set[str]:
 def _by_threads(blocked: BlockedRank) -> Why | None:
     """Threads of the process that could answer but do not."""
     in_loops = loops_beside(blocked.capture)
-    others = [f"{t.thread_name}{at_line(p)}" for t, p in user_threads(blocked.capture) if t not in in_loops]
+    others = [
+        f"{t.thread_name or t.title}{at_line(p)}"
+        for t, p in user_threads(blocked.capture)
+        if t not in in_loops
+    ]
     if others:
         return Why(
             f"no other thread can wake it ({'; '.join(others[:3])})",
@@ -176,7 +180,7 @@ def _by_threads(blocked: BlockedRank) -> Why | None:
     if not in_loops:
         return None
     return Why(
-        f"a task in the event loop of thread {in_loops[0].thread_name} may have to wake it, and none of its tasks moves",
+        f"a task in the event loop of {in_loops[0].title} may have to wake it, and none of its tasks moves",
         "Check what the tasks of that loop wait for (asyncio.all_tasks), give them timeouts, and pass their exceptions on to the waiting thread.",
         Strength.WEAK,  # the task may wait for something external
     )

@@ -86,7 +86,7 @@ def _line(blocked: BlockedRank) -> tuple[Place | None, str]:
     joined = {row.tid for row in blocked.rank.threads}
     threads = user_threads(blocked.capture)
     for thread, place in sorted(threads, key=lambda each: each[0].os_thread_id not in joined):
-        return place, f"thread {thread.thread_name} is"
+        return place, f"{thread.title} is"
     for child in blocked.capture.children:
         if at := locations.of_frames(child.main_frames):
             return at, f"child process {child.number} is"

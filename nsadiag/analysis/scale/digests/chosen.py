@@ -18,7 +18,7 @@ from nsadiag.evidence.documents.files import read_evidence
 from nsadiag.evidence.documents.types import read_value
 from nsadiag.evidence.documents.watch import End, RankMotion, Watch
 from nsadiag.evidence.layout import RunDir, read_json
-from nsadiag.evidence.spans import spans
+from nsadiag.evidence.phrases import these
 
 AT_ONCE = 32  # ranks that one process reduces before it takes the next
 FEW_ENOUGH = 256  # ranks to reduce, for which other processes are not worth their start
@@ -38,10 +38,10 @@ def chosen_in(run: RunDir) -> Chosen:
         job = newest([*digests, *_made(run, without)])
         ranks = representatives(job)
     except DigestRefused as refused:
-        return Chosen(ranks=on_disk, gaps=(*gaps, f"the nodes' digests do not fit together: {refused}"))
+        return Chosen(ranks=on_disk, gaps=(*gaps, f"the nodes' digests contradict each other: {refused}"))
     missed = sorted(set(ranks) - set(on_disk))
     if missed:
-        gaps.append(f"of rank {spans(missed)} there is its node's digest alone")
+        gaps.append(f"{these(missed)}: only the digest of the node is there")
     return Chosen(ranks=ranks, kinds=job.kinds, world_size=job.world_size, gaps=tuple(gaps))
 
 

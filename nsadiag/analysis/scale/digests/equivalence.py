@@ -61,7 +61,9 @@ class JobDigests:
                 try:
                     columns = columns_of_row(shown.value, groups)
                 except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
-                    raise DigestRefused(f"calls of {digest.host} make no sense: {error!r}") from None
+                    raise DigestRefused(
+                        f"the calls in the digest of {digest.host} cannot be read: {error!r}"
+                    ) from None
                 found.update(dict.fromkeys(shown.ranks, columns))
         return DumpSet(ranks={rank: rank_columns(rank, found[rank]) for rank in sorted(found)})
 

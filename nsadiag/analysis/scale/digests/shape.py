@@ -77,7 +77,7 @@ def unpacked(data: bytes) -> Digest:
     try:
         return _digest(json.loads(_inflated(data)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error) as error:
-        raise DigestRefused(f"no digest of a node ({type(error).__name__}: {error})"[:200]) from None
+        raise DigestRefused(f"not a digest of a node ({type(error).__name__}: {error})"[:200]) from None
 
 
 def _shown(values: tuple[SharedValue, ...]) -> list[dict[str, object]]:
@@ -117,7 +117,7 @@ def _values(rows: list[Any], own: set[int]) -> tuple[SharedValue, ...]:
     values = tuple(SharedValue(value=row["value"], ranks=ranks_in(row["ranks"])) for row in rows)
     seen = [rank for shown in values for rank in shown.ranks]
     if len(seen) != len(set(seen)) or not own.issuperset(seen):
-        raise ValueError("values of ranks that are not the node's, or two of one")
+        raise ValueError("values for ranks of another node, or two for one rank")
     return values
 
 

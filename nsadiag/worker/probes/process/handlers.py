@@ -1,4 +1,4 @@
-"""Handlers that speak of an exception and go on: by print, by logging, by formatting its traceback."""
+"""Except blocks that log an exception and continue: by print, by logging, by formatting its traceback."""
 
 from __future__ import annotations
 

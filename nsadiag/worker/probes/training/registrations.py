@@ -1,4 +1,4 @@
-"""Registrations by the user's code, by line: hooks, handlers, groups of parameters, that may pile up step by step.
+"""Hooks, handlers and parameter groups that the user's code registers again in every step, by line.
 
 Nothing runs in a step that registers nothing. What is written is how much of it lives, when the first, second, third,
 fifth, ninth ... step comes that registers at a line (piles.jsonl), every 50 steps, and once more at exit.

@@ -1,4 +1,4 @@
-"""Frameworks' flags that end the training: each rank has one of its own, and which line of the user's sets it is worth knowing.
+"""Early-stop flags of Lightning and transformers, of which each rank has its own, and the line that sets them.
 
 Frameworks reset them often and look at them in each round; only the turn to true is noted.
 """

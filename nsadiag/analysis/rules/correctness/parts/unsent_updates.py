@@ -43,7 +43,7 @@ def unsent_updates(case: Case) -> Iterator[Draft | Declined]:
     unsent = [name for name in sorted(owner) if name in reduced_names(case) and name not in known]
     kept = {name: stale for name in unsent if (stale := _stale(case, name, owner[name]))}
     if not kept:
-        yield Declined("what one rank updates arrives on all others")
+        yield Declined("every rank's updates arrive on all others")
         return
     first, stale = next(iter(kept.items()))
     mine, others = named(case.cell, (owner[first],)), named(case.cell, stale)

@@ -387,7 +387,7 @@ def _around_unscale(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def operations() -> Iterator[None]:
-    """Operations of the steps that are looked at, in their order, with the user's lines (invariants.jsonl)."""
+    """Forward, backward, collectives, clipping, scaler, optimizer and loads, in their order, with the user's lines (invariants.jsonl)."""
     from torch.amp.grad_scaler import GradScaler
 
     clip = torch.nn.utils.clip_grad
@@ -410,7 +410,7 @@ def operations() -> Iterator[None]:
 
 @contextlib.contextmanager
 def invariants() -> Iterator[None]:
-    """Checksums of what these operations touch as well: inputs, losses, gradients, parameters, buffers."""
+    """The same with checksums of what they touch: inputs, losses, gradients, parameters, buffers. On request."""
     journal.valued = True
     flow.turn(0, valued=True)
     try:
