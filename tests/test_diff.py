@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.jobs import Jobs
+from support.warm_python import WarmPython
 
 from nsadiag.evidence.layout import read_json, write_json
 
@@ -31,10 +32,10 @@ TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+def runs(tmp_path_factory: pytest.TempPathFactory, warm_command: WarmPython) -> Jobs:
     """Three runs of two ranks: `slow` and `again` are alike, `fast` learns faster."""
     folder = tmp_path_factory.mktemp("diff")
-    jobs = Jobs(folder)
+    jobs = Jobs(folder, warm_command)
     (folder / "job.py").write_text(JOB)
     for name, rate, more in (
         ("slow", "0.01", {}),

@@ -65,6 +65,12 @@ SHAPES = {
 }
 
 
+@pytest.fixture
+def jobs(cold_jobs: Jobs) -> Jobs:
+    """Families of processes are the subject here: each begins with the command as a shell starts it."""
+    return cold_jobs
+
+
 def write(jobs: Jobs) -> None:
     scripts = {
         "job.py": SAYS + FOREVER,
