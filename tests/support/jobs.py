@@ -58,7 +58,8 @@ Started = subprocess.Popen[str] | PipedProcess
 class Jobs:
     """Starts `nsadiag` in `directory`; `left` is what it or its job left running.
 
-    With `warm` it is forked from a process that has imported it, and not `behind` a command.
+    With `warm` it is forked from a process that has imported it, unless it is to be started `behind` a command, or with
+    variables that Python reads when it starts.
     """
 
     def __init__(self, directory: Path, warm: WarmPython | None = None) -> None:
@@ -79,9 +80,9 @@ class Jobs:
         self, *arguments: str | Path, env: Mapping[str, str] | None = None, behind: Sequence[str] = ()
     ) -> Started:
         """`nsadiag ARGUMENTS`, begun; `behind` is a command that starts it."""
-        if self._warm is not None and not behind:
-            words = map(str, arguments)
-            environment = self.environment(env)
+        for_python = any(name.startswith("PYTHON") for name in env or {})
+        if self._warm is not None and not behind and not for_python:
+            words, environment = map(str, arguments), self.environment(env)
             forked = self._warm.start_piped(BIN / "nsadiag", *words, cwd=self.directory, env=environment)
             self._forked.append(forked)
             return forked
