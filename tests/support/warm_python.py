@@ -152,6 +152,21 @@ class WarmPython:
         pid, status = self._fork(said, os.dup(out), os.dup(err))
         return WarmProcess(said["argv"], pid, status, out, err)
 
+    def start_ranks(
+        self, size: int, script: Path, *arguments: str, cwd: Path, env: Mapping[str, str]
+    ) -> list[WarmProcess]:
+        """The ranks of one job that nobody watches, with the environment that torchrun gives them."""
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        job = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        return [
+            self.start(
+                script, *arguments, cwd=cwd, env={**env, **job, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            )
+            for rank in range(size)
+        ]
+
     def start_piped(self, script: Path, *arguments: str, cwd: Path, env: Mapping[str, str]) -> PipedProcess:
         """`python SCRIPT ARGUMENTS`; what it prints can be read while it runs."""
         (out, its_out), (err, its_err) = os.pipe(), os.pipe()
