@@ -105,9 +105,11 @@ def document(jobs: Jobs, name: str) -> dict[str, Any]:
 
 def test_a_job_outlives_a_killed_nsadiag_and_how_it_ended_is_written_down(jobs: Jobs) -> None:
     write(jobs)
-    before = set(Path("/dev/shm").glob("nsadiag-*"))
     started = jobs.start("run", "--ring", "memory", "--out", "run", "--", "python", "waits.py", "0")
     assert jobs.signals.wait() == "ready"
+    ring = RunDir(path=jobs.directory / "run").rank(0).blackbox
+    in_memory = ring.readlink().parent
+    assert in_memory.is_relative_to("/dev/shm") and in_memory.exists()
     started.kill()
     started.wait()
     assert started.stderr is not None
@@ -119,9 +121,8 @@ def test_a_job_outlives_a_killed_nsadiag_and_how_it_ended_is_written_down(jobs: 
     started.communicate()
     assert document(jobs, "watch.json")["launcher_exit_code"] == 0
     assert document(jobs, "ends.json")["0"]["steps"] == 10
-    ring = RunDir(path=jobs.directory / "run").rank(0).blackbox
     assert ring.is_file() and not ring.is_symlink()
-    assert set(Path("/dev/shm").glob("nsadiag-*")) <= before
+    assert not in_memory.exists()
     judged = json.loads(jobs.run("analyze", "run", "--json").stdout)["verdict"]
     assert judged["class"] == "healthy", judged
     assert any("nsadiag died" in gap for gap in judged["gaps"])
