@@ -13,10 +13,13 @@ from support.jobs import Jobs
 from support.ranks import Ranks
 from support.verdicts import Verdicts, shared_folder
 from support.warm_jobs import WarmJobs
-from support.warm_python import WarmPython
+from support.warm_python import PRELOAD_COMMAND, WarmPython
 
 # Most tests wait for a verdict on a job that does hang: a suspicion counts at once. Those about patience name their own.
 os.environ.setdefault("NSADIAG_PATIENCE", "0")
+
+# One thread for torch, in a test's own process too: on shapes this small a second one spends its time spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell starts what stands before `&` with Ctrl-C ignored, nohup with SIGHUP, and every process from there on inherits
 # it: tests that interrupt a command would find it deaf. A handler of Python's is not inherited: children have the default.
@@ -43,9 +46,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Costs(file), "costs")
 
 
+@pytest.fixture(scope="session")
+def warm_command() -> Iterator[WarmPython]:
+    """Processes of Python that have imported nsadiag already."""
+    warm = WarmPython(PRELOAD_COMMAND)
+    yield warm
+    warm.close()
+
+
 @pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[Jobs]:
+def jobs(tmp_path: Path, warm_command: WarmPython) -> Iterator[Jobs]:
     """The command, ready to be started in tmp_path; whatever it leaves running ends with the test."""
+    started = Jobs(tmp_path, warm_command)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def cold_jobs(tmp_path: Path) -> Iterator[Jobs]:
+    """The same, started as a shell starts it, import and all: for what depends on how it begins, or on whose child it is."""
     started = Jobs(tmp_path)
     yield started
     started.close()

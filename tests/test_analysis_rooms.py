@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from pathlib import Path
 
@@ -40,6 +41,7 @@ ROOMS: dict[str, frozenset[str]] = {
 }
 
 
+@functools.cache
 def imports(root: Path) -> dict[str, set[str]]:
     """The modules of ours that each module imports: nested, lazy and type-only imports too."""
     files = sorted(path for package in ("nsa", "nsadiag") for path in (root / package).rglob("*.py"))

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import pytest
 from support.jobs import GIVE_UP_S, Jobs, wait_until
+from support.warm_python import WarmPython
 
 from nsadiag.agent import processes
 from nsadiag.agent.attaching.attach import find_ranks
@@ -107,6 +108,17 @@ def started(jobs: Jobs, **environment: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def undisturbed(jobs: Jobs, warm_python: WarmPython, steps: str) -> list[str]:
+    """What the job comes to where nobody looks: ranks without a launcher."""
+    environment = jobs.environment({"WAITS": "0", "STEPS": steps})
+    script = jobs.directory / "train.py"
+    ranks = warm_python.start_ranks(2, script, cwd=jobs.directory, env=environment)
+    printed = "".join(rank.communicate(timeout=GIVE_UP_S)[0] for rank in ranks)
+    for rank in ranks:
+        rank.close()
+    return results(printed)
+
+
 def results(stdout: str) -> list[str]:
     return sorted(re.findall(r"rank \d+ step \d+ heard \[\] [0-9a-f]{64}", stdout))
 
@@ -121,7 +133,7 @@ def attached(jobs: Jobs, *arguments: object) -> tuple[int, dict[str, Any]]:
 
 
 def test_a_stuck_job_is_judged_from_its_launchers_pid_and_goes_on_bitwise_equal(
-    jobs: Jobs, train: Path
+    jobs: Jobs, train: Path, warm_python: WarmPython
 ) -> None:
     job = started(jobs, WAITS="1", STEPS="8")
     assert jobs.signals.wait() == "waiting"
@@ -132,13 +144,14 @@ def test_a_stuck_job_is_judged_from_its_launchers_pid_and_goes_on_bitwise_equal(
     assert read_json(jobs.directory / "looked/run.json")["kind"] == "attach"
     jobs.go()
     disturbed, _ = job.communicate(timeout=GIVE_UP_S)
-    undisturbed, _ = started(jobs, WAITS="0", STEPS="8").communicate(timeout=GIVE_UP_S)
     assert len(results(disturbed)) == 2
-    assert results(disturbed) == results(undisturbed)
+    assert results(disturbed) == undisturbed(jobs, warm_python, steps="8")
 
 
 @pytest.mark.slow
-def test_a_job_that_trains_is_healthy_and_trains_on_bitwise_equal(jobs: Jobs, train: Path) -> None:
+def test_a_job_that_trains_is_healthy_and_trains_on_bitwise_equal(
+    jobs: Jobs, train: Path, warm_python: WarmPython
+) -> None:
     job = started(jobs, WAITS="0")
     assert jobs.signals.wait() == "trains"
     code, verdict = attached(jobs, job.pid)
@@ -147,9 +160,8 @@ def test_a_job_that_trains_is_healthy_and_trains_on_bitwise_equal(jobs: Jobs, tr
     (jobs.directory / "enough").touch()
     disturbed, _ = job.communicate(timeout=GIVE_UP_S)
     (steps,) = {line.split()[3] for line in results(disturbed)}
-    undisturbed, _ = started(jobs, WAITS="0", STEPS=steps).communicate(timeout=GIVE_UP_S)
     assert len(results(disturbed)) == 2
-    assert results(disturbed) == results(undisturbed)
+    assert results(disturbed) == undisturbed(jobs, warm_python, steps)
 
 
 @pytest.mark.slow

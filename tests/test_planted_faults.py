@@ -62,7 +62,9 @@ def test_a_planted_fault_is_named_by_file_and_function(fault: str, tmp_path: Pat
 
 def said_with(file: str, is_: str, planted: str, name: str, cls: str, folder: Path) -> str:
     """What --why-not prints of a recording, of a copy of the package with the fault in it."""
-    shutil.copytree(ROOT / "nsadiag", folder / "nsadiag", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "nsadiag", folder / "nsadiag"
+    )  # and what is compiled: that of the other files still holds
     text = (folder / file).read_text()
     assert text.count(is_) == 1
     (folder / file).write_text(text.replace(is_, planted))

@@ -13,12 +13,9 @@ from support.promises import Promise, promises
 
 from nsadiag.analysis.rules.registry import RULES
 
-# One that is healthy, one that hangs and one that crashes in the everyday run: what judges the others is held by their recordings, and `make test-all` runs all.
-EVERY_DAY = {
-    "healthy_ddp",
-    "local_lock_deadlock_dropped_record",
-    "rank_exited_early",
-}
+# One that hangs in the everyday run: what judges the others is held by their recordings, and `make test-all` runs all. Jobs
+# on torchrun that are healthy and that crash are in test_run.py and test_restart.py.
+EVERY_DAY = {"local_lock_deadlock_dropped_record"}
 MAY_TAKE_S = "150"
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import Jobs
+from support.jobs import GIVE_UP_S, Jobs
+from support.warm_python import WarmPython
 
 import nsadiag
 from nsadiag.agent.watching import discovery
@@ -100,14 +101,18 @@ def result_lines(text: str) -> list[str]:
 # -- what is a rank ------------------------------------------------------------------------------
 
 
-def test_a_ddp_job_computes_bitwise_the_same_with_and_without_probes(jobs: Jobs, train: Path) -> None:
-    plain = subprocess.run(
-        [*TORCHRUN, str(train)], env=jobs.environment(), cwd=jobs.directory, capture_output=True, text=True, check=False
-    )  # fmt: skip
+def test_a_ddp_job_computes_bitwise_the_same_with_and_without_probes(
+    jobs: Jobs, train: Path, warm_python: WarmPython
+) -> None:
+    ranks = warm_python.start_ranks(2, train, cwd=jobs.directory, env=jobs.environment())
+    plain = [rank.communicate(timeout=GIVE_UP_S) for rank in ranks]
+    for rank in ranks:
+        rank.close()
     done = run(jobs, *TORCHRUN, "train.py")
     # Judged by what was printed: gloo now and then aborts a clean job at its exit, with us or without.
-    assert len(result_lines(plain.stdout)) == 2, plain.stderr
-    assert result_lines(done.stdout) == result_lines(plain.stdout)
+    without = result_lines("".join(stdout for stdout, _ in plain))
+    assert len(without) == 2, plain
+    assert result_lines(done.stdout) == without
     assert verdict(jobs)["progress"]["steps_done"] == 4
     # torchrun itself runs Python with our bootstrap too, and is no rank.
     assert [(m["rank"], m["world_size"], m["local_rank"]) for m in metas(jobs).values()] == [
@@ -265,15 +270,15 @@ sys.exit(3)
 @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)"])
 def test_a_ring_held_in_memory_is_brought_home_at_the_end(jobs: Jobs, end: str) -> None:
     (jobs.directory / "job.py").write_text(
-        "import os, torch\nassert 'shm' in os.readlink(os.environ['NSADIAG_RUN_DIR'] + '/ranks/00000/blackbox.bin')\n"
+        "import os, torch\nprint(os.readlink(os.environ['NSADIAG_RUN_DIR'] + '/ranks/00000/blackbox.bin'), flush=True)\n"
         f"torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()\n{end}\n"
     )
-    before = set(Path("/dev/shm").glob("nsadiag-*"))
     done = jobs.run("run", "--ring", "memory", "--out", "run", "--", *RANK, "job.py")
     rank = RunDir(path=jobs.directory / "run").rank(0)
     assert rank.blackbox.is_file() and not rank.blackbox.is_symlink(), done.stderr
     assert Kind.BACKWARD in read_blackbox(rank.blackbox).events["kind"]
-    assert set(Path("/dev/shm").glob("nsadiag-*")) <= before
+    in_memory = Path(done.stdout.splitlines()[0]).parent
+    assert in_memory.is_relative_to("/dev/shm") and not in_memory.exists()
     assert verdict(jobs)["class"] == ("rank_killed" if end else "healthy")
 
 

@@ -387,12 +387,12 @@ GUARD = [ROOT / "nsadiag/agent/job/guard.py", ROOT / "nsadiag/agent/job/guarded_
 
 def test_no_part_of_nsadiag_has_an_unpickler_or_runs_text() -> None:
     sources = sorted((ROOT / "nsadiag").rglob("*.py"))
-    assert {p: imported(p) & UNPICKLERS for p in sources if imported(p) & UNPICKLERS} == {
+    assert {p: found for p in sources if (found := imported(p) & UNPICKLERS)} == {
         NAMELESS: {"pickle"},
         **{path: {"marshal"} for path in GUARD},
     }
     forbidden = {"eval", "exec", "torch.load", "yaml.load", "pd.read_pickle", "pandas.read_pickle"}
-    assert {str(p): calls(p) & forbidden for p in sources if calls(p) & forbidden} == {}
+    assert {str(p): found for p in sources if (found := calls(p) & forbidden)} == {}
 
 
 class Calls:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.jobs import GIVE_UP_S, Jobs, wait_until
+from support.warm_python import WarmPython
 
 from nsadiag.evidence.layout import RunDir
 from nsadiag.worker.watched import Watched
@@ -96,11 +97,26 @@ def digests(output: str) -> list[str]:
     return sorted(line for line in output.splitlines() if line.startswith("digest"))
 
 
+def unwatched(jobs: Jobs, warm_python: WarmPython, launcher: tuple[str, ...]) -> str:
+    """What the same job prints without the block; ranks need no launcher for that."""
+    script, environment = jobs.directory / "job.py", jobs.environment()
+    if launcher == TORCHRUN:
+        started = warm_python.start_ranks(2, script, "unwatched", cwd=jobs.directory, env=environment)
+    else:
+        started = [warm_python.start(script, "unwatched", cwd=jobs.directory, env=environment)]
+    printed = "".join(process.communicate(timeout=GIVE_UP_S)[0] for process in started)
+    for process in started:
+        process.close()
+    return printed
+
+
 @pytest.mark.parametrize(
     "launcher", [TORCHRUN, pytest.param(("python",), marks=pytest.mark.slow)], ids=["torchrun", "python"]
 )
-def test_a_watched_block_ends_healthy_and_leaves_nothing_behind(jobs: Jobs, job: Any, launcher: Any) -> None:
-    plain = finished(job(*launcher, "job.py", "unwatched"))
+def test_a_watched_block_ends_healthy_and_leaves_nothing_behind(
+    jobs: Jobs, job: Any, warm_python: WarmPython, launcher: tuple[str, ...]
+) -> None:
+    plain = unwatched(jobs, warm_python, launcher)
     watched = finished(job(*launcher, "job.py", "watched"))
     assert digests(watched) == digests(plain) != []
     assert "nsadiag: healthy" in watched

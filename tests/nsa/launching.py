@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.warm_python import WarmPython
+
 ROOT = Path(__file__).parents[2]
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
@@ -25,11 +27,15 @@ def run_python(*arguments: str, timeout: float = 600) -> subprocess.CompletedPro
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def run_cells(directory: Path, cells: dict[str, list[str]]) -> dict[str, list[float]]:
+def run_cells(warm: WarmPython, directory: Path, cells: dict[str, list[str]]) -> dict[str, list[float]]:
     """The losses of each cell, trained one after the other on two ranks."""
     asked, got = directory / "cells.json", directory / "losses.json"
     asked.write_text(json.dumps(cells))
-    done = run_python(*TWO_RANKS, str(ROOT / "tests/nsa/run_cells.py"), str(asked), str(got), timeout=800)
+    script = ROOT / "tests/nsa/run_cells.py"
+    ranks = warm.start_ranks(2, script, str(asked), str(got), cwd=ROOT, env=os.environ)
+    said = [rank.communicate(timeout=800)[1] for rank in ranks]
+    for rank in ranks:
+        rank.close()
     # Judged by what was written: gloo now and then aborts a clean job at its exit.
-    assert got.exists(), done.stderr
+    assert got.exists(), said
     return json.loads(got.read_text())

@@ -1,6 +1,6 @@
-"""Runs training cells one after the other in one process group: one start of torchrun for many tests.
+"""Runs training cells one after the other in one process group: one start of two ranks for many tests.
 
-usage: torchrun ... run_cells.py CELLS.json RESULT.json
+usage, by each rank: run_cells.py CELLS.json RESULT.json
 CELLS is {name: [override, ...]}; RESULT, written by rank 0, is {name: losses}.
 """
 

@@ -51,7 +51,7 @@ def test_six_steps_are_three_and_three_resumed_bit_for_bit(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def distributed(tmp_path_factory):
+def distributed(tmp_path_factory, warm_python):
     """Runs of each mode: six steps straight, and three and three resumed."""
     directory = tmp_path_factory.mktemp("checkpoints")
     cells = {}
@@ -74,7 +74,7 @@ def distributed(tmp_path_factory):
     alone(3, directory / "alone")
     for mode in MODES:
         shutil.copytree(directory / "alone", directory / f"{mode}_grown")
-    return directory, run_cells(directory, cells)
+    return directory, run_cells(warm_python, directory, cells)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def documents(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory, documents):
+def losses(tmp_path_factory, warm_python, documents):
     accumulated = {
         f"{mode} accumulated": [
             f"parallel.mode={mode}",
@@ -70,7 +70,7 @@ def losses(tmp_path_factory, documents):
         f"{mode} documents": [*documents, f"parallel.mode={mode}", "train.accumulate=2", *CHECKPOINTING[kind]]
         for mode, kind in (("ddp", "none"), ("fsdp1", "none"), ("fsdp2", "reentrant"))
     }
-    return run_cells(tmp_path_factory.mktemp("cells"), CELLS | CONTEXT | accumulated | apart)
+    return run_cells(warm_python, tmp_path_factory.mktemp("cells"), CELLS | CONTEXT | accumulated | apart)
 
 
 def single(*overrides):

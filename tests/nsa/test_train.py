@@ -33,11 +33,11 @@ def test_the_command_trains_and_says_so():
     assert done.stderr == ""
 
 
-def test_bad_input_is_one_line_and_a_hint_and_code_2():
-    done = run_python("-m", "nsa.train", "tiny", "--model.layrs", "2")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr == "error: unknown key 'model.layrs'\nhint: did you mean 'model.layers'?\n"
+def test_bad_input_is_one_line_and_a_hint_and_code_2(capsys):
+    assert main(["tiny", "--model.layrs", "2"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "error: unknown key 'model.layrs'\nhint: did you mean 'model.layers'?\n"
 
 
 @pytest.mark.parametrize(

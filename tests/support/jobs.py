@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from support.warm_python import PipedProcess, WarmPython
+
 BIN = Path(sys.executable).parent
 MARK = "TEST_JOB_MARK"  # in the environment of every process that a test started, whoever its parent is
 GIVE_UP_S = 300.0  # a limit for what hangs, not for what a busy machine makes slow
@@ -50,11 +52,20 @@ class Signals:
         os.close(self._pipe)
 
 
-class Jobs:
-    """Starts `nsadiag` in `directory`; `left` is what it or its job left running."""
+Started = subprocess.Popen[str] | PipedProcess
 
-    def __init__(self, directory: Path) -> None:
+
+class Jobs:
+    """Starts `nsadiag` in `directory`; `left` is what it or its job left running.
+
+    With `warm` it is forked from a process that has imported it, unless it is to be started `behind` a command, or with
+    variables that Python reads when it starts.
+    """
+
+    def __init__(self, directory: Path, warm: WarmPython | None = None) -> None:
         self.directory = directory
+        self._warm = warm
+        self._forked: list[PipedProcess] = []
         self.mark = uuid.uuid4().hex
         self.signals = Signals(directory / "signals")
         os.mkfifo(directory / "go")
@@ -67,8 +78,14 @@ class Jobs:
 
     def start(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None, behind: Sequence[str] = ()
-    ) -> subprocess.Popen[str]:
+    ) -> Started:
         """`nsadiag ARGUMENTS`, begun; `behind` is a command that starts it."""
+        for_python = any(name.startswith("PYTHON") for name in env or {})
+        if self._warm is not None and not behind and not for_python:
+            words, environment = map(str, arguments), self.environment(env)
+            forked = self._warm.start_piped(BIN / "nsadiag", *words, cwd=self.directory, env=environment)
+            self._forked.append(forked)
+            return forked
         return subprocess.Popen(
             [*behind, str(BIN / "nsadiag"), *map(str, arguments)],
             cwd=self.directory,
@@ -91,9 +108,7 @@ class Jobs:
         """`nsadiag ARGUMENTS`, finished, with nothing left behind."""
         return self.finish(self.start(*arguments, env=env, behind=behind), seconds)
 
-    def finish(
-        self, started: subprocess.Popen[str], seconds: float = GIVE_UP_S
-    ) -> subprocess.CompletedProcess[str]:
+    def finish(self, started: Started, seconds: float = GIVE_UP_S) -> subprocess.CompletedProcess[str]:
         stdout, stderr = started.communicate(timeout=seconds)
         assert self.left() == {}, f"left running after:\n{stderr}"
         return subprocess.CompletedProcess(started.args, started.returncode, stdout, stderr)
@@ -104,7 +119,9 @@ class Jobs:
 
     def left(self) -> dict[int, str]:
         """Living processes that came of what was started here, by pid, and their command lines."""
-        return {pid: line for pid, line in marked(f"{MARK}={self.mark}") if pid != os.getpid()}
+        found = {pid: line for pid, line in marked(f"{MARK}={self.mark}") if pid != os.getpid()}
+        # Of a forked process /proc shows the environment that its parent began with.
+        return found | {f.pid: " ".join(f.args) for f in self._forked if f.poll() is None}
 
     def close(self) -> None:
         """Ends whatever a failed test left."""

@@ -2,7 +2,7 @@
 
 To import torch, and dynamo behind its first optimizer, takes five seconds of a processor; to fork after it, a hundredth of
 one. A rank begins as one on a warm launcher does (nsadiag/agent/job/warm_rank.py). For tests whose subject is what comes
-after the import.
+after the import. The same serves the command itself, which imports half a second's worth of its own: PRELOAD_COMMAND.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 PRELOAD = (
     "torch",
@@ -30,24 +32,92 @@ PRELOAD = (
     "nsadiag.worker.startup",
     "nsadiag.worker.session",
 )
+# Of `nsadiag run`, `matrix` and the others, whichever it is; without torch, as they are.
+PRELOAD_COMMAND = (
+    "nsadiag.cli",
+    "nsadiag.commands.run",
+    "nsadiag.commands.matrix.run",
+    "nsadiag.commands.attach.local",
+    "nsadiag.commands.analyze",
+    "nsadiag.analysis.verdict",
+    "nsadiag.reports.formats.registry",
+)
 MOST_BYTES = 1 << 20  # of a request: mostly the environment
+Request = dict[str, Any]
 
 
-class WarmProcess:
-    """Used like subprocess.Popen; what it prints is kept in memory."""
+class Forked:
+    """Used like subprocess.Popen."""
 
-    def __init__(self, pid: int, status: int, out: int, err: int) -> None:
+    def __init__(self, args: Sequence[str], pid: int, status: int) -> None:
+        self.args = args
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
-        self._printed = [os.fdopen(each, errors="replace") for each in (out, err)]
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(f"warm process {self.pid}", timeout or 0)
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
             self.returncode = int(os.read(self._status, 64))
+            os.close(self._status)
         return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class PipedProcess(Forked):
+    """What it prints is read from pipes."""
+
+    def __init__(self, args: Sequence[str], pid: int, status: int, out: int, err: int) -> None:
+        super().__init__(args, pid, status)
+        self.stdout: TextIO = os.fdopen(out)
+        self.stderr: TextIO = os.fdopen(err)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        streams = (self.stdout, self.stderr)
+        printed = ["", ""]
+
+        def read(number: int) -> None:
+            printed[number] = streams[number].read()
+
+        readers = [threading.Thread(target=read, args=(number,), daemon=True) for number in (0, 1)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(_left_until(deadline))
+        if any(reader.is_alive() for reader in readers):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        self.wait(_left_until(deadline))
+        for stream in streams:
+            stream.close()
+        return printed[0], printed[1]
+
+
+def _left_until(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.monotonic(), 0)
+
+
+class WarmProcess(Forked):
+    """What it prints is kept in memory."""
+
+    def __init__(self, args: Sequence[str], pid: int, status: int, out: int, err: int) -> None:
+        super().__init__(args, pid, status)
+        self._printed = [os.fdopen(each, errors="replace") for each in (out, err)]
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         self.wait(timeout)
@@ -60,9 +130,7 @@ class WarmProcess:
         """Ends it, and all that it started and that did not leave its group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        if self.returncode is None:
-            self.wait()
-        os.close(self._status)
+        self.wait()
         for file in self._printed:
             file.close()
 
@@ -70,7 +138,8 @@ class WarmProcess:
 class WarmPython:
     """Starts them; the process they are forked from is started by the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
+        self._preload = preload
         self._socket: socket.socket | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -78,22 +147,50 @@ class WarmPython:
         self, script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], rank: bool = False
     ) -> WarmProcess:
         """`python SCRIPT ARGUMENTS`; a `rank` is recorded, as where our bootstrap is on its path."""
+        out, err = (os.memfd_create(name) for name in ("stdout", "stderr"))
+        said = {"argv": [str(script), *arguments], "cwd": str(cwd), "env": dict(env), "rank": rank}
+        pid, status = self._fork(said, os.dup(out), os.dup(err))
+        return WarmProcess(said["argv"], pid, status, out, err)
+
+    def start_ranks(
+        self, size: int, script: Path, *arguments: str, cwd: Path, env: Mapping[str, str]
+    ) -> list[WarmProcess]:
+        """The ranks of one job that nobody watches, with the environment that torchrun gives them."""
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        job = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        return [
+            self.start(
+                script, *arguments, cwd=cwd, env={**env, **job, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            )
+            for rank in range(size)
+        ]
+
+    def start_piped(self, script: Path, *arguments: str, cwd: Path, env: Mapping[str, str]) -> PipedProcess:
+        """`python SCRIPT ARGUMENTS`; what it prints can be read while it runs."""
+        (out, its_out), (err, its_err) = os.pipe(), os.pipe()
+        said = {"argv": [str(script), *arguments], "cwd": str(cwd), "env": dict(env), "rank": False}
+        pid, status = self._fork(said, its_out, its_err)
+        return PipedProcess(said["argv"], pid, status, out, err)
+
+    def _fork(self, said: Request, out: int, err: int) -> tuple[int, int]:
+        """Its pid, and where its exit code can be read; `out` and `err` are closed here."""
         if self._socket is None:
             self._start_server()
         assert self._socket is not None
-        said = {"argv": [str(script), *arguments], "cwd": str(cwd), "env": dict(env), "rank": rank}
         status, told = os.pipe()
-        out, err = (os.memfd_create(name) for name in ("stdout", "stderr"))
-        socket.send_fds(self._socket, [json.dumps(said).encode()], [told, os.dup(out), os.dup(err)])
-        os.close(told)
-        return WarmProcess(int(self._socket.recv(64)), status, out, err)
+        socket.send_fds(self._socket, [json.dumps(said).encode()], [told, out, err])
+        for each in (told, out, err):
+            os.close(each)
+        return int(self._socket.recv(64)), status
 
     def _start_server(self) -> None:
         # One message is one request, however long.
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_BYTES)
         self._server = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())],
+            [sys.executable, __file__, str(theirs.fileno()), *self._preload],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
@@ -104,9 +201,6 @@ class WarmPython:
         if self._socket is not None and self._server is not None:
             self._socket.close()
             self._server.wait()
-
-
-Request = dict[str, Any]
 
 
 def serve(requests: socket.socket) -> Request:
@@ -169,7 +263,7 @@ def become(request: Request) -> tuple[Any, dict[str, Any]]:
 
 if __name__ == "__main__":
     sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
-    for name in PRELOAD:
+    for name in sys.argv[2:]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what the collector does not touch, those forked share
