@@ -18,7 +18,7 @@ from nsadiag.evidence.table import Column, Table
 FEWEST = 2  # intervals behind the warm-up: of fewer, nobody knows a rhythm
 WARM_UP = 2  # intervals, of a job that has made more than a few
 LONGEST_PAUSES = 3.0  # longest intervals so far, after which an iteration is overdue, as for the watch
-MIN_PAUSE_S = 5.0
+MIN_PAUSE_S = 2.0  # a busy machine makes anybody pause for a second
 FELL = 3.0  # times as long as before, of late
 ENOUGH = 8  # intervals, to say what was of late and what before
 

@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import replace
 
+from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.documents.exceptions import Leaving
 from nsadiag.evidence.documents.watch import End
 
@@ -17,6 +18,8 @@ FATAL = {
     "Floating point exception": signal.SIGFPE,
     "Illegal instruction": signal.SIGILL,
 }
+# Sent by people, shells and schedulers to end a job.
+TERMINATING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 TORCHRUN_SAW = re.compile(r"exitcode:? *:? *(-?\d+)\)? .*?\(?pid: (\d+)\)")
 
 
@@ -33,3 +36,21 @@ def completed_end(end: End, faults: str, launcher: str, leaving: Leaving | None 
     # Of its own call to exit nobody knows whether it was caught; multiprocessing's ends the process.
     code = leaving.ended_with if leaving else None
     return replace(end, exit_code=code) if code is not None else end
+
+
+def interrupted_by_others(cell: CellEvidence) -> CellEvidence:
+    """The cell as one that we interrupted, where somebody else ended all its ranks while they stood still.
+
+    Whoever kills the launcher of a job that hangs does what Ctrl-C does under `nsadiag run`. A job that moves is ended so by
+    schedulers, and has no failure of its own either: that is told by its signal (rules.exits.rank_killed).
+    """
+    last, ends = cell.watch.last_look, [rank.end for rank in cell.ranks]
+    if last is None or last.judgement != "still" or cell.watch.stopped is not None or cell.absent:
+        return cell
+    if any(end.by_us or end.signal not in TERMINATING for end in ends):
+        return cell
+    ranks = tuple(replace(rank, end=replace(rank.end, by_us=True)) for rank in cell.ranks)
+    # What handlers of that signal do is no progress.
+    silent_from_s = min((last.t_s + m.seconds - m.silent_s for m in last.motions), default=last.t_s)
+    moved_s = min(silent_from_s, cell.watch.last_progress_s or silent_from_s)
+    return replace(cell, ranks=ranks, watch=replace(cell.watch, stopped="interrupt", last_progress_s=moved_s))

@@ -14,6 +14,7 @@ WHY: dict[Act, str] = {
     "wait": "nothing has failed yet",
     "stop": "nothing shows that it will go on, or what a retry would change",
 }
+ENDED = "nothing had failed when it was ended: let it run for longer"
 
 
 def action_of(cell: CellEvidence, cause: Finding) -> Action | None:
@@ -31,7 +32,8 @@ def _possible(cell: CellEvidence, cause: Finding, act: Act) -> Action | None:
     if act == "exclude host" and host is None:
         return None
     fact = cause.evidence[0] if cause.evidence else None
-    because = f"{WHY[act]}: {fact.claim}" if fact else WHY[act]
+    why = ENDED if act == "wait" and not cell.attached else WHY[act]
+    because = f"{why}: {fact.claim}" if fact else why
     return Action(do=act, because=because, host=host, source=fact.source if fact else None)
 
 

@@ -86,7 +86,7 @@ def _without_a_break(cell: CellEvidence) -> str:
     if followed := sorted({b.rank.rank for b in breaks(cell) if b.follows_a_peer}):
         return f"{these(followed)} failed only because a peer was gone or too late"
     if ended := [r.rank for r in cell.ranks if r.end.by_us]:
-        return f"{these(ended)} ran until nsadiag stopped the job"
+        return f"{these(ended)} ran until the job was stopped"
     if done := [r.rank for r in cell.ranks if r.end.t_s is not None]:
         return f"{these(done)} reached the end of the script"
     return "no rank is known to have ended"

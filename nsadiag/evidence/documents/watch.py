@@ -15,7 +15,7 @@ class End:
     t_s: float | None = None  # since the job was started
     exit_code: Whole | None = None
     signal: Whole | None = None
-    by_us: bool = False  # nsadiag ended it
+    by_us: bool = False  # nsadiag ended it, or whoever ended a job that stood still
     clean: bool = False  # the interpreter reached its exit handlers
     steps: int | None = None
     iterations: int | None = None  # of a loop without an optimizer of torch's

@@ -157,12 +157,16 @@ def _was_due(context: Context, inside: Ranks, outside: Ranks) -> bool:
     if at is None:
         return False
     steps = {
-        rank: sorted({t.step for t in context.timelines.events.get(rank, ()) if t.place and t.place.is_at(at)})
+        rank: sorted(
+            {t.step for t in context.timelines.events.get(rank, ()) if t.place and t.place.is_at(at)}
+        )
         for rank in (*inside, *outside)
     }
     made = steps[inside[0]]
     gaps = {later - earlier for earlier, later in itertools.pairwise(made)}
-    together = all(steps[rank] == made for rank in inside) and all(steps[rank] == made[:-1] for rank in outside)
+    together = all(steps[rank] == made for rank in inside) and all(
+        steps[rank] == made[:-1] for rank in outside
+    )
     return len(made) >= DUE_CALLS and len(gaps) == 1 and together
 
 
