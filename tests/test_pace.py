@@ -26,6 +26,8 @@ def pace(at_s: list[float], until_s: float, done: int | None = None) -> Pace:
 
 def test_steps_at_one_rate_until_the_end_are_steady() -> None:
     assert pace([10 + n / 2 for n in range(40)], 30).unsteady is None
+    # Whoever shares a machine is kept from it for a moment.
+    assert pace([10 + n / 50 for n in range(50)], 12.8).unsteady is None
     # A validation that has come before is part of the rhythm.
     rhythm = [n + (20 if n >= 20 else 0) for n in range(30)]
     assert pace([float(t) for t in rhythm], 100).unsteady is None
@@ -37,6 +39,7 @@ def test_steps_at_one_rate_until_the_end_are_steady() -> None:
         ([], 30.0, "rank 0 completed no step in 30 s"),
         ([10.0, 12.0], 30.0, "too few to know its rate"),
         ([10 + n / 2 for n in range(20)], 60.0, "completed no step in the last 40 s, and one every 500 ms before"),
+        ([10 + n / 50 for n in range(50)], 14.0, "completed no step in the last 3 s, and one every 20 ms before"),
         ([10 + n / 50 for n in range(50)] + [12 + n / 2 for n in range(20)], 22.0, "took 500 ms for each step lately, and 20 ms before"),
     ],
 )  # fmt: skip

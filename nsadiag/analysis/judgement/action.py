@@ -14,7 +14,7 @@ WHY: dict[Act, str] = {
     "wait": "nothing has failed yet",
     "stop": "nothing shows that it will go on, or what a retry would change",
 }
-ENDED = "nothing had failed when it was ended: let it run for longer"
+ENDED = "nothing had failed when it was ended"
 
 
 def action_of(cell: CellEvidence, cause: Finding) -> Action | None:
