@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.relations.blocked import hung_ranks
+from nsadiag.analysis.relations.blocked import blocked_ranks, hung_ranks
 from nsadiag.analysis.rules.drafts import finding_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Act, Finding
@@ -23,11 +23,15 @@ def with_others(case: Case, rule: Rule, finding: Finding, rules: Iterable[Rule])
     """
     if rule.family != BY_THEMSELVES or finding.outcome != "hung":
         return finding
-    hung = hung_ranks(case)
-    places = {blocked.state.place for blocked in hung if blocked.number in finding.guilty_ranks}
-    needed = {blocked.number for blocked in hung if blocked.waited or blocked.state.place in places}
-    left = needed - {*finding.guilty_ranks}
-    others = list(_findings(case, left, rules)) if left else []
+    # Of a job that does not stand still, as where ranks spin, those that wait for no peer.
+    hung = hung_ranks(case) or blocked_ranks(case)
+    waited_for = {blocked.number for blocked in hung if blocked.waited}
+    left = {blocked.number for blocked in hung} - {*finding.guilty_ranks}
+    others = [
+        other
+        for other in _findings(case, left, rules)
+        if {*other.guilty_ranks} <= waited_for or _is_at_same_line(other, finding)
+    ]
     if not others:
         return finding
     all_of_them = [finding, *others]
@@ -47,9 +51,15 @@ def with_others(case: Case, rule: Rule, finding: Finding, rules: Iterable[Rule])
     )
 
 
+def _is_at_same_line(one: Finding, other: Finding) -> bool:
+    if one.where is None or other.where is None or one.where.file is None:
+        return False
+    return (one.where.file, one.where.line) == (other.where.file, other.where.line)
+
+
 def _findings(case: Case, left: set[int], rules: Iterable[Rule]) -> Iterator[Finding]:
     """One finding for each of these ranks that a rule explains, by the first rule in causal order."""
-    for rule in (each for each in rules if each.family == BY_THEMSELVES):
+    for rule in (each for each in rules if left and each.family == BY_THEMSELVES):
         for said in _drafts(case, rule):
             if said.guilty_ranks and {*said.guilty_ranks} <= left:
                 left -= {*said.guilty_ranks}
