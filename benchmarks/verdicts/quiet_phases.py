@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Healthy programs with long quiet phases: how many are stopped or called hung, and how many suspicions are withdrawn.
 
-    python benchmarks/quiet_phases.py --runs 200 --jobs 8            # shapes in turn, on warm launchers
-    python benchmarks/quiet_phases.py --runs 80 --command            # each through `nsadiag run -- torchrun ...`
-    python benchmarks/quiet_phases.py --only upload --seconds 60 120 # shapes in whose name this stands, longer phases
-    python benchmarks/quiet_phases.py --rows rows.jsonl              # adds to the rows of earlier runs, and counts them too
-    python benchmarks/quiet_phases.py --keep DIR                     # where run directories of wrong ones are kept
+    python benchmarks/verdicts/quiet_phases.py --runs 200 --jobs 8            # shapes in turn, on warm launchers
+    python benchmarks/verdicts/quiet_phases.py --runs 80 --command            # each through `nsadiag run -- torchrun ...`
+    python benchmarks/verdicts/quiet_phases.py --only upload --seconds 60 120 # shapes in whose name this stands, longer phases
+    python benchmarks/verdicts/quiet_phases.py --rows rows.jsonl              # adds to the rows of earlier runs, and counts them too
+    python benchmarks/verdicts/quiet_phases.py --keep DIR                     # where run directories of wrong ones are kept
 
 quiet_programs/ has the shapes: in each, one rank or all wait for the world outside, a process, a thread, storage or
 their peers, or compute, for some seconds to half a minute, between steps of a small training. Which rank, for how
@@ -34,8 +34,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
-PROGRAMS = REPO / "benchmarks" / "quiet_programs"
+REPO = Path(__file__).resolve().parents[2]
+PROGRAMS = REPO / "benchmarks/verdicts/quiet_programs"
 sys.path[:0] = [str(REPO), str(PROGRAMS)]
 
 from nsadiag.agent.watching.state import WatchOptions  # noqa: E402

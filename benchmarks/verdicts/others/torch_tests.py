@@ -1,8 +1,8 @@
 """torch's own tests that fail on purpose, with the exceptions that they expect let out: is each failure judged right?
 
-    python benchmarks/others/torch_tests.py                       # those of torch's wheel that need no GPU: 16 jobs
-    python benchmarks/others/torch_tests.py --checkout PYTORCH    # and those of its test/distributed/test_pg_wrapper.py: 5 more
-    python benchmarks/others/torch_tests.py --only barrier --rows rows.jsonl
+    python benchmarks/verdicts/others/torch_tests.py                       # those of torch's wheel that need no GPU: 16 jobs
+    python benchmarks/verdicts/others/torch_tests.py --checkout PYTORCH    # and those of its test/distributed/test_pg_wrapper.py: 5 more
+    python benchmarks/verdicts/others/torch_tests.py --only barrier --rows rows.jsonl
 
 torch's wheel has `torch.testing._internal.distributed.distributed_test`. Its tests are run as they stand, each as a job of two
 to eight ranks on gloo under `nsadiag run`; `assertRaises` and `assertRaisesRegex` catch nothing here, so that the rank on which

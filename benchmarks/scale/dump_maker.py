@@ -1,6 +1,6 @@
 """Flight-recorder dumps as torch 2.13 writes them, of as many ranks as one likes, with one fault in them.
 
-    python benchmarks/dump_maker.py /tmp/dumps --ranks 64 --fault missing --tp 8
+    python benchmarks/scale/dump_maker.py /tmp/dumps --ranks 64 --fault missing --tp 8
 
 Each rank alternates between the default group and, with --tp, one of its tensor-parallel group.
 """

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """How often the verdict is right in pipeline x data x tensor parallel groups: each fault on each rank in turn.
 
-    python benchmarks/grid.py                        # NCCL where there are GPUs, a rank each; else gloo
-    python benchmarks/grid.py --ranks 8 --jobs 6     # six jobs at a time; on GPUs they share them
-    python benchmarks/grid.py -k "kernel|error.*2x1x1" # runs with that in their name
-    python benchmarks/grid.py --rows rows.jsonl      # adds to the rows of earlier runs, and counts them too
+    python benchmarks/verdicts/grid.py                        # NCCL where there are GPUs, a rank each; else gloo
+    python benchmarks/verdicts/grid.py --ranks 8 --jobs 6     # six jobs at a time; on GPUs they share them
+    python benchmarks/verdicts/grid.py -k "kernel|error.*2x1x1" # runs with that in their name
+    python benchmarks/verdicts/grid.py --rows rows.jsonl      # adds to the rows of earlier runs, and counts them too
 
 Jobs are grid_programs/train.py in every layout of three sizes whose product is the number of ranks. Beside one faulty
 rank there are several at once ("several"), each in another place of the grid, and healthy runs of each layout.
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
 from accuracy import is_right, share  # noqa: E402
@@ -36,7 +36,7 @@ from accuracy import is_right, share  # noqa: E402
 from nsadiag.commands.output import machine, versions  # noqa: E402
 from nsadiag.evidence.layout import read_json  # noqa: E402
 
-PROGRAM = REPO / "benchmarks" / "grid_programs" / "train.py"
+PROGRAM = REPO / "benchmarks/verdicts/grid_programs/train.py"
 # What the verdict on each fault should be.
 CLASSES = {
     "kernel": ("gpu_kernel_hang",),

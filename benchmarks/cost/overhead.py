@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What being watched costs a job: one event, a training step with `light`, `invariants` and `full` probes, memory.
 
-    python benchmarks/overhead.py            # about twelve minutes
-    python benchmarks/overhead.py --quick    # about two
-    python benchmarks/overhead.py --json
-    python benchmarks/overhead.py --jobs 14          # where cores are idle: as many starts beside each other
-    python benchmarks/overhead.py --without modules gradients   # and `light` without the one, and without the other
+    python benchmarks/cost/overhead.py            # about twelve minutes
+    python benchmarks/cost/overhead.py --quick    # about two
+    python benchmarks/cost/overhead.py --json
+    python benchmarks/cost/overhead.py --jobs 14          # where cores are idle: as many starts beside each other
+    python benchmarks/cost/overhead.py --without modules gradients   # and `light` without the one, and without the other
 
 Four processes train the same 12-layer model of 200 parameters on the same data: one as it is, one with `light`
 probes, one with `light,invariants`, one with `full`. They are forked from one process, because two that are started

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What being watched costs a training job on a GPU: nsa's production step, eager, compiled, as a CUDA graph, and with 32k tokens.
 
-    python benchmarks/overhead_gpu.py            # twelve minutes on one GPU
-    python benchmarks/overhead_gpu.py --quick    # six
-    python benchmarks/overhead_gpu.py --all      # twice as long: agent, every and control too
-    python benchmarks/overhead_gpu.py --json
+    python benchmarks/cost/overhead_gpu.py            # twelve minutes on one GPU
+    python benchmarks/cost/overhead_gpu.py --quick    # six
+    python benchmarks/cost/overhead_gpu.py --all      # twice as long: agent, every and control too
+    python benchmarks/cost/overhead_gpu.py --json
 
 A process trains nsa's model (12 layers, 2,048 tokens, bf16, DDP, activation checkpointing, fused AdamW) under
 `nsadiag run --probes light`. It takes turns of some steps, as it is and with its probes taken out, hundreds of rounds of

@@ -1,6 +1,6 @@
 """How many broken run directories and dumps are judged without a traceback, a hang, much memory or a touch elsewhere.
 
-    python benchmarks/broken_evidence.py --rounds 10000 [--seed 1] [--processes 2] [--json]
+    python benchmarks/verdicts/broken_evidence.py --rounds 10000 [--seed 1] [--processes 2] [--json]
 
 Each round breaks one thing in a recording (or in dumps), judges it, writes its reports and renders one format.
 """
@@ -17,8 +17,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks/scale")]
 
 from support.golden import recorded  # noqa: E402 - beside the tests
 from support.judging import judged, peak_mib, quick  # noqa: E402

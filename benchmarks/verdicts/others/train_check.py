@@ -1,7 +1,7 @@
 """TrainCheck (OrderLab, OSDI'25) on the programs of silent_programs/: its invariants of each file's twin, checked on the faults.
 
     python -m venv tc; tc/bin/pip install traincheck torch     # 0.2.0, and the torch that is measured with
-    python benchmarks/others/train_check.py tc/bin ddp averaged_by_hand --rows rows.jsonl
+    python benchmarks/verdicts/others/train_check.py tc/bin ddp averaged_by_hand --rows rows.jsonl
 
 For each file the first variant is its reference: a trace of it, and the invariants that TrainCheck infers from that. Then each
 variant is traced with these invariants and checked. A fault is detected where more invariants fail than on a second trace of

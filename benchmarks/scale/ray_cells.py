@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Engine ray under load: many tiny cells over one cluster, and a driver that is killed again and again.
 
-    python benchmarks/ray_cells.py --cells 1000           # over three raylets of --cpus CPUs: seconds in all, and for each cell
-    python benchmarks/ray_cells.py --cells 30 --kills 50  # at moments drawn from --seed, each followed by --resume
+    python benchmarks/scale/ray_cells.py --cells 1000           # over three raylets of --cpus CPUs: seconds in all, and for each cell
+    python benchmarks/scale/ray_cells.py --cells 30 --kills 50  # at moments drawn from --seed, each followed by --resume
 
 Raylets live in network namespaces, as in tests/cluster: root is needed. Each rank notes that it began, so that a cell which
 was done and ran again is seen; the script fails where one did, and where anything is left behind.
@@ -22,8 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+REPO = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPO), str(REPO / "tests")]
 from support.hosts import Hosts, send  # noqa: E402
 from support.jobs import BIN  # noqa: E402
 from support.ray_cluster import RayCluster  # noqa: E402

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """How often the verdict is right: every script of repro/, on a machine whose cores are all busy with something else.
 
-    python benchmarks/accuracy.py --runs 3                # everything three times; hours
-    python benchmarks/accuracy.py --quick                 # one script a class, once, without the comparison
-    python benchmarks/accuracy.py -k healthy --runs 10    # scripts with that in their name
-    python benchmarks/accuracy.py --rows rows.jsonl       # adds to the rows of earlier runs, and counts them too
-    python benchmarks/accuracy.py --jobs 3 --no-loops     # three jobs at once are load enough
-    python benchmarks/accuracy.py --cores 2 --runs 5      # on a large host: each job on two cores of its own, both busy
-    python benchmarks/accuracy.py -k "healthy|gpu_" --jobs 8 --no-loops  # where there are GPUs, jobs of as many ranks at most
+    python benchmarks/verdicts/accuracy.py --runs 3                # everything three times; hours
+    python benchmarks/verdicts/accuracy.py --quick                 # one script a class, once, without the comparison
+    python benchmarks/verdicts/accuracy.py -k healthy --runs 10    # scripts with that in their name
+    python benchmarks/verdicts/accuracy.py --rows rows.jsonl       # adds to the rows of earlier runs, and counts them too
+    python benchmarks/verdicts/accuracy.py --jobs 3 --no-loops     # three jobs at once are load enough
+    python benchmarks/verdicts/accuracy.py --cores 2 --runs 5      # on a large host: each job on two cores of its own, both busy
+    python benchmarks/verdicts/accuracy.py -k "healthy|gpu_" --jobs 8 --no-loops  # where there are GPUs, jobs of as many ranks at most
 
 A class, its ranks and its line are right if the script's promise says so. A false alarm is a job that is healthy or
 slow, and was called hung. Beside each class stands what a person could have read off py-spy's stacks, off
@@ -33,7 +33,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
 from baselines import Told, error_message, flight_recorder_alone, py_spy_alone  # noqa: E402

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How many calls a coding agent needs until it has class and line of a hung job: `nsadiag mcp` on stdio, by the official client.
 
-    python benchmarks/agent_trial.py                  # ten scripts of repro/ and three other programs
-    python benchmarks/agent_trial.py -k solver        # those with that in their name
+    python benchmarks/verdicts/agent_trial.py                  # ten scripts of repro/ and three other programs
+    python benchmarks/verdicts/agent_trial.py -k solver        # those with that in their name
 
 The agent follows the server's own instructions: `run` the launcher line, which answers with the verdict; where the line
 is not in it, `code`; then `evidence` of the first fact. An answer counts if class, guilty ranks and line are those that
@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
 from mcp import Client, StdioServerParameters  # noqa: E402

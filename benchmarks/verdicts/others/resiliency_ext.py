@@ -1,7 +1,7 @@
 """Recorded incidents that NVIDIA's resiliency extension publishes: our answers beside the injected faults.
 
     git clone https://github.com/NVIDIA/nvidia-resiliency-ext
-    python benchmarks/others/resiliency_ext.py nvidia-resiliency-ext [--json]
+    python benchmarks/verdicts/others/resiliency_ext.py nvidia-resiliency-ext [--json]
 
 Each folder under tests/attribution/unit/fr_traces has flight-recorder dumps of 16 ranks and a log of what was injected.
 """

@@ -1,4 +1,4 @@
-"""Node 0 of benchmarks/many_nodes.py, in a process of its own: the engine as it is, with a job that has no rank here.
+"""Node 0 of benchmarks/scale/many_nodes.py, in a process of its own: the engine as it is, with a job that has no rank here.
 
 Agents connect without the meeting before it (one process each, as torch's store needs them); all else is real.
 """

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """How short a failing script gets, and how soon: `nsadiag shrink` on the faults of repro/ that two CPU ranks show.
 
-    python benchmarks/shrink.py                        # every fault that hangs, crashes or goes wrong; hours
-    python benchmarks/shrink.py --quick                # one script a class, the quickest half of them
-    python benchmarks/shrink.py -k rank_conditional    # scripts with that in their name
-    python benchmarks/shrink.py --rows rows.jsonl      # adds to the rows of earlier runs, and counts them too
-    python benchmarks/shrink.py --jobs 8               # eight at a time, each on two cores of its own
+    python benchmarks/verdicts/shrink.py                        # every fault that hangs, crashes or goes wrong; hours
+    python benchmarks/verdicts/shrink.py --quick                # one script a class, the quickest half of them
+    python benchmarks/verdicts/shrink.py -k rank_conditional    # scripts with that in their name
+    python benchmarks/verdicts/shrink.py --rows rows.jsonl      # adds to the rows of earlier runs, and counts them too
+    python benchmarks/verdicts/shrink.py --jobs 8               # eight at a time, each on two cores of its own
 
 `lines` is the whole file that comes out, docstring and empty lines included; `code lines` are those of the original
 without its docstring. The seconds are those of `nsadiag shrink` from start to end, two fresh runs at the end included.
@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
 from nsadiag.commands.output import machine, versions  # noqa: E402

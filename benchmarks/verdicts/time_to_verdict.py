@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How long a person waits for the answer: from the moment a job gets stuck to verdict.json on disk.
 
-    python benchmarks/time_to_verdict.py            # 20 hangs of two ranks, about ten minutes
-    python benchmarks/time_to_verdict.py --quick    # 6 of them
+    python benchmarks/verdicts/time_to_verdict.py            # 20 hangs of two ranks, about ten minutes
+    python benchmarks/verdicts/time_to_verdict.py --quick    # 6 of them
 
 The job itself writes down, by a clock of its own, when it gets stuck; each hang is of one of six kinds, one of
 which has worked in silence for 15 s before, so that the first looks found it busy.

@@ -1,6 +1,6 @@
 """Dumps of an incident on 16 ranks in four pipeline stages, with 13 groups a rank and two culprits.
 
-    python benchmarks/incident_dumps.py /tmp/dumps --fault gpu --culprits 12 14
+    python benchmarks/verdicts/incident_dumps.py /tmp/dumps --fault gpu --culprits 12 14
 
 As a training framework leaves them when its watchdog fires: of each rank, only what is not over. `gpu`: a device stops
 completing what its host goes on to issue, and its peers complete a little more of it. `host`: the host issues nothing more.
@@ -74,7 +74,7 @@ def dump_of(incident: Incident, rank: int) -> dict[str, Any]:
     done, issued = _reached(incident, rank)
     numbers = dict.fromkeys(groups, 0)
     entries, status = [], {}
-    for place, (desc, op) in enumerate(_asked(incident, rank)):
+    for place, (desc, op) in enumerate(_asked(incident)):
         if place >= issued:
             break
         numbers[desc] += 1
@@ -99,7 +99,7 @@ def dump_of(incident: Incident, rank: int) -> dict[str, Any]:
     }
 
 
-def _asked(incident: Incident, rank: int) -> Iterator[tuple[str, str]]:
+def _asked(incident: Incident) -> Iterator[tuple[str, str]]:
     for _ in range(incident.layers + AHEAD):
         yield from LAYER
 

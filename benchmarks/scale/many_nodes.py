@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """From the moment a job of very many ranks gets stuck to its verdict: 16 to 10,000 ranks, eight to a node.
 
-    python benchmarks/many_nodes.py            # 16, 128, 1,000 and 10,000 ranks, three times each
-    python benchmarks/many_nodes.py --quick    # 16 and 128 ranks, once
+    python benchmarks/scale/many_nodes.py            # 16, 128, 1,000 and 10,000 ranks, three times each
+    python benchmarks/scale/many_nodes.py --quick    # 16 and 128 ranks, once
 
 Node 0 is a process of its own, the engine as `nsadiag run --nnodes` has it, with its own patience; the other nodes' agents
 are simulated, several hundred in a process: each has its own connection, speaks the real protocol over loopback, and
@@ -35,7 +35,8 @@ from nsadiag.commands.output import machine, versions
 from nsadiag.evidence.layout import RunDir
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+REPO = HERE.parents[1]
+sys.path.insert(0, str(REPO))
 from tests.support.crowds import DumpSet  # noqa: E402
 from tests.support.golden import archive_of, unpack  # noqa: E402
 
@@ -147,7 +148,7 @@ def _reduce_s(crowd: DumpSet, folder: Path) -> float:
 def _started(script: str, *arguments: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]),
     }
     return subprocess.Popen(
         [sys.executable, str(HERE / script), *arguments],

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What `nsadiag analyze` needs for the flight-recorder dumps of many ranks, and torchfrtrace beside it on the same files.
 
-    python benchmarks/analyze_scale.py            # 64, 1024 and 10,000 ranks; 8 GB of dumps, half an hour
-    python benchmarks/analyze_scale.py --quick    # 64 and 256 ranks
+    python benchmarks/scale/analyze_scale.py            # 64, 1024 and 10,000 ranks; 8 GB of dumps, half an hour
+    python benchmarks/scale/analyze_scale.py --quick    # 64 and 256 ranks
 
 Whole commands are timed, with the start of Python. Memory is the sum over all processes of the command. Each
 verdict is held against the fault that was put in. torchfrtrace is not run above --most-for-torchfrtrace ranks.
@@ -29,7 +29,7 @@ from dump_maker import FAULTS, Job, write_dumps
 
 from nsadiag.commands.output import machine, versions
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SAMPLED_EVERY_S = 0.02
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(ROOT)}
 

@@ -1,4 +1,4 @@
-"""Agents of very many nodes in one process, for benchmarks/many_nodes.py: real connections, real notes, replayed evidence.
+"""Agents of very many nodes in one process, for benchmarks/scale/many_nodes.py: real connections, real notes, replayed evidence.
 
 Each has a directory of its own, as a node without a shared file system has, and ships from it as an agent does.
 """
@@ -31,8 +31,8 @@ from nsadiag.cluster.watches import STILL_S, TELL_S
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.spans import ranks_in
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.support.crowds import Crowd
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.crowds import DumpSet
 
 TICK_S = 0.05
 GONE_S = 30.0
@@ -44,7 +44,7 @@ class Agent:
     """One node. `stances` are of the recording's ranks."""
 
     def __init__(
-        self, rank: int, ranks: range, run: RunDir, crowd: Crowd, stances: dict[int, Stance]
+        self, rank: int, ranks: range, run: RunDir, crowd: DumpSet, stances: dict[int, Stance]
     ) -> None:
         self.node_rank, self.ranks, self.run, self.crowd, self.stances = rank, ranks, run, crowd, stances
         self.name = f"node{rank:05d}"
@@ -267,12 +267,12 @@ def stance_of(document: dict[str, Any]) -> Stance:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("about", type=Path, help="a JSON document of benchmarks/many_nodes.py")
+    parser.add_argument("about", type=Path, help="a JSON document of benchmarks/scale/many_nodes.py")
     parser.add_argument("first", type=int)
     parser.add_argument("step", type=int)
     options = parser.parse_args()
     about = json.loads(options.about.read_text())
-    crowd = Crowd(RunDir(path=Path(about["recording"])), about["copied"], about["ranks"])
+    crowd = DumpSet(RunDir(path=Path(about["recording"])), about["copied"], about["ranks"])
     stances = {stance.rank: stance for stance in map(stance_of, about["stances"])}
     each = about["ranks_per_node"]
     agents = [

@@ -1,8 +1,8 @@
 """The faults of NVIDIA's resiliency extension that need no GPU, injected into each rank of three: verdict, and time until it.
 
     git clone https://github.com/NVIDIA/nvidia-resiliency-ext
-    python benchmarks/others/inject_fault.py nvidia-resiliency-ext            # ten faults on three ranks: 30 jobs
-    python benchmarks/others/inject_fault.py nvidia-resiliency-ext --only GIL --rows rows.jsonl
+    python benchmarks/verdicts/others/inject_fault.py nvidia-resiliency-ext            # ten faults on three ranks: 30 jobs
+    python benchmarks/verdicts/others/inject_fault.py nvidia-resiliency-ext --only GIL --rows rows.jsonl
 
 The job trains on gloo, and its faults come from the checkout's inject_fault.py, as that file's own users call it.
 `first_line_s` is the time from the fault to the first line of ours that says what happened, `verdict_s` to verdict.json.

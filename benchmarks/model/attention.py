@@ -1,4 +1,4 @@
-"""Time Native Sparse Attention beside dense attention, by length: `python benchmarks/attention.py [--json] [--quick]`.
+"""Time Native Sparse Attention beside dense attention, by length: `python benchmarks/model/attention.py [--json] [--quick]`.
 
 Every figure is a median of runs that alternate with those of its rivals, in one process on one GPU, bf16, and stands with
 its spread, from the fastest run to the slowest. Rows besides batch 1: four documents packed into a row of as many tokens, four rows
@@ -90,7 +90,7 @@ def floor_ms(shape: Shape, n_tokens: int) -> float:
     return round(max(flops / PEAK_FLOPS, bytes_moved / PEAK_BYTES_S) * 1e3, 3)
 
 
-def union_factor(shape: Shape, inputs: Inputs, tokens: int = 4) -> float:
+def union_factor(inputs: Inputs, tokens: int = 4) -> float:
     """Blocks that `tokens` neighbours select together, over those of one."""
     q, k = inputs.q.detach(), inputs.k.compressed.detach()
     lse = band.bands_forward(q, (k, None, None), (k, None, None), LENGTHS).lses[0]
@@ -139,7 +139,7 @@ def measure(shape: Shape, n_tokens: int, repeats: int, *, compiled: bool = True)
     }
     figures["ms"] |= interleaved_ms(others, max(3, repeats // 2), spreads)
     del others
-    figures["union_of_4"] = {"local": union_factor(shape, local)}
+    figures["union_of_4"] = {"local": union_factor(local)}
     figures["peak_memory_gib"] = peak_memory_gib(runs["nsa forward_backward"])
     del runs, local
     random = make_inputs(shape, n_tokens, local=False)
@@ -147,7 +147,7 @@ def measure(shape: Shape, n_tokens: int, repeats: int, *, compiled: bool = True)
     random_ms = interleaved_ms(nsa_runs(random), max(3, repeats // 2), random_spreads)
     spreads |= {f"nsa {what} random": spread for what, spread in random_spreads.items()}
     figures["ms"] |= {f"nsa {what} random": time for what, time in random_ms.items()}
-    figures["union_of_4"]["random"] = union_factor(shape, random)
+    figures["union_of_4"]["random"] = union_factor(random)
     return figures
 
 

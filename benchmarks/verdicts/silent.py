@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """How many silent training errors are detected, and how many healthy jobs are accused: the programs of silent_programs/.
 
-    python benchmarks/silent.py                                # all, with the probes `light,invariants`
-    python benchmarks/silent.py --probes light                 # with the default probes alone
-    python benchmarks/silent.py --only ddp/no_set_epoch gan    # programs in whose name this stands
-    python benchmarks/silent.py --jobs 2 --repeat 3            # two at a time, each three times
-    python benchmarks/silent.py --rows rows.jsonl              # adds to the rows of earlier runs, and counts them too
-    python benchmarks/silent.py --flips 40                     # bits that flip in one rank's gradient, drawn at random
+    python benchmarks/verdicts/silent.py                                # all, with the probes `light,invariants`
+    python benchmarks/verdicts/silent.py --probes light                 # with the default probes alone
+    python benchmarks/verdicts/silent.py --only ddp/no_set_epoch gan    # programs in whose name this stands
+    python benchmarks/verdicts/silent.py --jobs 2 --repeat 3            # two at a time, each three times
+    python benchmarks/verdicts/silent.py --rows rows.jsonl              # adds to the rows of earlier runs, and counts them too
+    python benchmarks/verdicts/silent.py --flips 40                     # bits that flip in one rank's gradient, drawn at random
 
 Each file there is one training job on two CPU ranks (gloo) with its faults and its healthy variants, listed in its
 docstring as `name | kind | sentence | step at which it breaks`. Behind `#:` a line says which variants have it: `+a` only
@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
 from nsadiag.agent.watching.state import WatchOptions  # noqa: E402
@@ -45,7 +45,7 @@ from nsadiag.commands.output import machine, versions  # noqa: E402
 from nsadiag.engines.local import WarmLauncher, run_warm  # noqa: E402
 from nsadiag.evidence.layout import RunDir  # noqa: E402
 
-PROGRAMS = REPO / "benchmarks" / "silent_programs"
+PROGRAMS = REPO / "benchmarks/verdicts/silent_programs"
 KINDS = {
     "ranks": "across ranks",
     "time": "over time",

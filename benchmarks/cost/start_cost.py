@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What the start of a watched rank costs: CPU seconds, user and system, of short jobs, plain and under `nsadiag run`.
 
-    python benchmarks/start_cost.py                      # about five minutes
-    python benchmarks/start_cost.py --pairs 3 --only ddp
-    python benchmarks/start_cost.py --launcher VENV/bin/nsadiag --json
+    python benchmarks/cost/start_cost.py                      # about five minutes
+    python benchmarks/cost/start_cost.py --pairs 3 --only ddp
+    python benchmarks/cost/start_cost.py --launcher VENV/bin/nsadiag --json
 
 Each job runs plain and watched in turns, so that a busy machine is busy for both; a rank is asked for its CPU time as
 the last thing that it does, and what is left of the whole tree is the launcher's and nsadiag's own. Figures are

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What starting processes costs a matrix: `nsadiag matrix` against a shell loop of torchrun over the same cells.
 
-    python benchmarks/matrix_start.py            # the built-in quick matrix, 36 cells, some minutes
-    python benchmarks/matrix_start.py --quick    # 9 of them
+    python benchmarks/cost/matrix_start.py            # the built-in quick matrix, 36 cells, some minutes
+    python benchmarks/cost/matrix_start.py --quick    # 9 of them
 
 Both run the same commands, alternating block by block; the loop runs plain torchrun, without probes.
 """

@@ -3,12 +3,12 @@
 
 What differs by design shows a row of docs/harmless.md and is counted apart; anything else that differs is a defect.
 
-python benchmarks/harmless.py                  # all of them, some twenty minutes on two idle cores
-python benchmarks/harmless.py --quick          # without those marked slow
-python benchmarks/harmless.py --only torch/    # whose name begins so
-python benchmarks/harmless.py --probes full    # watched with every probe
-python benchmarks/harmless.py --jobs 60 --share 6    # on a large machine, in a few minutes
-python benchmarks/harmless.py --json
+python benchmarks/cost/harmless.py                  # all of them, some twenty minutes on two idle cores
+python benchmarks/cost/harmless.py --quick          # without those marked slow
+python benchmarks/cost/harmless.py --only torch/    # whose name begins so
+python benchmarks/cost/harmless.py --probes full    # watched with every probe
+python benchmarks/cost/harmless.py --jobs 60 --share 6    # on a large machine, in a few minutes
+python benchmarks/cost/harmless.py --json
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "harmless"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "harmless"))
 
 import parity
 import suite

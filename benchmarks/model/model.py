@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What a training step of the whole model costs, by length: NSA beside dense attention.
 
-    python benchmarks/model.py                  # one GPU, ten minutes; --quick: 2k and 16k
-    python benchmarks/model.py --gpus 2         # how DDP and FSDP2 scale from one GPU to two
-    python benchmarks/model.py --device cpu --quick   # tries itself on a tiny model
+    python benchmarks/model/model.py                  # one GPU, ten minutes; --quick: 2k and 16k
+    python benchmarks/model/model.py --gpus 2         # how DDP and FSDP2 scale from one GPU to two
+    python benchmarks/model/model.py --device cpu --quick   # tries itself on a tiny model
 
 The production configuration (12 layers, bf16, AdamW, activation checkpointing) with `nsa.train`'s own step, data and
 clipping included: eager, compiled, and compiled and recorded as one CUDA graph. Dense attention is the model's control,

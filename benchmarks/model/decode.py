@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What decoding one token costs, by context: Native Sparse Attention beside dense attention.
 
-    python benchmarks/decode.py            # a minute on one GPU; --quick: 32k alone; --json
+    python benchmarks/model/decode.py            # a minute on one GPU; --quick: 32k alone; --json
 
 `attention` is one layer's attention to its cache in microseconds, bf16, by rows of a batch, as a CUDA graph: ours by the decode
 kernels, dense by the fastest of torch's (flash and cuDNN, heads of a group as heads or as rows of queries), over keys and

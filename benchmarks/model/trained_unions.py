@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How alike neighbouring tokens select blocks in a model that was trained: `python benchmarks/trained_unions.py TEXT`.
+"""How alike neighbouring tokens select blocks in a model that was trained: `python benchmarks/model/trained_unions.py TEXT`.
 
 Trains the production configuration (12 layers, 12 heads and 2 KV heads of 64) on the bytes of TEXT for some minutes on one GPU, then
 prints, by layer, how many times as many blocks 4, 8 and 16 neighbouring tokens select together as one alone: what the
