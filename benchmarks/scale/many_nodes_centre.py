@@ -28,6 +28,7 @@ from nsadiag.engines.static import Lead
 from nsadiag.evidence.layout import RunDir, make_private_dir
 
 JOIN_S = 120.0
+PATIENCE_S = 1.0  # what is suspected counts at once: the time until it is said is the same
 HERE = "node00000"
 WAITING = [sys.executable, "-c", "import signal; signal.pause()"]
 
@@ -90,7 +91,9 @@ def main() -> None:
     about = {"kind": "run", "name": "many nodes", "command": WAITING, "started_at": output.now()}
     lead = Lead(crew, run, crowd())
     lead.open(kind="run")
-    part = lead.announce(at=".", name="", counts=(), probes="none", options=WatchOptions())
+    part = lead.announce(
+        at=".", name="", counts=(), probes="none", options=WatchOptions(patience_s=PATIENCE_S)
+    )
     told_when_judged(run)
     with contextlib.redirect_stdout(sys.stderr):
         run_command(
