@@ -31,21 +31,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
 from baselines import Told, error_message, flight_recorder_alone, py_spy_alone  # noqa: E402
+from shared import Row, answer, collected, is_right, percent  # noqa: E402
 
 from nsadiag.analysis.rules.registry import CLASSES  # noqa: E402
-from nsadiag.commands.output import machine, versions  # noqa: E402
+from nsadiag.commands.output import machine  # noqa: E402
 from tests.support.golden import run_script  # noqa: E402
 from tests.support.promises import Promise, promises  # noqa: E402
 
 CALM = {"healthy", "slow"}  # whoever calls such a job hung raises a false alarm
 BUCKETS = (0.0, 0.5, 0.7, 0.8, 0.9, 1.01)
-Row = dict[str, Any]
 
 
 @contextmanager
@@ -110,32 +109,26 @@ def compared(promise: Promise, run: Path) -> dict[str, dict[str, bool | None]]:
 # -- figures --------------------------------------------------------------------------------------
 
 
-def share(rows: list[Row], key: str) -> float | None:
-    """Per cent of the rows to which the question applies."""
-    answers = [row[key] for row in rows if row[key] is not None]
-    return round(100 * sum(answers) / len(answers), 1) if answers else None
-
-
-def tool_share(rows: list[Row], tool: str, what: str) -> float | None:
-    answers = [row["told"][tool][what] for row in rows if tool in row["told"]]
-    known = [answer for answer in answers if answer is not None]
-    return round(100 * sum(known) / len(known), 1) if known else None
-
-
 def summed(rows: list[Row]) -> Row:
+    def share(key: str) -> float | None:
+        return percent(row[key] for row in rows)
+
+    def tool_share(tool: str, what: str) -> float | None:
+        return percent(row["told"][tool][what] for row in rows if tool in row["told"])
+
     waits = [row["verdict_s"] for row in rows if row["verdict_s"] is not None]
     return {
         "runs": len(rows),
-        "class_pct": share(rows, "class_right"),
-        "rank_pct": share(rows, "rank_right"),
-        "line_pct": share(rows, "line_right"),
+        "class_pct": share("class_right"),
+        "rank_pct": share("rank_right"),
+        "line_pct": share("line_right"),
         "false_alarms": sum(row["false_alarm"] for row in rows),
         "stall_to_verdict_s_median": round(statistics.median(waits), 1) if waits else None,
-        "py_spy_rank_pct": tool_share(rows, "py_spy", "ranks"),
-        "py_spy_line_pct": tool_share(rows, "py_spy", "line"),
-        "flight_recorder_rank_pct": tool_share(rows, "flight_recorder", "ranks"),
-        "error_message_rank_pct": tool_share(rows, "error_message", "ranks"),
-        "error_message_line_pct": tool_share(rows, "error_message", "line"),
+        "py_spy_rank_pct": tool_share("py_spy", "ranks"),
+        "py_spy_line_pct": tool_share("py_spy", "line"),
+        "flight_recorder_rank_pct": tool_share("flight_recorder", "ranks"),
+        "error_message_rank_pct": tool_share("error_message", "ranks"),
+        "error_message_line_pct": tool_share("error_message", "line"),
     }
 
 
@@ -248,10 +241,6 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
             pool.shutdown(cancel_futures=True)
 
 
-def is_right(row: Row) -> bool:
-    return all(row[key] is not False for key in ("class_right", "rank_right", "line_right"))
-
-
 def refuse_py_spy() -> None:
     """From here on every py-spy that nsadiag starts answers as where the kernel forbids it to look."""
     program = Path(tempfile.mkdtemp(prefix="nsadiag-refuses-")) / "py-spy"
@@ -289,21 +278,11 @@ def main() -> None:
     if options.without:
         options.no_comparison = True
         refuse_py_spy()
-    rows = []
-    if options.rows and options.rows.exists():
-        rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
-    for row in measured(options) if options.runs else ():
-        rows.append(row)
-        if options.rows:
-            with options.rows.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+    rows = collected(options.rows, measured(options) if options.runs else ())
     if not rows:
         raise SystemExit("nothing was run")
     told = figures(rows)
-    if options.json:
-        print(json.dumps({"machine": {**machine(), "versions": versions()}, "figures": told}, indent=1))
-    else:
-        print("\n".join(table(told)))
+    answer(told, table(told), as_json=options.json)
 
 
 if __name__ == "__main__":

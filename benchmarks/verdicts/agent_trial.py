@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import re
 import sys
 import tempfile
@@ -26,6 +25,7 @@ sys.path.insert(0, str(REPO))
 
 from mcp import Client, StdioServerParameters  # noqa: E402
 from mcp.client.stdio import stdio_client  # noqa: E402
+from shared import environment  # noqa: E402
 
 from tests.support.promises import REPRO, Promise, read_promise  # noqa: E402
 
@@ -60,10 +60,11 @@ class Agent:
 
 
 async def trial(promise: Promise, folder: Path, patience: str) -> dict[str, Any]:
-    environment = {**os.environ, "NSADIAG_PATIENCE": patience, "OMP_NUM_THREADS": "1"}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     server = StdioServerParameters(
-        command=sys.executable, args=["-m", "nsadiag", "mcp", "--allow-run"], cwd=folder, env=environment
+        command=sys.executable,
+        args=["-m", "nsadiag", "mcp", "--allow-run"],
+        cwd=folder,
+        env=environment(NSADIAG_PATIENCE=patience),
     )
     with (folder / "server.log").open("w") as log:
         async with Client(stdio_client(server, errlog=log), read_timeout_seconds=2 * SECONDS) as client:

@@ -5,7 +5,6 @@ Each answer is taken generously: what could be concluded counts as concluded. No
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from shared import environment
 
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, read_json
@@ -143,10 +143,8 @@ def error_message(command: list[str], guilty: tuple[int, ...], codes: tuple[str,
 
 
 def _output_of(command: list[str]) -> str:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path}
     with tempfile.TemporaryFile("w+", errors="replace") as output:
-        job = psutil.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=output)
+        job = psutil.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=output)
         try:
             job.wait(GIVE_UP_S)
         except psutil.TimeoutExpired:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import os
 import re
 import shutil
@@ -26,14 +25,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
-from accuracy import is_right, share  # noqa: E402
+from shared import Row, answer, collected, environment, is_right, percent  # noqa: E402
 
-from nsadiag.commands.output import machine, versions  # noqa: E402
+from nsadiag.commands.output import machine  # noqa: E402
 from nsadiag.evidence.layout import read_json  # noqa: E402
 
 PROGRAM = REPO / "benchmarks/verdicts/grid_programs/train.py"
@@ -52,7 +50,6 @@ CLASSES = {
 }
 ON_GPUS = ("kernel", "cuda_error", "memory")
 TIMEOUT_S = 120
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +115,9 @@ def one(job: Job, ranks: int, out: Path) -> Row:
         str(out),
         "--",
     ]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
     subprocess.run(
         [*ours, *launch, str(PROGRAM), *job.arguments],
-        cwd=out.parent, env=environment, capture_output=True, check=False,
+        cwd=out.parent, env=environment(), capture_output=True, check=False,
     )  # fmt: skip
     verdict = read_json(out / "verdict.json", {})
     where, times, allowed = verdict.get("where") or {}, verdict.get("times") or {}, job.lines()
@@ -146,7 +138,9 @@ def one(job: Job, ranks: int, out: Path) -> Row:
 
 def summed(rows: list[Row]) -> Row:
     figures: Row = {"runs": len(rows), "right": sum(map(is_right, rows))}
-    figures |= {f"{key}_pct": share(rows, f"{key}_right") for key in ("class", "rank", "line")}
+    figures |= {
+        f"{key}_pct": percent(row[f"{key}_right"] for row in rows) for key in ("class", "rank", "line")
+    }
     return figures | {"false_alarms": sum(row["false_alarm"] for row in rows)}
 
 
@@ -168,9 +162,20 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
     with ThreadPoolExecutor(options.jobs) as pool:
         waiting = [pool.submit(run, job) for job in todo]
         try:
-            yield from (done.result() for done in as_completed(waiting))
+            with contextlib.suppress(KeyboardInterrupt):  # what is done by then is told
+                yield from (done.result() for done in as_completed(waiting))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def table(figures: Row, rows: list[Row]) -> Iterator[str]:
+    yield "| fault | runs | right | class % | rank % | line % | false alarms |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, told in {**figures["faults"], "several": figures["several"], "**all**": summed(rows)}.items():
+        yield f"| {name} | {' | '.join('' if v is None else f'{v:g}' for v in told.values())} |"
+    for row in rows:
+        if not is_right(row):
+            yield f"wrong: {row['name']} was called {row['said']} of {row['guilty']} at {row['where']}: {row['summary']}"
 
 
 def main() -> None:
@@ -186,32 +191,12 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")
     parser.add_argument("--keep", type=Path, help="where to keep the run directories of wrong verdicts")
     options = parser.parse_args()
-    rows: list[Row] = []
-    if options.rows and options.rows.exists():
-        rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
-    with contextlib.suppress(KeyboardInterrupt):
-        for row in measured(options):
-            rows.append(row)
-            if options.rows:
-                with options.rows.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+    rows = collected(options.rows, measured(options))
     by_fault = {
         f: summed([r for r in rows if r["fault"] == f]) for f in CLASSES if any(r["fault"] == f for r in rows)
     }
     figures = {**summed(rows), "faults": by_fault, "several": summed([r for r in rows if r["several"]])}
-    if options.json:
-        print(json.dumps({"machine": {**machine(), "versions": versions()}, "figures": figures}, indent=1))
-        return
-    print(
-        "| fault | runs | right | class % | rank % | line % | false alarms |\n|---|---|---|---|---|---|---|"
-    )
-    for name, told in {**by_fault, "several": figures["several"], "**all**": summed(rows)}.items():
-        print(f"| {name} | {' | '.join('' if v is None else f'{v:g}' for v in told.values())} |")
-    for row in rows:
-        if not is_right(row):
-            print(
-                f"wrong: {row['name']} was called {row['said']} of {row['guilty']} at {row['where']}: {row['summary']}"
-            )
+    answer(figures, table(figures, rows), as_json=options.json)
 
 
 if __name__ == "__main__":

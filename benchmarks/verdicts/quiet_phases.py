@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import queue
 import random
@@ -32,21 +31,21 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 PROGRAMS = REPO / "benchmarks/verdicts/quiet_programs"
 sys.path[:0] = [str(REPO), str(PROGRAMS)]
 
+from shared import Row, answer, collected, environment  # noqa: E402
+
 from nsadiag.agent.watching.state import WatchOptions  # noqa: E402
 from nsadiag.agent.watching.watch import Watch  # noqa: E402
-from nsadiag.commands.output import machine, versions  # noqa: E402
+from nsadiag.commands.output import machine  # noqa: E402
 from nsadiag.commands.run import answer_first  # noqa: E402
 from nsadiag.engines.local import WarmLauncher, run_warm  # noqa: E402
 from nsadiag.evidence.layout import RunDir, read_json  # noqa: E402
 
 TIMEOUT_S = 600.0  # of a program that does not end
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,18 +109,12 @@ def by_launcher(run: Run, folder: Path, launcher: WarmLauncher) -> str:
 
 def by_command(run: Run, folder: Path, service: str) -> str:
     """As a user starts it."""
-    python = Path(sys.executable).parent
     line = ["torchrun", "--standalone", f"--nproc-per-node={run.ranks}", f"--max-restarts={run.restarts}"]
     if run.ranks == 1:
         line = ["python"]
     ours = ["nsadiag", "run", "--quiet", "--timeout", str(TIMEOUT_S), "--out", str(folder / "run"), "--"]
-    environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "QUIET_SERVICE": service, "QUIET_SCRATCH": str(folder),
-        "PATH": f"{python}:{os.environ['PATH']}",
-    }  # fmt: skip
-    subprocess.run(
-        [*ours, *line, *run.arguments], cwd=folder, env=environment, capture_output=True, check=False
-    )
+    env = environment(QUIET_SERVICE=service, QUIET_SCRATCH=str(folder))
+    subprocess.run([*ours, *line, *run.arguments], cwd=folder, env=env, capture_output=True, check=False)
     return str(read_json(folder / "run" / "watch.json", {}).get("stopped") or "")
 
 
@@ -255,19 +248,8 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["QUIET_BACKEND"] = options.backend
     todo = list(drawn(options.only, options.runs, options.seconds, options.seed, command=options.command))
-    before = options.rows.read_text().splitlines() if options.rows and options.rows.exists() else []
-    rows = [json.loads(line) for line in before]
-    for row in measured(options, todo):
-        rows.append(row)
-        if options.rows:
-            with options.rows.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-    told = figures(rows)
-    if options.json:
-        print(json.dumps({"machine": {**machine(), "versions": versions()}, "figures": told}, indent=1))
-        return
-    for name, value in told.items():
-        print(f"{name:18}{value}")
+    told = figures(collected(options.rows, measured(options, todo)))
+    answer(told, (f"{name:18}{value}" for name, value in told.items()), as_json=options.json)
 
 
 if __name__ == "__main__":

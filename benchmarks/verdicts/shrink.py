@@ -27,12 +27,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
-from nsadiag.commands.output import machine, versions  # noqa: E402
+from shared import Row, answer, collected, earlier  # noqa: E402
+
 from tests.support.golden import run_script  # noqa: E402
 from tests.support.promises import Promise, code_lines, promises  # noqa: E402
 
@@ -44,7 +44,6 @@ QUICK = {
     "collective_args_mismatch",
     "uneven_inputs",
 }
-Row = dict[str, Any]
 
 
 def chosen(expression: str | None, *, quick: bool) -> list[Promise]:
@@ -164,23 +163,13 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count and are not run again")
     parser.add_argument("--jobs", type=int, default=1, help="scripts at a time, each on two cores of its own")
     options = parser.parse_args()
-    rows: list[Row] = []
-    if options.rows and options.rows.exists():
-        rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
-    known = {row["name"] for row in rows}
+    known = {row["name"] for row in earlier(options.rows)}
     wanted = [p for p in chosen(options.k, quick=options.quick) if p.name not in known]
-    for row in measured(wanted, options.jobs):
-        rows.append(row)
-        if options.rows:
-            with options.rows.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+    rows = collected(options.rows, measured(wanted, options.jobs))
     if not rows:
         raise SystemExit("nothing was run")
     told = figures(rows)
-    if options.json:
-        print(json.dumps({"machine": {**machine(), "versions": versions()}, "figures": told}, indent=1))
-    else:
-        print("\n".join(table(told)))
+    answer(told, table(told), as_json=options.json)
 
 
 if __name__ == "__main__":

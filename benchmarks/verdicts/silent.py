@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import queue
 import random
 import re
@@ -30,7 +29,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +38,10 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
+from shared import Row, answer, collected, percent  # noqa: E402
+
 from nsadiag.agent.watching.state import WatchOptions  # noqa: E402
 from nsadiag.analysis.verdict import judge_directory  # noqa: E402
-from nsadiag.commands.output import machine, versions  # noqa: E402
 from nsadiag.engines.local import WarmLauncher, run_warm  # noqa: E402
 from nsadiag.evidence.layout import RunDir  # noqa: E402
 
@@ -57,7 +57,6 @@ IN_TIME = 2  # steps
 REPLICAS = 3  # where a bit flips: with two, nobody can say which one is right
 STEPS, TENSORS, BITS = range(4, 13), 124, range(18, 31)  # of flip.py; bits that an update in float32 can show
 TIMEOUT_S = 90.0
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,11 +191,6 @@ def judged(program: Program, verdict: dict[str, Any]) -> Row:
 # -- figures --------------------------------------------------------------------------------------
 
 
-def percent(answers: Iterable[bool]) -> float | None:
-    known = list(answers)
-    return round(100 * sum(known) / len(known), 1) if known else None
-
-
 def figures(rows: list[Row]) -> Row:
     faults = [row for row in rows if row["kind"] != "healthy"]
     healthy = [row for row in rows if row["kind"] == "healthy"]
@@ -295,28 +289,12 @@ def main() -> None:
     parser.add_argument("--flips", type=int, default=0, help="that many runs of flip.py instead")
     options = parser.parse_args()
     if options.flips:
-        print(
-            json.dumps(
-                {"machine": {**machine(), "versions": versions()}, "figures": flips(options)}, indent=1
-            )
-        )
+        answer(flips(options), (), as_json=True)
         return
-    rows = [json.loads(line) for line in options.rows.read_text().splitlines()] if _exists(options) else []
-    for row in measured(options):
-        rows.append(row)
-        if options.rows:
-            with options.rows.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+    rows = collected(options.rows, measured(options))
     told = figures(rows)
     told["outcomes"] = dict(Counter(row["outcome"] for row in rows))
-    if options.json:
-        print(json.dumps({"machine": {**machine(), "versions": versions()}, "figures": told}, indent=1))
-    else:
-        print("\n".join(table(told)))
-
-
-def _exists(options: argparse.Namespace) -> bool:
-    return options.rows is not None and options.rows.exists()
+    answer(told, table(told), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -27,7 +26,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from nsadiag.commands.output import machine, versions
+from shared import answer, environment
 
 KINDS = {
     "queue": "local_lock_deadlock",
@@ -79,16 +78,16 @@ def one(kind: str, folder: Path) -> dict[str, Any]:
     """One hang, seconds by name. Raises if no verdict comes."""
     (folder / "job.py").write_text(JOB)
     onset, out = folder / "onset", folder / "run"
-    environment = {
-        "OMP_NUM_THREADS": "1", **os.environ, "ONSET": str(onset),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }  # fmt: skip
     command = ["torchrun", "--standalone", "--nproc-per-node", "2", str(folder / "job.py"), kind]
     # What is suspected counts at once: the time until it is said is the same.
     limits = ["--timeout", "120", "--patience", "1"]
     ours = [sys.executable, "-m", "nsadiag", "run", *limits, "--out", str(out), "--"]
     run = subprocess.Popen(
-        [*ours, *command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*ours, *command],
+        env=environment(ONSET=str(onset)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert run.stderr
     said: list[float] = []
@@ -158,11 +157,7 @@ def main() -> None:
         "found": sum(row["found"] for row in rows),
         "runs": len(rows),
     }
-    if options.json:
-        print(json.dumps({"machine": {**machine(), "versions": versions()}, "figures": figures}, indent=1))
-        return
-    for name, value in figures.items():
-        print(f"{name:28}{value}")
+    answer(figures, (f"{name:28}{value}" for name, value in figures.items()), as_json=options.json)
 
 
 if __name__ == "__main__":
