@@ -113,7 +113,7 @@ def test_twenty_thousand_ranks_that_left_nothing_are_judged(tmp_path: Path) -> N
 
 
 def test_broken_directories_are_judged_and_shown() -> None:
-    """A sample of what `benchmarks/broken_evidence.py` does by the thousand, in a process whose memory is its own."""
+    """A sample of what `benchmarks/verdicts/broken_evidence.py` does by the thousand, in a process whose memory is its own."""
     done = subprocess.run(
         [sys.executable, "-c", JUDGES, str(SOME)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

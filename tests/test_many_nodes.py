@@ -1,4 +1,4 @@
-"""benchmarks/many_nodes.py: agents that replay a hang, and node 0 as it is."""
+"""benchmarks/scale/many_nodes.py: agents that replay a hang, and node 0 as it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
 _make_room(500)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
-BENCHMARK = Path(__file__).resolve().parents[1] / "benchmarks" / "many_nodes.py"
+BENCHMARK = Path(__file__).resolve().parents[1] / "benchmarks/scale/many_nodes.py"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The programs of benchmarks/silent_programs/: each variant is Python, and each fault has a line that a verdict may name."""
+"""The programs of benchmarks/verdicts/silent_programs/: each variant is Python, and each fault has a line that a verdict may name."""
 
 from __future__ import annotations
 

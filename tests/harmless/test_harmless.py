@@ -10,7 +10,7 @@ import pytest
 import suite
 
 # Families whose known differences have all been gone through, program by program; of the others `make test-all` and
-# benchmarks/harmless.py say how they stand.
+# benchmarks/cost/harmless.py say how they stand.
 GONE_THROUGH = ("identity", "torch")
 ONE_IN = 3  # of those programs that share a process, in the everyday run: a process of its own costs seconds
 DOC = Path(__file__).resolve().parents[2] / "docs" / "harmless.md"
