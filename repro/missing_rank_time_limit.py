@@ -12,6 +12,7 @@ Promise:
   class: missing_rank
   guilty_ranks: [1]
   code: "time.sleep(3600)"
+  action: stop
 """
 
 import os
