@@ -41,5 +41,7 @@ def run_options(fault: Fault) -> dict[str, Any]:
         found["stall_after_s"] = float(given.pop("--stall-after"))
     if "--probes" in given:
         found["probes"] = given.pop("--probes")
+    if "--on-hang" in given:
+        found["on_hang"] = given.pop("--on-hang")
     assert not given, f"{fault.name} asks for options that demo does not pass on: {given}"
     return found
