@@ -208,6 +208,18 @@ def test_an_interrupt_in_a_silence_says_who_is_waited_for(jobs: Jobs) -> None:
     assert verdict["where"]["code"] == "signal.pause()"
 
 
+def test_an_interrupt_soon_after_the_last_step_calls_no_job_healthy(jobs: Jobs) -> None:
+    (jobs.directory / "job.py").write_text(
+        f"{TRAIN}import time\nsteps(50)\ntime.sleep({MIN_STALL_S - 2})\nsay('stuck')\nsignal.pause()\n"
+    )
+    started = jobs.start("run", "--out", "run", "--", "python", "job.py")
+    assert jobs.signals.wait() == "stuck"
+    started.send_signal(signal.SIGINT)
+    assert jobs.finish(started).returncode == 130
+    verdict = document(jobs, "verdict.json")
+    assert verdict["outcome"] == "incomplete", verdict["summary"]
+
+
 def test_a_second_interrupt_skips_the_last_snapshot(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(WAITS_FOR_RANK_1)
     torchrun = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")

@@ -48,6 +48,25 @@ def test_no_rank_is_named_where_all_are_interrupted(run: RunDir) -> None:
     assert verdict.guilty_ranks == ()
 
 
+@pytest.fixture
+def killed(tmp_path: Path) -> RunDir:
+    return unpack(GOLDEN / "missing_rank_time_limit.tar.xz", tmp_path)
+
+
+def test_a_job_that_is_killed_while_it_stands_still_was_interrupted(killed: RunDir) -> None:
+    verdict = judge(load_cell(killed.path))
+    assert (verdict.outcome, verdict.guilty_ranks) == ("hung", (1,)), verdict.summary
+
+
+def test_a_job_that_went_on_after_a_silence_was_not(killed: RunDir) -> None:
+    watch = read_json(killed.watch)
+    # As after a long pause that has ended: its steps come later.
+    watch["looks"] = [{**look, "t_s": number} for number, look in enumerate(watch["looks"])]
+    killed.watch.write_text(json.dumps(watch))
+    verdict = judge(load_cell(killed.path))
+    assert (verdict.outcome, verdict.cls) == ("crashed", "rank_killed"), verdict.summary
+
+
 def test_a_crash_without_a_cause_names_the_line_at_which_a_rank_ended_itself(run: RunDir) -> None:
     for rank in run.ranks():
         (rank.path / "exception.json").unlink(missing_ok=True)

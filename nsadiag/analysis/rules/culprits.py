@@ -59,7 +59,9 @@ def _is_at_same_line(one: Finding, other: Finding) -> bool:
 
 def _findings(case: Case, left: set[int], rules: Iterable[Rule]) -> Iterator[Finding]:
     """One finding for each of these ranks that a rule explains, by the first rule in causal order."""
-    for rule in (each for each in rules if left and each.family == BY_THEMSELVES):
+    for rule in (each for each in rules if each.family == BY_THEMSELVES):
+        if not left:
+            return
         for said in _drafts(case, rule):
             if said.guilty_ranks and {*said.guilty_ranks} <= left:
                 left -= {*said.guilty_ranks}

@@ -38,11 +38,11 @@ from nsadiag.evidence.layout import (
 from nsadiag.evidence.secrets.masking import hide, mask_line, mask_variables
 from nsadiag.spec import Cell, Matrix
 
-# Writing matrix.json may take so much of the time since it was last written: it grows with the number of cells.
-SHARE_FOR_WRITING = 0.1
-
 if TYPE_CHECKING:
     from nsadiag.reports.live import MatrixProgress
+
+# Writing matrix.json may take so much of the time since it was last written: it grows with the number of cells.
+SHARE_FOR_WRITING = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)

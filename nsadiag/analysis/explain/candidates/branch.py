@@ -87,8 +87,9 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
     outside = tuple(r for r in members if r not in inside)
     if not outside:
         return None
-    guilty, decisive = guilty_side(context, guard, inside, outside)
+    guilty = guilty_side(context, guard, inside, outside)
     entered = set(guilty) <= set(inside)
+    made = () if entered else _elsewhere(context, waiting[0])[0]
     got = f"{'alone got' if entered else 'did not get'} {'past' if guard.leaves else 'through'}"
     through = f"{got} `{shown(guard)}` at {locations.short(guard.place)}"
     return Candidate(
@@ -99,7 +100,7 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
         blocked=tuple(r for r in members if r not in guilty),
         where=(_line_behind(context, guard, guilty[0]) if entered else None) or guard.place,
         because=f"{through} to a collective that {all_of(len(members))} must call",
-        decisive=decisive,
+        decisive=f"{rank_names(made)} of other groups made that call in this step" if made else "",
         strength=Strength.LIKELY if context.may_have_gone_on(waiting[0]) else Strength.STRONG,
         evidence=(
             context.position(waiting[0]),
@@ -118,25 +119,21 @@ def _line_behind(context: Context, guard: Condition, rank: int) -> Place | None:
     return path[forward - 1] if forward else context.place_of(rank)
 
 
-def guilty_side(context: Context, guard: Condition, inside: Ranks, outside: Ranks) -> tuple[Ranks, str]:
-    """The smaller side of the branch, or of equal ones the one that something else tells; and that, in words.
+def guilty_side(context: Context, guard: Condition, inside: Ranks, outside: Ranks) -> Ranks:
+    """The smaller side of the branch; of equal ones the one that something else tells.
 
     In this order: the rank that the condition names, the side that fewer ranks of other groups are with, and the
     steps at which the call was made before.
     """
     if len(inside) != len(outside):
-        return min(inside, outside, key=len), ""
+        return min(inside, outside, key=len)
     named = max(context.members()) if guard.rank == -1 else guard.rank
     if named is not None and (named in inside or named in outside):
-        return inside if named in inside else outside, ""
+        return inside if named in inside else outside
     made, left_out = _elsewhere(context, inside[0])
     if len(made) != left_out:
-        said = f"{rank_names(made)} of other groups made that call in this step"
-        return (outside, said) if len(made) > left_out else (inside, "")
-    # Which side it was; not that it was this condition, as it is by the ranks of other groups.
-    if _was_due(context, inside, outside):
-        return outside, ""
-    return outside if guard.leaves else inside, ""
+        return outside if len(made) > left_out else inside
+    return outside if guard.leaves or _was_due(context, inside, outside) else inside
 
 
 def _elsewhere(context: Context, waiting: int) -> tuple[Ranks, int]:
@@ -146,7 +143,7 @@ def _elsewhere(context: Context, waiting: int) -> tuple[Ranks, int]:
         return (), 0
     step = events[waiting][-1].step
     others = [one.rank for one in context.cell.ranks if one.rank not in context.members()]
-    made = {r for r in others for t in events.get(r, ()) if t.step == step and t.place and t.place.is_at(at)}
+    made = {r for r in others if step in _steps_of(context, r, at)}
     beyond = {r for r in others if events.get(r) and events[r][-1].step > step}
     return tuple(sorted(made)), len(beyond - made)
 
@@ -156,18 +153,17 @@ def _was_due(context: Context, inside: Ranks, outside: Ranks) -> bool:
     at = context.place_of(inside[0])
     if at is None:
         return False
-    steps = {
-        rank: sorted(
-            {t.step for t in context.timelines.events.get(rank, ()) if t.place and t.place.is_at(at)}
-        )
-        for rank in (*inside, *outside)
-    }
-    made = steps[inside[0]]
+    made = _steps_of(context, inside[0], at)
     gaps = {later - earlier for earlier, later in itertools.pairwise(made)}
-    together = all(steps[rank] == made for rank in inside) and all(
-        steps[rank] == made[:-1] for rank in outside
-    )
-    return len(made) >= DUE_CALLS and len(gaps) == 1 and together
+    together = all(_steps_of(context, rank, at) == made for rank in inside)
+    left_out = all(_steps_of(context, rank, at) == made[:-1] for rank in outside)
+    return len(made) >= DUE_CALLS and len(gaps) == 1 and together and left_out
+
+
+def _steps_of(context: Context, rank: int, at: Place) -> list[int]:
+    """The steps in which the rank made a call at that line."""
+    events = context.timelines.events.get(rank, ())
+    return sorted({event.step for event in events if event.place and event.place.is_at(at)})
 
 
 def _on_data(context: Context, waiting: int, other: int) -> Condition | None:

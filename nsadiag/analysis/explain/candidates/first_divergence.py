@@ -126,7 +126,7 @@ def _sides(
     guilty, others = found.guilty, found.others
     if guard.provenance == "rank" and len(guilty) == len(others):
         inside, outside = (guilty, others) if entered else (others, guilty)
-        guilty, _ = guilty_side(context, guard, inside, outside)
+        guilty = guilty_side(context, guard, inside, outside)
         return found, guilty, tuple(r for r in context.members() if r not in guilty), guilty == inside
     if _others_strayed(found, guard, entered):
         return dataclasses.replace(found, own=found.theirs, theirs=found.own), others, guilty, not entered
