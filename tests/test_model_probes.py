@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +307,34 @@ def test_calls_of_modules_take_no_reference_from_none() -> None:
         for _ in range(calls):
             module(inputs)
         assert sys.getrefcount(None) > before - calls / 2
+
+
+def has_a_stack_of_transforms() -> bool:
+    """Whether functorch keeps one for the calling thread; asking torch for it would make it."""
+    found = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
+    accessor = found._ZN2at9functorch20functorchTLSAccessorEv
+    accessor.restype = ctypes.POINTER(ctypes.c_void_p)
+    return bool(accessor()[0])
+
+
+def test_calls_of_modules_leave_the_thread_no_stack_of_transforms() -> None:
+    """Each node of an autograd graph copies it, and each backward of one: 2 % of a short step."""
+    from nsadiag.worker.probes.autograd import module_calls
+
+    found: list[bool] = []
+
+    def train() -> None:
+        with module_calls.observed_calls():
+            torch.nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+            found.append(has_a_stack_of_transforms())
+        torch._C._functorch.peek_interpreter_stack()
+        found.append(has_a_stack_of_transforms())
+
+    # Each thread has its own, and what ran before in this one may have made it.
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert found == [False, True]
 
 
 def test_of_dynamos_callbacks_ours_is_one_and_goes_with_the_last_probe() -> None:

@@ -188,10 +188,10 @@ def test_a_torch_that_lacks_what_we_ask_it_runs_the_model_all_the_same(booted: A
     """torch 2.15 renamed a private flag, and every watched job failed in its first forward."""
     found = booted(
         """
-asked = torch._C._functorch.peek_interpreter_stack
-del torch._C._functorch.peek_interpreter_stack
+asked = torch._C._are_functorch_transforms_active
+del torch._C._are_functorch_transforms_active
 out = net(torch.ones(1, 2)).shape
-torch._C._functorch.peek_interpreter_stack = asked
+torch._C._are_functorch_transforms_active = asked
 from nsadiag.worker import session
 print(json.dumps({"shape": list(out), "gaps": session.current().directory.gaps.read_text()}))
 """,

@@ -11,7 +11,7 @@ Four processes train the same 12-layer model of 200 parameters on the same data:
 probes, one with `light,invariants`, one with `full`. They are forked from one process, because two that are started
 apart lie differently in memory and differ by some per cent for as long as they live; the control is a fifth, as it is
 like the first. They take turns of a few steps, in changing order and on one CPU, so that a disturbance of the machine
-hits all of them. A figure is the median, over all turns, of one's time against the plain one's of the same round. Times
+hits all of them. Each start is at another depth of the stack, for which see DEPTHS. A figure is the median, over all turns, of one's time against the plain one's of the same round. Times
 are those of the training thread's CPU: a neighbour on the machine is not in them. What the agent beside the job costs
 is not either: it glances from outside at most 5 % of one CPU in the first minute, and then ever less.
 """
@@ -38,6 +38,10 @@ from typing import Any, NamedTuple
 MODES = ("none", "light", "invariants", "full", "control")
 WITHOUT = "light-"  # a mode: what comes behind it are the probes that it lacks, joined by "+"
 TURN_S = 0.05
+# The interpreter keeps its frames in chunks of 16 KiB, and takes and returns one with every call that crosses the border
+# between two: where in the model that is depends on how deep the training loop lies, and makes steps of equal work up to 3 %
+# longer. A frame of ours moves it, up or down. So the starts lie at as many depths, over the length of a chunk.
+DEPTHS = 108
 WARM_UP_STEPS = 20  # past the reviews at which a probe learns what short steps afford
 
 
@@ -99,15 +103,17 @@ class Job:
         self.torch.nn.functional.cross_entropy(logits.flatten(0, 1), self.tokens.flatten()).backward()
         self.optimizer.step()
 
-    def seconds(self, steps: int) -> float:
-        """Of this thread's CPU: backward runs on it, too."""
+    def seconds(self, steps: int, deeper: int = 0) -> float:
+        """Of this thread's CPU: backward runs on it, too; `deeper` frames below the caller."""
+        if deeper:
+            return self.seconds(steps, deeper - 1)
         used = time.thread_time()
         for _ in range(steps):
             self.step()
         return time.thread_time() - used
 
 
-def nursery(folder: Path, width: int, length: int, cpu: int, modes: list[str]) -> None:
+def nursery(folder: Path, width: int, length: int, cpu: int, depth: int, modes: list[str]) -> None:
     """Builds the job once, and forks a process for each mode, which then answers what comes in through its pipe."""
     # On different CPUs they would find different caches, and differ by some per cent more from turn to turn.
     os.sched_setaffinity(0, {cpu})
@@ -119,15 +125,15 @@ def nursery(folder: Path, width: int, length: int, cpu: int, modes: list[str]) -
     for mode in modes:
         pid = os.fork()
         if not pid:
-            serve(job, mode, folder / mode)
+            serve(job, mode, folder / mode, depth)
             os._exit(0)
         children.append(pid)
     for pid in children:
         os.waitpid(pid, 0)
 
 
-def serve(job: Job, mode: str, folder: Path) -> None:
-    """Answers each number of steps with the CPU seconds that they took."""
+def serve(job: Job, mode: str, folder: Path, depth: int) -> None:
+    """Answers each number of steps with the CPU seconds that they took, in so many more frames."""
     if mode not in ("none", "control"):
         from nsadiag.worker import probes, startup
 
@@ -139,12 +145,12 @@ def serve(job: Job, mode: str, folder: Path) -> None:
         os.environ.update(NSADIAG_RUN_DIR=str(folder / "run"), NSADIAG_PROBES=probes_of_mode)
         # The first of two ranks: a rank alone has nobody to be compared with, and is looked at less.
         assert startup.attach_to_warm_process(0, 2) is not None
-    job.seconds(WARM_UP_STEPS)
+    job.seconds(WARM_UP_STEPS, depth)
     with (folder / "in").open() as requests, (folder / "out").open("w") as answers:
         answers.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}\n")
         answers.flush()
         for line in requests:
-            answers.write(f"{job.seconds(int(line))}\n")
+            answers.write(f"{job.seconds(int(line), depth)}\n")
             answers.flush()
 
 
@@ -187,10 +193,10 @@ def compare(
     for cpu in cpus[:jobs]:
         free.put(cpu)
 
-    def on_a_free_cpu(_: int) -> Start:
+    def on_a_free_cpu(number: int) -> Start:
         cpu = free.get()
         try:
-            return one_start(width, length, rounds // starts, cpu, modes)
+            return one_start(width, length, rounds // starts, cpu, number * DEPTHS // starts, modes)
         finally:
             free.put(cpu)
 
@@ -219,15 +225,25 @@ class Start:
     peaks: dict[str, float]  # MiB, by mode
 
 
-def one_start(width: int, length: int, rounds: int, cpu: int, modes: list[str]) -> Start:
-    """Forks a process for each mode, and has them take turns."""
+def one_start(width: int, length: int, rounds: int, cpu: int, depth: int, modes: list[str]) -> Start:
+    """Forks a process for each mode, and has them take turns, so many frames deeper than elsewhere."""
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         for mode in modes:
             (Path(folder) / mode).mkdir()
             for name in ("in", "out"):
                 os.mkfifo(Path(folder) / mode / name)
         process = subprocess.Popen(
-            [sys.executable, __file__, "--nursery", folder, str(width), str(length), str(cpu), *modes],
+            [
+                sys.executable,
+                __file__,
+                "--nursery",
+                folder,
+                str(width),
+                str(length),
+                str(cpu),
+                str(depth),
+                *modes,
+            ],
             # With a GPU in sight autograd has threads for it, which no fork survives.
             env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
@@ -316,8 +332,8 @@ def main() -> None:
     parser.add_argument("--nursery", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.nursery:
-        folder, width, length, cpu, *modes = arguments.nursery
-        nursery(Path(folder), int(width), int(length), int(cpu), modes)
+        folder, width, length, cpu, depth, *modes = arguments.nursery
+        nursery(Path(folder), int(width), int(length), int(cpu), int(depth), modes)
         return
     from nsadiag.commands.output import machine, versions
 

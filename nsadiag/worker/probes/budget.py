@@ -14,7 +14,7 @@ from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD_BYTES, make_emit
 from nsadiag.worker.probes.autograd.backward import now as backward_now
 
 # Of a step's time, for one kind of observation; what comes of it is measured by benchmarks/cost/overhead.py.
-SHARE = {"light": 0.0015, "full": 0.008}
+SHARE = {"light": 0.001, "full": 0.008}
 # What an event costs between a long step's matrix products, over what `event_s` finds: those leave neither the
 # interpreter's code nor its data in any cache. Full, which is asked for, stays below its aims without.
 COLDER = {"light": 8.0, "full": 1.0}

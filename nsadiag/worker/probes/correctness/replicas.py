@@ -15,7 +15,9 @@ import contextlib
 import itertools
 import operator
 import weakref
+from collections import deque
 from collections.abc import Iterator
+from statistics import median
 from time import monotonic, monotonic_ns
 from typing import Any, TypeVar
 
@@ -39,7 +41,7 @@ from nsadiag.worker.probes.values import groups_of, stepped_by
 from nsadiag.worker.recorder import Recorder
 
 Item = TypeVar("Item")
-SHARE = 0.001  # of the time between two steps, for looking through the gradients
+SHARE = 0.0005  # of the time between two steps, for looking through the gradients
 SUMMED = 48  # parameters: what one rank alone changes is often a single one
 BUFFERS = 16
 ELEMENTS = 4096  # of each, spread over it
@@ -49,9 +51,12 @@ MOST_ROWS = 200
 _optimizers: dict[int, int] = {}  # by address: in order of their first steps
 _without: dict[int, tuple[int, ...]] = {}  # by optimizer: indices of the parameters that had no gradient
 _rows = 0
-_skip = 0
+_skip = 0  # of the steps to come, by whatever optimizer
+_passed = 0  # what it was after the last look
 _last = 0.0
-_each_s = 1.0  # for one parameter, at best: on a busy machine any look may last as long as a neighbour's turn
+# Seconds for one parameter, of the last looks. Their median counts: on a busy machine any look may last as long as a
+# neighbour's turn, and the quickest has found in the caches what a step of the model mostly has not left there.
+_each_s: deque[float] = deque(maxlen=5)
 _grad_of = operator.attrgetter("grad")
 _before: set[int] = set()
 _subject: weakref.ref[Any] | None = None  # the optimizer whose parameters are summed
@@ -117,7 +122,7 @@ def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _note_missing(rank: Recorder, optimizer: Any, number: int, step: int) -> None:
     """A row whenever the set of parameters without a gradient has changed."""
-    global _skip, _last, _rows, _each_s
+    global _skip, _passed, _last, _rows
     started = monotonic()
     parameters = stepped_by(optimizer)
     missing: tuple[int, ...] = ()
@@ -138,9 +143,11 @@ def _note_missing(rank: Recorder, optimizer: Any, number: int, step: int) -> Non
         }
         append_json_line(rank.directory.ungraded, row)
     _without[number] = missing
-    _each_s = min(_each_s, (monotonic() - started) / max(len(parameters), 1))
-    apart = started - _last if _last else 1.0
-    _skip, _last = min(int(_each_s * len(parameters) / max(apart * SHARE, 1e-9)), 64), started
+    _each_s.append((monotonic() - started) / max(len(parameters), 1))
+    # Of one step: those that were passed over since the last look lie in between.
+    apart = (started - _last) / (_passed + 1) if _last else 1.0
+    _passed = _skip = min(int(median(_each_s) * len(parameters) / max(apart * SHARE, 1e-9)), 64)
+    _last = started
 
 
 def _is_subject(optimizer: Any) -> bool:

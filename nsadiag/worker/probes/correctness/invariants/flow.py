@@ -76,7 +76,7 @@ class Flow:
         del self._open[nested:]
         given = [t for t in tensors_among((*args, *kwargs.values())) if _is_passed(t)][:MOST_TENSORS]
         # What vmap and the like pass on are no values that anybody could read.
-        transformed = torch._C._functorch.peek_interpreter_stack() is not None
+        transformed = torch._C._are_functorch_transforms_active()
         trains = torch.is_grad_enabled() or any(t.requires_grad for t in given) or any(self._open)
         if (
             transformed
