@@ -11,7 +11,7 @@ import pytest
 from support.costs import Costs
 from support.jobs import Jobs
 from support.ranks import Ranks
-from support.verdicts import Verdicts, shared_folder
+from support.verdicts import Recordings, Verdicts, shared_folder
 from support.warm_jobs import WarmJobs
 from support.warm_python import PRELOAD_COMMAND, WarmPython
 
@@ -68,6 +68,12 @@ def cold_jobs(tmp_path: Path) -> Iterator[Jobs]:
     started = Jobs(tmp_path)
     yield started
     started.close()
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
+    """The files of whole recordings, each unpacked once a test run: nobody writes to them."""
+    return Recordings(shared_folder(tmp_path_factory, "recordings"))
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import GOLDEN, unpack
-from support.verdicts import Answers, rotated, shared_folder
+from support.golden import GOLDEN
+from support.verdicts import Answers, Recordings, rotated, shared_folder
 
 from nsadiag.analysis import resolve, verdict
 from nsadiag.analysis.explain import explanation
@@ -66,10 +66,8 @@ def listened_to(name: str, part: Part, spoke: set[str]) -> Part:
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("golden")
-    archives = sorted(GOLDEN.rglob("*.tar.xz"))
-    return [unpack(each, folder / f"{n:03d}").path for n, each in enumerate(archives)]
+def unpacked(recordings: Recordings) -> list[Path]:
+    return [recordings.of(each).path for each in rotated(sorted(GOLDEN.rglob("*.tar.xz")))]
 
 
 Heard = dict[Path, list[Any]]  # by recording, what its verdict is
@@ -80,7 +78,7 @@ def heard_in(unpacked: list[Path], tmp_path_factory: pytest.TempPathFactory) -> 
     """By part: the recordings in which it concludes."""
     found: dict[str, Heard] = {name: {} for name in parts()}
     answers = Answers(shared_folder(tmp_path_factory, "heard"))
-    for path in rotated(unpacked):
+    for path in unpacked:
         told, spoke = answers.of(path.name, functools.partial(told_by, path))
         for name in spoke:
             found[name][path] = told

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.golden import archive_of, missed, recorded, uncited, unpack
 from support.promises import promises
-from support.verdicts import Verdicts
+from support.verdicts import Recordings, Verdicts
 
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
@@ -46,9 +46,9 @@ def test_every_script_that_needs_no_gpu_has_a_recording() -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_promised_verdict_is_read_from_the_recording_in_any_order(
-    name: str, verdicts: Verdicts, tmp_path: Path
+    name: str, verdicts: Verdicts, recordings: Recordings
 ) -> None:
-    run = unpack(archive_of(name), tmp_path)
+    run = recordings.of(archive_of(name))
     verdict = verdicts.of(archive_of(name))
     assert missed(PROMISES[name], verdict) == [], verdict["summary"]
     assert uncited(run, verdict) == []

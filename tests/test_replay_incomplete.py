@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.golden import GOLDEN, archive_of, recorded, strangers, unpack
 from support.promises import Promise, promises
-from support.verdicts import Verdicts
+from support.verdicts import Recordings, Verdicts
 
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import CaptureDir, RunDir, read_json, write_json
@@ -59,8 +59,11 @@ def said_less_or_the_same(promise: Promise, verdict: dict[str, Any]) -> None:
 
 @pytest.mark.one_in(4)
 @every_recording
-def test_without_one_ranks_files_nobody_is_accused_wrongly(name: str, run: RunDir, tmp_path: Path) -> None:
-    for rank in list(run.ranks()):
+def test_without_one_ranks_files_nobody_is_accused_wrongly(
+    name: str, recordings: Recordings, tmp_path: Path
+) -> None:
+    run = recordings.of(archive_of(name))
+    for rank in run.ranks():
         rest = tmp_path / f"without-{rank.rank}"
         shutil.copytree(run.path, rest)
         shutil.rmtree(RunDir(path=rest).rank(rank.rank).path)
@@ -136,7 +139,7 @@ def test_no_recording_is_left_of_a_script_that_is_gone() -> None:
     assert {path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz")} <= set(PROMISES)
 
 
-def test_recordings_are_small_and_tell_nothing_of_the_machine(tmp_path: Path) -> None:
+def test_recordings_are_small_and_tell_nothing_of_the_machine(recordings: Recordings) -> None:
     for name in recorded():
         assert archive_of(name).stat().st_size <= MOST_KIB * 1024, name
-        assert strangers(unpack(archive_of(name), tmp_path / name).path) == set(), name
+        assert strangers(recordings.of(archive_of(name)).path) == set(), name

@@ -1,9 +1,10 @@
-"""What a whole recording comes to: judged once a test run, whichever tests and workers ask for it."""
+"""Whole recordings and what they come to: unpacked and judged once a test run, whichever tests and workers ask for it."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from nsadiag.analysis.verdict import judge_directory
+from nsadiag.evidence.layout import RunDir
 
 from .golden import unpack
 
@@ -39,6 +41,24 @@ class Answers:
             unfinished.write_text(json.dumps(compute()))
             unfinished.replace(kept)
         return json.loads(kept.read_text())
+
+
+class Recordings:
+    """The files of whole recordings, to be read: a test that writes to one unpacks its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def of(self, archive: Path) -> RunDir:
+        kept = self._folder / archive.name
+        if not kept.exists():
+            unfinished = Path(tempfile.mkdtemp(dir=self._folder))
+            unpack(archive, unfinished)
+            try:
+                unfinished.rename(kept)
+            except OSError:  # another worker was first
+                shutil.rmtree(unfinished)
+        return RunDir(path=kept)
 
 
 class Verdicts:
