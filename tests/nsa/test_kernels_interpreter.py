@@ -1,4 +1,4 @@
-"""The Triton kernels on a CPU, under Triton's interpreter: the files `interpreted_*.py`, each in a process of its own.
+"""The Triton kernels on a CPU, under Triton's interpreter: the files `interpreted_*.py`, in a process of their own.
 
 Triton reads TRITON_INTERPRET when a kernel is defined.
 """
@@ -27,10 +27,24 @@ def test_without_a_gpu_the_trial_of_direct_launches_fails_without_a_word():
     assert not direct_launches_work()
 
 
-@pytest.mark.parametrize("part", sorted(path.stem for path in (ROOT / "tests/nsa").glob("interpreted_*.py")))
-@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_the_kernels_under_the_interpreter(part, which, monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    arguments = ("-q", "-p", "no:cacheprovider", "-m", which, f"tests/nsa/{part}.py")
+PARTS = sorted(f"tests/nsa/{path.name}" for path in (ROOT / "tests/nsa").glob("interpreted_*.py"))
+
+
+def interpreted(which: str, *parts: str) -> None:
+    """The tests of these files that pytest selects as `which` pass under the interpreter."""
+    arguments = ("-q", "-p", "no:cacheprovider", "-m", which, *parts)
     done = run_python("-m", "pytest", *arguments, timeout=800)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_kernels_under_the_interpreter(monkeypatch):
+    # One process for all of the files: it imports torch's compiler once.
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    interpreted("not slow", *PARTS)
+
+
+@pytest.mark.slow  # more shapes of what the test above runs
+@pytest.mark.parametrize("part", PARTS)
+def test_the_kernels_under_the_interpreter_on_more_shapes(part, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    interpreted("slow", part)
