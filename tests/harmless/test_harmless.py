@@ -12,7 +12,9 @@ import suite
 # Families whose known differences have all been gone through, program by program; of the others `make test-all` and
 # benchmarks/cost/harmless.py say how they stand.
 GONE_THROUGH = ("identity", "torch")
-ONE_IN = 3  # of those programs that share a process, in the everyday run: a process of its own costs seconds
+# In the everyday run: one in so many of those that share a process. A process of each one's own costs seconds, and what
+# all programs have in common is checked there too: the same output, files, exit code and processes left (parity.py).
+ONE_IN = 3
 DOC = Path(__file__).resolve().parents[2] / "docs" / "harmless.md"
 
 
