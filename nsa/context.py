@@ -74,8 +74,10 @@ class ContextShard:
 class _Gather(torch.autograd.Function):
     """All-gather, whose backward is a reduce-scatter: every rank's queries read the gathered tensor."""
 
+    # As torch.compiler.disable, which would import torch's compiler here, for two seconds, and not at the first call.
+
     @staticmethod
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def forward(ctx: Any, x: Tensor, shard: ContextShard) -> Tensor:
         ctx.shard, n_local = shard, x.shape[1]
         x = x.contiguous()
@@ -86,7 +88,7 @@ class _Gather(torch.autograd.Function):
         return torch.cat([parts[rank][:, span.local] for span, rank in places], dim=1)
 
     @staticmethod
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         shard: ContextShard = ctx.shard
         n_local = gradient.shape[1] // shard.size
