@@ -9,6 +9,10 @@ STAMP := $(VENV)/.ready
 BASE := $(shell $(PYTHON) -c 'import os, sys; own = os.path.realpath(sys.prefix) == os.path.realpath("$(VENV)"); print(sys._base_executable if own else sys.executable)')
 HAS_TORCH = $(shell $(BASE) -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "no")')
 
+# pip compiles modules one by one; compileall does so on every core. A module written for another Python is no error.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+
 # Tests start some thousand processes: where this is set, each of them would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -59,11 +63,12 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "hint: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 3; }
 ifeq ($(HAS_TORCH),yes)
 	$(BASE) -m venv --system-site-packages $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
 else
 	$(BASE) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -c constraints.txt -e '.[dev]'
 endif
+	@$(COMPILE)
 	@touch $@
 
 clean:
