@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.jobs import Jobs
+
+from nsadiag.pytest_plugin import pytest_collection_modifyitems
 
 HEAD = """
 import os, threading
@@ -92,14 +95,36 @@ def test_a_hang_fails_with_the_verdict_and_its_report(tested: object, jobs: Jobs
     assert report.exists() and report.is_relative_to(jobs.directory / "kept")
 
 
-@pytest.mark.parametrize("arguments", ["nproc=0", "nproc='two'", "timeout=0", "ranks=2", "2, 60, 3"])
-def test_a_mark_that_is_misspelt_is_refused(tested: object, jobs: Jobs, arguments: str) -> None:
+REFUSED = "takes nproc (ranks) and timeout (seconds)"
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        pytest.mark.distributed(nproc=0),
+        pytest.mark.distributed(nproc="two"),
+        pytest.mark.distributed(timeout=0),
+        pytest.mark.distributed(ranks=2),
+        pytest.mark.distributed(2, 60, 3),
+    ],
+    ids=["nproc=0", "nproc='two'", "timeout=0", "ranks=2", "2, 60, 3"],
+)
+def test_a_mark_that_is_misspelt_is_refused(
+    mark: pytest.MarkDecorator, request: pytest.FixtureRequest
+) -> None:
+    marked = pytest.Function.from_parent(request.node.parent, name="test_it", callobj=lambda: None)
+    marked.add_marker(mark)
+    with pytest.raises(pytest.UsageError, match=re.escape(REFUSED)):
+        pytest_collection_modifyitems([marked])
+
+
+def test_a_run_with_a_mark_that_is_misspelt_ends_with_a_usage_error(jobs: Jobs) -> None:
     (jobs.directory / "test_ranks.py").write_text(
-        f"import pytest\n@pytest.mark.distributed({arguments})\ndef test_it(): pass\n"
+        "import pytest\n@pytest.mark.distributed(nproc=0)\ndef test_it(): pass\n"
     )
     line = [sys.executable, "-m", "pytest", "-p", "nsadiag.pytest_plugin", "-q", "test_ranks.py"]
     done = subprocess.run(
         line, cwd=jobs.directory, env=jobs.environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 4
-    assert "takes nproc (ranks) and timeout (seconds)" in done.stderr
+    assert REFUSED in done.stderr
