@@ -1,5 +1,7 @@
 """What several test files share."""
 
+import atexit
+import gc
 import os
 import signal
 import subprocess
@@ -31,6 +33,23 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--costs", type=Path, metavar="FILE", help="append each test's CPU time to FILE")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collects without garbage collection.
+
+    It makes a million objects, which live as long as this process does: the collector would go through them time and
+    again, here and in the tests. What is left is looked through once, and set aside.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        atexit.register(gc.unfreeze)  # libraries say what the interpreter leaves at its end
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
