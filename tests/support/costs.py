@@ -1,5 +1,7 @@
 """The CPU time of each test, that of the processes it waited for included: `make test ARGS=--costs=FILE`.
 
+Jobs that a warm process forks are its children: what they took counts for the test in which they end.
+
     python -m tests.support.costs FILE     # by test file, the most expensive first
 
 Wall time says little on a busy machine; CPU time tells what to make cheaper on any.
@@ -8,6 +10,7 @@ Wall time says little on a busy machine; CPU time tells what to make cheaper on 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
@@ -17,6 +20,9 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import pytest
+
+
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,24 @@ class Costs:
 
 def _used() -> tuple[float, float, float]:
     own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return time.monotonic(), own.ru_utime + own.ru_stime, children.ru_utime + children.ru_stime
+    ended = children.ru_utime + children.ru_stime
+    return time.monotonic(), own.ru_utime + own.ru_stime, ended + sum(map(_lived, _living()))
+
+
+def _living() -> set[str]:
+    """Pids of children that nobody has waited for."""
+    return {
+        pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+    }
+
+
+def _lived(pid: str) -> float:
+    """What a child took so far, with all that it waited for itself."""
+    try:
+        fields = Path("/proc", pid, "stat").read_text().rpartition(") ")[2].split()
+    except OSError:  # it has just been waited for
+        return 0.0
+    return sum(map(int, fields[11:15])) / TICKS_A_SECOND
 
 
 def read(file: Path) -> list[Cost]:
