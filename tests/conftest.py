@@ -96,9 +96,9 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
 
 
 @pytest.fixture(scope="session")
-def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
+def verdicts(recordings: Recordings, tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     """The verdicts of whole recordings, each judged once a test run."""
-    return Verdicts(shared_folder(tmp_path_factory, "verdicts"))
+    return Verdicts(shared_folder(tmp_path_factory, "verdicts"), recordings)
 
 
 @pytest.fixture(scope="session")

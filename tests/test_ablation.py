@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.golden import GOLDEN
-from support.verdicts import Answers, Recordings, rotated, shared_folder
+from support.parts import parts, with_only
+from support.verdicts import Recordings, Verdicts, rotated
 
 from nsadiag.analysis import resolve, verdict
-from nsadiag.analysis.explain import explanation
-from nsadiag.analysis.explain.candidate import Rejection
-from nsadiag.analysis.records import Declined
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.records import Verdict
 
@@ -25,72 +20,24 @@ UNRECORDED: dict[str, str] = {
     "control_mismatch": "takes a matrix: tests/test_parity_compare.py",
 }
 
-Part = Callable[..., Any]
+Heard = dict[Path, list[Any]]  # by recording, what its verdict is
 
 
-def parts() -> dict[str, Part]:
-    """Everything that can be switched off, by name: the check of each rule, and each generator of candidates."""
-    generators = {part.__name__: part for part in explanation.GENERATORS}
-    return {**{rule.name: rule.check for rule in resolve.RULES}, **generators}
-
-
-def with_only(patch: pytest.MonkeyPatch, changed: Callable[[str, Part], Part | None]) -> None:
-    """Put another part, or none, in the place of each one."""
-    rules = [(rule, changed(rule.name, rule.check)) for rule in resolve.RULES]
-    patch.setattr(resolve, "RULES", tuple(dataclasses.replace(r, check=check) for r, check in rules if check))
-    generators = [changed(part.__name__, part) for part in explanation.GENERATORS]
-    patch.setattr(explanation, "GENERATORS", tuple(part for part in generators if part))
+@pytest.fixture(scope="module")
+def heard_in(verdicts: Verdicts, recordings: Recordings) -> dict[str, Heard]:
+    """By part: the recordings in which it concludes."""
+    found: dict[str, Heard] = {name: {} for name in parts()}
+    for archive in rotated(sorted(GOLDEN.rglob("*.tar.xz"))):
+        path = recordings.of(archive).path
+        told = [verdicts.of(archive)[key] for key in ("class", "outcome", "guilty_ranks", "signature")]
+        for name in verdicts.backwards(archive).spoke:
+            found[name][path] = told
+    return found
 
 
 def essence(found: Verdict) -> list[Any]:
     """What a person acts upon."""
     return [found.cls, found.outcome, [*found.guilty_ranks], found.signature]
-
-
-def listened_to(name: str, part: Part, spoke: set[str]) -> Part:
-    """The part, whose name is noted when it concludes."""
-
-    @functools.wraps(part)
-    def note(*arguments: Any) -> Any:
-        answer = part(*arguments)
-        if isinstance(answer, Iterator):
-            return map(heard, answer)
-        return answer if answer is None else heard(answer)
-
-    def heard(answer: Any) -> Any:
-        if not isinstance(answer, Declined | Rejection):
-            spoke.add(name)
-        return answer
-
-    return note
-
-
-@pytest.fixture(scope="module")
-def unpacked(recordings: Recordings) -> list[Path]:
-    return [recordings.of(each).path for each in rotated(sorted(GOLDEN.rglob("*.tar.xz")))]
-
-
-Heard = dict[Path, list[Any]]  # by recording, what its verdict is
-
-
-@pytest.fixture(scope="module")
-def heard_in(unpacked: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Heard]:
-    """By part: the recordings in which it concludes."""
-    found: dict[str, Heard] = {name: {} for name in parts()}
-    answers = Answers(shared_folder(tmp_path_factory, "heard"))
-    for path in unpacked:
-        told, spoke = answers.of(path.name, functools.partial(told_by, path))
-        for name in spoke:
-            found[name][path] = told
-    return found
-
-
-def told_by(path: Path) -> tuple[list[Any], list[str]]:
-    """The recorded verdict, and the parts that concluded something on the way to it."""
-    spoke: set[str] = set()
-    with pytest.MonkeyPatch.context() as patch:
-        with_only(patch, lambda name, part: listened_to(name, part, spoke))
-        return essence(verdict.judge(load_cell(path))), sorted(spoke)
 
 
 def is_needed(name: str, heard: Heard, patch: pytest.MonkeyPatch) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 from support.costs import Cost, Costs, read
 
-
 BUSY = "sum(range(5_000_000))"
 FORKS = f"""
 import os, sys

@@ -13,14 +13,13 @@ from support.promises import Promise, promises
 
 from nsadiag.analysis.rules.registry import RULES
 
-# One that hangs in the everyday run: what judges the others is held by their recordings, and `make test-all` runs all. Jobs
-# on torchrun that are healthy and that crash are in test_run.py and test_restart.py.
-EVERY_DAY = {"local_lock_deadlock_dropped_record"}
+# What judges them is held every day by their recordings. Real jobs of the everyday run on torchrun: one that hangs, a
+# script of these, in test_wheel.py; those that are healthy and that crash in test_run.py and test_restart.py.
 MAY_TAKE_S = "150"
 
 
 def marked(promise: Promise) -> object:
-    marks = [] if promise.name in EVERY_DAY else [pytest.mark.slow]
+    marks = [pytest.mark.slow]
     gpus = len([*Path("/proc/driver/nvidia/gpus").glob("*")])
     if promise.needs == "gpu" and gpus < promise.world_size:
         marks.append(pytest.mark.skip(reason=f"it needs a GPU for each of its ranks, and there are {gpus}"))

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import pytest
 
-
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nsadiag.analysis.verdict import judge_directory
+from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.verdict import judge, judge_directory
 from nsadiag.evidence.layout import RunDir
 
 from .golden import unpack
+from .parts import listened_to, with_only
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
@@ -33,6 +37,7 @@ class Answers:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
 
     def of(self, name: str, compute: Callable[[], Any]) -> Any:
         kept = self.folder / f"{name}.json"
@@ -61,20 +66,43 @@ class Recordings:
         return RunDir(path=kept)
 
 
-class Verdicts:
-    """verdict.json of whole recordings."""
+@dataclass(frozen=True)
+class Backwards:
+    """What a recording comes to where ranks and processes are read in the reverse order."""
 
-    def __init__(self, folder: Path) -> None:
-        self._answers = Answers(folder)
+    verdict: dict[str, Any]
+    spoke: list[str]  # the parts that concluded something on the way to it
+
+
+class Verdicts:
+    """What whole recordings come to; of those that are asked for in both orders, each is judged twice in all."""
+
+    def __init__(self, folder: Path, recordings: Recordings) -> None:
+        self._recordings = recordings
+        self._forwards, self._backwards = (Answers(folder / order) for order in ("forwards", "backwards"))
 
     def of(self, archive: Path) -> dict[str, Any]:
-        verdict: dict[str, Any] = self._answers.of(archive.name, lambda: _judged(archive))
+        """verdict.json."""
+        verdict: dict[str, Any] = self._forwards.of(archive.name, lambda: _judged(archive))
         return verdict
+
+    def backwards(self, archive: Path) -> Backwards:
+        run = self._recordings.of(archive)
+        return Backwards(*self._backwards.of(archive.name, lambda: _judged_backwards(run)))
 
 
 def _judged(archive: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         return judge_directory(unpack(archive, Path(folder)).path).to_json()
+
+
+def _judged_backwards(run: RunDir) -> tuple[dict[str, Any], list[str]]:
+    cell = load_cell(run.path)
+    reverse = dataclasses.replace(cell, ranks=cell.ranks[::-1], processes=cell.processes[::-1])
+    spoke: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        with_only(patch, lambda name, part: listened_to(name, part, spoke))
+        return judge(reverse).to_json(), sorted(spoke)
 
 
 def rotated(items: list[Path]) -> list[Path]:
