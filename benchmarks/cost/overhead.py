@@ -11,9 +11,10 @@ Four processes train the same 12-layer model of 200 parameters on the same data:
 probes, one with `light,invariants`, one with `full`. They are forked from one process, because two that are started
 apart lie differently in memory and differ by some per cent for as long as they live; the control is a fifth, as it is
 like the first. They take turns of a few steps, in changing order and on one CPU, so that a disturbance of the machine
-hits all of them. Each start is at another depth of the stack, for which see DEPTHS. A figure is the median, over all turns, of one's time against the plain one's of the same round. Times
-are those of the training thread's CPU: a neighbour on the machine is not in them. What the agent beside the job costs
-is not either: it glances from outside at most 5 % of one CPU in the first minute, and then ever less.
+hits all of them. Each start is at another depth of the stack, for which see DEPTHS. A figure is the median, over all
+turns, of one's time against the plain one's of the same round. Times are those of the training thread's CPU: a
+neighbour on the machine is not in them. What the agent beside the job costs is not either: it glances from outside at
+most 5 % of one CPU in the first minute, and then ever less.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ MODES = ("none", "light", "invariants", "full", "control")
 WITHOUT = "light-"  # a mode: what comes behind it are the probes that it lacks, joined by "+"
 TURN_S = 0.05
 # The interpreter keeps its frames in chunks of 16 KiB, and takes and returns one with every call that crosses the border
-# between two: where in the model that is depends on how deep the training loop lies, and makes steps of equal work up to 3 %
-# longer. A frame of ours moves it, up or down. So the starts lie at as many depths, over the length of a chunk.
+# between two: where in the model that is depends on how deep the training loop lies, and a frame of ours moves it. Over 16
+# depths steps of equal work differed by up to 3 %. So the starts lie at as many depths, over the length of a chunk.
 DEPTHS = 108
 WARM_UP_STEPS = 20  # past the reviews at which a probe learns what short steps afford
 
