@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from support.golden import GOLDEN
 from support.parts import parts, with_only
-from support.verdicts import Recordings, Verdicts, rotated
+from support.verdicts import Recordings, Verdicts, backwards_of, rotated
 
-from nsadiag.analysis import resolve, verdict
+from nsadiag.analysis import resolve
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.records import Verdict
 
 # What no recording needs, and why it stays. This only shrinks: record its failure (CONTRIBUTING.md), or delete it.
@@ -25,13 +26,13 @@ Heard = dict[Path, list[Any]]  # by recording, what its verdict is
 
 @pytest.fixture(scope="module")
 def heard_in(verdicts: Verdicts, recordings: Recordings) -> dict[str, Heard]:
-    """By part: the recordings in which it concludes."""
+    """By part: the recordings in which it concludes. They are read backwards: so they are judged for another test, too."""
     found: dict[str, Heard] = {name: {} for name in parts()}
     for archive in rotated(sorted(GOLDEN.rglob("*.tar.xz"))):
-        path = recordings.of(archive).path
-        told = [verdicts.of(archive)[key] for key in ("class", "outcome", "guilty_ranks", "signature")]
-        for name in verdicts.backwards(archive).spoke:
-            found[name][path] = told
+        backwards = verdicts.backwards(archive)
+        told = [backwards.verdict[key] for key in ("class", "outcome", "guilty_ranks", "signature")]
+        for name in backwards.spoke:
+            found[name][recordings.of(archive).path] = told
     return found
 
 
@@ -44,7 +45,7 @@ def is_needed(name: str, heard: Heard, patch: pytest.MonkeyPatch) -> bool:
     """Whether a recorded verdict is another one without it."""
     with_only(patch, lambda each, part: None if each == name else part)
     return any(
-        essence(verdict.judge(load_cell(path))) != heard[path] for path in likeliest_first(name, heard)
+        essence(judge(backwards_of(load_cell(path)))) != heard[path] for path in likeliest_first(name, heard)
     )
 
 

@@ -216,4 +216,4 @@ def test_a_node_that_fails_is_named_with_its_ranks_within_5_s(ray: RayCluster, d
     assert started.returncode == 1 and "node1" in cells_of(directory)["wait"]["verdict"]["summary"], (
         stdout + stderr
     )
-    assert ray.left() == []
+    wait_until(lambda: ray.left() == [], "nothing is left of it")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge, judge_directory
 from nsadiag.evidence.layout import RunDir
@@ -96,13 +97,15 @@ def _judged(archive: Path) -> dict[str, Any]:
         return judge_directory(unpack(archive, Path(folder)).path).to_json()
 
 
+def backwards_of(cell: CellEvidence) -> CellEvidence:
+    return dataclasses.replace(cell, ranks=cell.ranks[::-1], processes=cell.processes[::-1])
+
+
 def _judged_backwards(run: RunDir) -> tuple[dict[str, Any], list[str]]:
-    cell = load_cell(run.path)
-    reverse = dataclasses.replace(cell, ranks=cell.ranks[::-1], processes=cell.processes[::-1])
     spoke: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         with_only(patch, lambda name, part: listened_to(name, part, spoke))
-        return judge(reverse).to_json(), sorted(spoke)
+        return judge(backwards_of(load_cell(run.path))).to_json(), sorted(spoke)
 
 
 def rotated(items: list[Path]) -> list[Path]:
