@@ -9,7 +9,7 @@ from support.golden import archive_of, recorded, unpack
 from support.promises import promises
 from support.verdicts import Verdicts
 
-from nsadiag.analysis.judgement.conclude import action_of
+from nsadiag.analysis.judgement.action import action_of
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Evidence, Finding, Strength

@@ -11,7 +11,7 @@ from support.events import events
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.rules.terminal.healthy import same_batches
+from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import Kind

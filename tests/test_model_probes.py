@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import sys
 import threading
+from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from support.ranks import Ranks
 from nsadiag.evidence.layout import RankDir, RunDir
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import read_blackbox
+from nsadiag.worker import session
 
 HEAD = """
 import os, sys, threading
@@ -335,6 +339,36 @@ def test_calls_of_modules_leave_the_thread_no_stack_of_transforms() -> None:
     thread.start()
     thread.join()
     assert found == [False, True]
+
+
+def test_the_look_for_missing_gradients_keeps_to_its_share_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nsadiag.worker.probes.correctness import replicas
+
+    step_s, look_s, clock, steps = 0.01, 0.000104, [1.0], [0]
+    looks: list[int] = []
+
+    def stepped_by(optimizer: Any) -> list[torch.Tensor]:
+        looks.append(steps[0])
+        clock[0] += look_s
+        return list(optimizer.param_groups[0]["params"])
+
+    for name, value in {"_skip": 0, "_passed": 0, "_last": 0.0, "_each_s": deque(maxlen=5)}.items():
+        monkeypatch.setattr(replicas, name, value)
+    monkeypatch.setattr(replicas, "_without", {})
+    monkeypatch.setattr(replicas, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(replicas, "stepped_by", stepped_by)
+    monkeypatch.setattr(session.recorded, "rank", SimpleNamespace(box=SimpleNamespace(step=0), world_size=1))
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    optimizer = torch.optim.SGD([parameter])
+    for _ in range(200):
+        steps[0] += 1
+        clock[0] += step_s
+        replicas._before_step(optimizer, (), {})
+    # The first is due whatever it costs; from the second on, what a step takes is known.
+    assert {later - earlier for earlier, later in itertools.pairwise(looks[1:])} == {
+        int(look_s / (step_s * replicas.SHARE)) + 1
+    }
 
 
 def test_of_dynamos_callbacks_ours_is_one_and_goes_with_the_last_probe() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.tables import table
 
-from nsadiag.analysis.rules.performance.lags import same_parts
+from nsadiag.analysis.rules.performance.same_part import same_parts
 
 Sends = Iterable[tuple[int, str, int]]  # rank, direction, peer: of each step
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Condition
-from nsadiag.source.literals import row_lines, text_of
+from nsadiag.source.listing import row_lines, text_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # The rooms whose functions a rule asks for facts, and the tables that these read; what lies between (the rules' own

@@ -15,7 +15,14 @@ from nsadiag.analysis.explain.candidate import Candidate, Rejection
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.explanation import candidates, obstacle, rejections
 from nsadiag.analysis.ingest import masked_exceptions, sources
-from nsadiag.analysis.judgement import certainty, frames, own_fault, progress
+from nsadiag.analysis.judgement import (
+    certainty,
+    citations,
+    framework_frames,
+    library_frames,
+    own_fault,
+    progress,
+)
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.resolve import Resolution, resolve, with_answers
@@ -37,13 +44,13 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     case = Case(cell)
     with sources.shown(cell):
         cause, failed = resolve(case).outcome
-        cause = frames.with_divergence(cell, own_fault.instead(cell, cause))
-        cause = frames.with_library_lines(cell, cause)
+        cause = framework_frames.shown(cell, own_fault.instead(cell, cause))
+        cause = library_frames.shown(cell, cause)
     if any(r.damaged for r in cell.ranks) or cell.absent - set(cause.guilty_ranks):
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, strength=cause.strength.at_most(Strength.LIKELY))
     cause, weight = certainty.weighed(case, cause)
-    cause = certainty.checked(cell, cause)
+    cause = citations.checked(cell, cause)
     # Whether a branch, a loop's end or a module led to the other collective stands in the source.
     if cause.cls == "collective_order_mismatch" and cause.where and not _has_source(cell, cause.where.file):
         gap = f"the source of {cause.where.file} is not available: why the ranks diverged could not be read"

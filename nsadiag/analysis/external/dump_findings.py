@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.external.agreeing import (
-    behind,
-    in_flight,
-    late,
-    of_all_members,
-    stalled,
-    without_a_dump,
-)
+from nsadiag.analysis.external.agreeing import in_flight, late, stalled, without_a_dump
+from nsadiag.analysis.external.frontier import behind, of_all_members
 from nsadiag.analysis.external.load import ExternalEvidence
 from nsadiag.analysis.external.view import SHOWN, Asked, View, blocked_by
 from nsadiag.analysis.facts.locations import short

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Literal
 
 from nsadiag.analysis.external.agreeing import all_over
 from nsadiag.analysis.external.dump_findings import dump_finding
@@ -17,11 +16,12 @@ from nsadiag.analysis.external.log_findings import (
     straggler_finding,
 )
 from nsadiag.analysis.external.recognise import Gathered, gather
+from nsadiag.analysis.external.snapshots import GAPS, STRONGEST, Movement, movement_of
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.errors import UsageError
 from nsadiag.evidence.documents.watch import NO_END, Look, Watch
-from nsadiag.evidence.records import Evidence, Finding, Progress, Rejected, Strength, Times, Verdict
+from nsadiag.evidence.records import Evidence, Finding, Progress, Rejected, Times, Verdict
 
 LOOKS_FOR = (
     "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
@@ -208,34 +208,3 @@ def _place_in(file: Path, place: str, item: Evidence, cell: CellEvidence) -> str
         if "exception.json" in item.source and shown.startswith(f"{relative}#"):
             return shown.partition("#")[2]
     return "" if entry else place
-
-
-Movement = Literal["none", "one", "same", "moved"]
-# What nobody looked at twice may be on its way.
-STRONGEST: dict[Movement, Strength] = {
-    "none": Strength.STRONG,
-    "one": Strength.GUESS,
-    "same": Strength.STRONG,
-    "moved": Strength.GUESS,
-}
-GAPS: dict[Movement, str] = {
-    "none": "one snapshot of each rank: nothing shows whether the job still moved when it was taken",
-    "one": "one snapshot of each rank: nothing shows whether the job still moved when it was taken",
-    "same": "the stacks do not tell how long after one another they were taken",
-    "moved": "some rank stood elsewhere in its next stack: the job moved",
-}
-
-
-def movement_of(cell: CellEvidence) -> Movement:
-    """`same` where each rank that was looked at stood at the same lines twice."""
-    seen = [lines for rank in cell.ranks if (lines := _lines(rank))]
-    if not seen:
-        return "none"
-    twice = [lines[-2:] for lines in seen if len(lines) > 1]
-    if any(before != after for before, after in twice):
-        return "moved"
-    return "same" if len(twice) == len(seen) else "one"
-
-
-def _lines(rank: RankEvidence) -> list[list[tuple[str, int]]]:
-    return [capture.main_lines for capture in rank.captures if capture.stacks]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
-from nsadiag.analysis.ingest.watchdog_reports import OPS
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence import recorder
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -143,33 +140,3 @@ def recorded_of(rank: RankEvidence, groups: Groups) -> Iterator[Recorded]:
                 wall_ns=entry.get("time_created_ns") or 0,
                 position=position,
             )
-
-
-CALL = re.compile(
-    r"Rank (?P<rank>\d{1,9}) is running collective:\s*CollectiveFingerPrint\(SequenceNumber=(?P<number>\d{1,19}),?\s*OpType=(?P<op>\w+)"
-    r"(?:, TensorShape=\[(?P<shape>[\d, ]*)\][\d, \[\]]*, TensorDtypes=(?P<dtypes>[\w ]+),)?"
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fingerprint:
-    """One rank's call; without sizes where the message leaves them out."""
-
-    rank: int
-    number: int  # of the group's collectives, from 0
-    op: str
-    sizes: list[list[int]] | None
-    dtypes: list[str] | None
-
-
-def fingerprints(message: str) -> Iterator[Fingerprint]:
-    """The call of the rank that raised it, then its peer's."""
-    for found in CALL.finditer(message):
-        shape, dtypes = found["shape"], found["dtypes"]
-        yield Fingerprint(
-            rank=int(found["rank"]),
-            number=int(found["number"]),
-            op=OPS.get(found["op"], found["op"].lower()),
-            sizes=None if shape is None else [[int(n) for n in re.findall(r"\d{1,19}", shape)]],
-            dtypes=dtypes.split() if dtypes else None,
-        )

@@ -31,10 +31,10 @@ from nsadiag.analysis.rules.performance.lags import (
     meet,
     peers_slow_down,
     peers_waited,
-    same_parts,
     typical,
 )
 from nsadiag.analysis.rules.performance.onset import onset_of
+from nsadiag.analysis.rules.performance.same_part import same_parts
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.training import Sample

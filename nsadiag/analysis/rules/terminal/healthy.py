@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.pace import Pace
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
-from nsadiag.analysis.relations.pending import ran_together
-from nsadiag.analysis.relations.replication import has_parts, is_replicated
 from nsadiag.analysis.relations.steadiness import damage, doubt, furthest, moves, was_cut_off
+from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
 from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.phrases import all_of, count
 from nsadiag.evidence.rates import rate as rate_text
 from nsadiag.evidence.records import Strength
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.evidence.spans import listed
 
 WORK = (int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.STEP), int(Kind.DATA))
 LEAST_START_UP_S, LEAST_SHARE = 1.0, 0.2  # from which on start-up is mentioned
@@ -121,47 +118,6 @@ def _restarts(cell: CellEvidence) -> Iterator[tuple[str, str]]:
             f"attempt {number} ended as rank {rank.rank} raised {headline(first_of(exception))}; the launcher restarted the ranks",
             f"{rank.source}/attempts/{number:02d}/exception.json",
         )
-
-
-LEAST = 4  # snapshots at which all ranks had the same batch, another one each time
-# The samplers that a loader creates by default, without regard to ranks.
-OWN_SAMPLERS = ("RandomSampler", "SequentialSampler")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remark:
-    """A remark added to the verdict of another rule."""
-
-    sentence: str
-    evidence: Claims
-    fix: str
-
-
-def same_batches(case: Case) -> Remark | None:
-    """The remark, if DDP spans all ranks, nothing else divides the work, and no loader splits its data."""
-    ranks, everyone = case.cell.ranks, case.cell.world_size
-    if not ran_together(case.cell) or not is_replicated(case.cell) or not all(r.loaders for r in ranks):
-        return None
-    samplers = {str(loader.sampler) for rank in ranks for loader in rank.loaders}
-    if not samplers <= set(OWN_SAMPLERS) or has_parts(case):
-        return None
-    looks = [{row.step: repr(row.tensors) for row in rank.given} for rank in ranks]
-    steps = sorted(set.intersection(*map(set, looks)))
-    alike = [step for step in steps if len({each[step] for each in looks}) == 1]
-    if len({looks[0][step] for step in alike}) < LEAST or len(alike) < len(steps):
-        return None
-    loader = ranks[0].loaders[0]
-    return Remark(
-        sentence=(
-            f"All ranks trained on the same batches: the model's inputs were equal on all of them at each of "
-            f"{len(alike)} snapshots, so DDP averaged {everyone} times the same gradient."
-        ),
-        evidence={
-            f"the inputs at steps {listed(alike)} have the same shapes and sums on all ranks, and differ from step to step": f"{ranks[0].source}/given.jsonl",
-            f"the loader at {loader.place or 'an unknown line'} uses {' and '.join(sorted(samplers))}, which knows nothing of ranks": f"{ranks[0].source}/loaders.json",
-        },
-        fix="If ranks should see different data: give the loader a DistributedSampler (and call its set_epoch), or let each rank seed its own order.",
-    )
 
 
 RULE = Rule(

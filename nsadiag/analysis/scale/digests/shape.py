@@ -53,7 +53,7 @@ class Digest:
     # rows of digests.calls: what was asked for in each group, and what is not over
     calls: tuple[SharedValue, ...]
     traits: dict[str, tuple[SharedValue, ...]]  # digests.traits
-    counters: dict[str, tuple[float | None, ...]]  # digests.make; each column in the order of `ranks`
+    counters: dict[str, tuple[float | None, ...]]  # digests.counters; each column in the order of `ranks`
 
 
 def packed(digest: Digest) -> bytes:

@@ -1,21 +1,20 @@
-"""Frames of libraries: where ranks diverge in a framework below one line of the user's, and where a stack has no line of the user's at all."""
+"""The framework's functions in which ranks diverge, where their user lines are the same: `evaluate` beside `training_step`."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.documents.python_stacks import StackFrame
-from nsadiag.evidence.records import Evidence, Finding, Place, Where
+from nsadiag.evidence.records import Evidence, Finding
 from nsadiag.evidence.user_code import is_library, is_user, package_of
 
 Frames = Sequence[StackFrame]
 
 
-def with_divergence(cell: CellEvidence, cause: Finding) -> Finding:
+def shown(cell: CellEvidence, cause: Finding) -> Finding:
     """The finding, with the place in the framework at which a guilty and a blocked rank diverge."""
     if cause.outcome != "hung":
         return cause
@@ -67,44 +66,3 @@ def _key(frame: StackFrame) -> tuple[str, str, int]:
 
 def _short(frame: StackFrame) -> str:
     return f"{frame.name} ({Path(frame.filename).name}:{frame.line})"
-
-
-Frame = tuple[str, int, str]  # file, line, function
-
-
-def with_library_lines(cell: CellEvidence, cause: Finding) -> Finding:
-    """The finding with such a line as its place, and as that of the peers, where it has none."""
-    if cause.outcome not in ("hung", "crashed"):
-        return cause
-    where, peers_at = cause.where or Where(), cause.peers_at
-    found = None if where.file else _first(cell, cause.guilty_ranks)
-    if peers_at is None and cause.outcome == "hung":
-        peers_at = _first(cell, cause.blocked_ranks)
-    if found is None and peers_at is cause.peers_at:
-        return cause
-    return dataclasses.replace(cause, where=where.at(found) if found else cause.where, peers_at=peers_at)
-
-
-def _first(cell: CellEvidence, ranks: tuple[int, ...]) -> Place | None:
-    """The line of the first rank that has one."""
-    known = (rank for rank in cell.ranks if rank.rank in ranks)
-    return next((place for rank in known if (place := _of(rank))), None)
-
-
-def _of(rank: RankEvidence) -> Place | None:
-    for frames in _stacks(rank):
-        if any(is_user(file) for file, _, _ in frames):
-            return None
-        inner = next((frame for frame in frames if is_library(frame[0])), None)
-        if inner:
-            return dataclasses.replace(locations.place(*inner), library=True)
-    return None
-
-
-def _stacks(rank: RankEvidence) -> Iterator[list[Frame]]:
-    """Stacks of the exception that ended it, then of the last snapshot; innermost first."""
-    if rank.exception:
-        yield [(f.file, int(f.line), f.function) for f in rank.exception.frames[::-1]]
-    if rank.last_capture:
-        frames = rank.last_capture.main_frames
-        yield [(f.filename, f.line, f.name) for f in frames]
