@@ -74,7 +74,7 @@ class ContextShard:
 class _Gather(torch.autograd.Function):
     """All-gather, whose backward is a reduce-scatter: every rank's queries read the gathered tensor."""
 
-    # As torch.compiler.disable, which would import torch's compiler here, for two seconds, and not at the first call.
+    # As torch.compiler.disable, which would import torch's compiler here, 1.7 s of it, and not at the first call.
 
     @staticmethod
     @torch._disable_dynamo
