@@ -39,6 +39,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_programs_that_a_page_names_are_there(page: Path) -> None:
+    named = re.findall(r"(?<![\w/])(?:benchmarks|repro)/\w[\w/]*\.py", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("page", MOST_WORDS)
 def test_the_first_pages_stay_short(page: str) -> None:
     assert len((ROOT / page).read_text().split()) <= MOST_WORDS[page]

@@ -18,8 +18,8 @@ from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.source.model import SourceModel
 from nsadiag.source.patterns.rank_conditions import setting_of_rank, write_on_one_rank
-from nsadiag.worker.probes.correctness.invariants import roles, written
 from nsadiag.worker.probes.correctness.invariants.checksums import are_among, checksums
+from nsadiag.worker.probes.correctness.invariants.written import Mark
 
 Value = Callable[[int, int], float]  # of a rank, at a step
 
@@ -153,26 +153,42 @@ def test_clipping_before_the_average_belongs_to_algorithms_that_exchange_somethi
     assert not drafts(gradient_order(clipped(tmp_path / "each", each=True)))
 
 
-def trained() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+def test_gradients_are_known_to_be_written_by_their_version_alone() -> None:
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.ones(1, 3)).sum().backward()
-    roles.stepping(optimizer)
-    written.mark()
-    return model, optimizer
-
-
-def test_gradients_are_known_to_be_written_by_their_version_alone() -> None:
-    model, _optimizer = trained()
-    assert not written.by_others()
+    mark = Mark()
+    mark.set([(0, optimizer)])
+    assert not mark.written()
     model.weight.grad.mul_(0.5)  # type: ignore[union-attr]
-    assert written.before_the_next() and not written.before_the_next()
-    written.mark()
-    assert not written.by_others()
+    assert mark.first_asked() and not mark.first_asked()
+    mark.set([(0, optimizer)])
+    assert not mark.written()
     model.weight.grad = model.weight.grad.clone()  # type: ignore[union-attr]
-    assert written.by_others()
-    roles.forget()
-    written.forget()
+    assert mark.written() == [0]
+
+
+def uncleared(path: Path, rewritten: set[int]) -> Case:
+    """Two ranks whose gradients are there at each backward, in some steps written since the optimizer used them."""
+    run = RunDir(path=path)
+    for rank in (0, 1):
+        directory = run.rank(rank)
+        make_private_dir(directory.path)
+        write_json(directory.meta, {"rank": rank, "world_size": 2, "pid": 100 + rank})
+        stepped = {"kind": "step", "place": "train.py:13:main", "optimizer": 0, "name": "SGD"}
+        for step in range(6):
+            kept = {"kept": [0], "added": [0], **({"rewritten": [0]} if step in rewritten else {})}
+            backward = {"kind": "backward", "place": "train.py:10:main", **(kept if step else {})}
+            append_json_line(directory.invariants, {"step": step, "operations": [backward, stepped]})
+    return Case(load_cell(path))
+
+
+def test_gradients_that_decay_are_not_to_be_cleared(tmp_path: Path) -> None:
+    (found,) = drafts(gradient_order(uncleared(tmp_path / "plain", set())))
+    assert "never cleared" in found.summary
+    assert not drafts(gradient_order(uncleared(tmp_path / "decay", {1, 2, 3})))
+    # DDP moves them into other buckets after the first step.
+    assert drafts(gradient_order(uncleared(tmp_path / "buckets", {1})))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

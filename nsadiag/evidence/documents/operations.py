@@ -74,6 +74,7 @@ class Operation:
     kept: tuple[int, ...] = ()  # optimizers whose gradients of before were still there
     unread: tuple[int, ...] = ()  # those with gradients that may be zero, as nobody waited for the GPU
     added: tuple[int, ...] | None = None  # of these, the ones whose gradients a backward added to
+    rewritten: tuple[int, ...] = ()  # those whose gradients were written between their use and this backward
     optimizer: int | None = None
     settings: tuple[str, ...] = ()  # hyperparameters, by group
     held: int = (

@@ -162,7 +162,7 @@ def _never_cleared(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
     if len(later) < LEAST:
         return
     for number in {o.optimizer for step in later for found in step.of("step").values() for o in found}:
-        if not always(later, functools.partial(_keeps, number)):
+        if not always(later, functools.partial(_keeps, number)) or _are_rewritten(number, later):
             continue
         yield silent_error(
             case,
@@ -180,6 +180,13 @@ def _keeps(number: int | None, operations: Operations) -> bool:
     # Older recordings do not say what a backward added to.
     grown = (set(o.kept if o.added is None else o.added) - set(o.unread) for o in backwards)
     return bool(backwards and steps) and all(number in numbers for numbers in grown)
+
+
+def _are_rewritten(number: int | None, later: tuple[Step, ...]) -> bool:
+    """Whether the job writes into used gradients again and again, as where they decay; DDP does so once, for its buckets."""
+    first = next(iter(later[0].ranks))
+    rewritten = (any(number in o.rewritten for o in step.ranks[first]) for step in later)
+    return sum(rewritten) > 1
 
 
 def _cleared_too_early(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:

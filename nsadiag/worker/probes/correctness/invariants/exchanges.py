@@ -9,10 +9,11 @@ import torch
 from nsadiag.worker.probes.autograd import backward, module_calls
 from nsadiag.worker.probes.collectives import collectives
 from nsadiag.worker.probes.collectives.call_details import argument
-from nsadiag.worker.probes.correctness.invariants import roles, written
+from nsadiag.worker.probes.correctness.invariants import roles
 from nsadiag.worker.probes.correctness.invariants.checksums import checksums
 from nsadiag.worker.probes.correctness.invariants.flow import flow
 from nsadiag.worker.probes.correctness.invariants.journal import Operation, current, journal
+from nsadiag.worker.probes.correctness.invariants.written import since_backward
 from nsadiag.worker.probes.patch import harmless
 
 MOST_COLLECTIVES = 64  # of one step whose tensors are read
@@ -25,7 +26,7 @@ def turn() -> None:
     """The next step begins."""
     global _collectives
     _collectives = 0
-    written.forget()
+    since_backward.forget()
 
 
 @harmless
@@ -51,7 +52,7 @@ def issued(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation 
         roles=carried,
         shape=list(tensors[0].shape) if tensors else None,
         inside="backward" if backward.now.depth else "forward" if module_calls.calls.depth else None,
-        written=(of_gradients and written.before_the_next()) or None,
+        written=(of_gradients and since_backward.first_asked()) or None,
         values=checksums(reduced),
     )
 

@@ -17,7 +17,7 @@ from nsadiag.worker.probes.autograd import backward, module_calls, module_tree, 
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.collectives import collectives, fsdp_units
 from nsadiag.worker.probes.correctness.fingerprints import tensors_in
-from nsadiag.worker.probes.correctness.invariants import exchanges, roles, written
+from nsadiag.worker.probes.correctness.invariants import exchanges, roles
 from nsadiag.worker.probes.correctness.invariants.beside import note_beside
 from nsadiag.worker.probes.correctness.invariants.births import births, unheld
 from nsadiag.worker.probes.correctness.invariants.buckets import MOST_MADE, buckets
@@ -32,6 +32,7 @@ from nsadiag.worker.probes.correctness.invariants.journal import Operation, curr
 from nsadiag.worker.probes.correctness.invariants.losses import divided, inputs, is_mean, losses
 from nsadiag.worker.probes.correctness.invariants.rounding import rounding
 from nsadiag.worker.probes.correctness.invariants.states import settle, states
+from nsadiag.worker.probes.correctness.invariants.written import since_backward, since_step
 from nsadiag.worker.probes.correctness.replicas import evenly
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.probes.training import optimizer as steps
@@ -89,6 +90,8 @@ def _turn(rank: Recorder) -> None:
     flow.turn(rank.box.step, valued=journal.valued)
     exchanges.turn()
     _now, _backwards = rank.box.step, 0
+    if not journal.looking:
+        since_step.forget()  # at the next look it would be a mark of long ago
     _listen(journal.looking)
 
 
@@ -105,6 +108,7 @@ def _listen(now: bool) -> None:
         (backward.on_backward_end, _backward_ended),
         (collectives.on_issue, exchanges.issued),
         (steps.before_step, _before_step),
+        (steps.after_step, _after_step),
     ]
     for subscribers, subscriber in each:
         if now and subscriber not in subscribers:
@@ -181,6 +185,7 @@ def _backward(tensors: Any, gradients: Any) -> None:
     loss_is = divided(root)
     _running = journal.note(
         "backward",
+        rewritten=since_step.written(),
         unread=sorted({*elsewhere, *(number for number, _ in lying)}),
         divisor=loss_is.number if loss_is.number != 1 else None,
         divisions=list(loss_is.divisions),
@@ -207,13 +212,19 @@ def _backward_ended() -> None:
     if _running is not None and _lying:
         _running["added"] = [n for n, p, gradient, version in _lying if _was_added_to(p, gradient, version)]
     _lying.clear()
+    since_step.forget()
     _running = None
-    written.mark()
+    _mark()
     if current() is None or not journal.valued or _backwards > MOST_BACKWARDS:
         return
     for number, optimizer in roles.ours():
         made = [(name, p.grad) for name, p in roles.held_by(optimizer) if p.grad is not None]
         journal.note("made", place="", optimizer=number, values=checksums(made[:MOST_MADE]))
+
+
+def _mark() -> None:
+    since_backward.forget()
+    since_backward.set(roles.ours())
 
 
 def _was_added_to(held: weakref.ref[torch.Tensor], gradient: int, version: int) -> bool:
@@ -266,7 +277,7 @@ def _clipped(norm: Any, limit: Any) -> None:
     operation = journal.note("clip", limit=float(limit) if isinstance(limit, int | float) else None)
     if own and norm.numel() == 1:
         _read(norm, operation, "value", journal.valued and not is_captured())
-    written.mark()
+    _mark()
 
 
 @harmless
@@ -278,7 +289,7 @@ def _unscaled(optimizer: Any) -> None:
 @harmless
 def _was_unscaled() -> None:
     if current() is not None and journal.looking:
-        written.mark()
+        _mark()
 
 
 @harmless
@@ -295,7 +306,7 @@ def _before_step(optimizer: Any) -> None:
         "graded": graded,
         "of": sum(bool(own_elements(p)) for _, p in held),
         "since": min(trained, default=None),
-        "written": written.by_others() or None,
+        "written": bool(since_backward.written()) or None,
     }
     if journal.valued:
         _note_whole(number, held)
@@ -327,6 +338,12 @@ def _after_ungraded(optimizer: Any) -> None:
     _ungraded = None
     if stepped() is optimizer and [p._version for p in stepped_by(optimizer)] != versions:
         operation["writes"] = True
+
+
+@harmless
+def _after_step(optimizer: Any) -> None:
+    if current() is not None:
+        since_step.set([(roles.stepping(optimizer), optimizer)])
 
 
 def _note_whole(number: int, held: list[tuple[str, torch.Tensor]]) -> None:
@@ -399,7 +416,8 @@ def operations() -> Iterator[None]:
         stack.callback(_named.clear)
         stack.callback(_trained.clear)
         stack.callback(_modules.clear)
-        stack.callback(written.forget)
+        stack.callback(since_backward.forget)
+        stack.callback(since_step.forget)
         stack.callback(_listen, False)
         _listen(True)
         stack.enter_context(replaced(clip, "clip_grad_norm_", _around_clip(clip.clip_grad_norm_)))

@@ -1,4 +1,4 @@
-"""Gradients that are no longer as torch left them in the last backward, clipping or unscaling, by version alone.
+"""Gradients that are no longer as torch left them, by version alone.
 
 No tensor is read: an algorithm that puts gradients of its own in their place is known by its writing.
 """
@@ -6,45 +6,48 @@ No tensor is read: an algorithm that puts gradients of its own in their place is
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
-from nsadiag.worker.probes.correctness.invariants import roles
 from nsadiag.worker.probes.values import groups_of
 
-# Of each optimizer the first parameter with a gradient, that gradient, and its version.
-_marked: list[tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], int]] = []
-_told = False  # since that mark
+
+class Mark:
+    """The first gradient of each optimizer, as it was at that moment."""
+
+    def __init__(self) -> None:
+        # By the optimizer's number: the parameter, its gradient, and that one's version.
+        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], int]] = {}
+        self._asked = False
+
+    def set(self, optimizers: Iterable[tuple[int, Any]]) -> None:
+        """Gradients of these are now as torch left them."""
+        self._asked = False
+        for number, optimizer in optimizers:
+            held = (p for group in groups_of(optimizer) for p in group["params"])
+            first = next(((p, p.grad) for p in held if p.grad is not None), None)
+            if first is None:
+                self._seen.pop(number, None)
+            else:
+                self._seen[number] = weakref.ref(first[0]), weakref.ref(first[1]), first[1]._version
+
+    def written(self) -> list[int]:
+        """Optimizers of which that gradient has been written or replaced since."""
+        return [number for number, seen in self._seen.items() if _is_another(*seen)]
+
+    def first_asked(self) -> bool:
+        """Whether any has, asked at the first collective of gradients behind the mark: it writes them itself."""
+        first, self._asked = not self._asked, True
+        return first and bool(self.written())
+
+    def forget(self) -> None:
+        self._seen.clear()
 
 
-def mark() -> None:
-    """They are now as torch left them."""
-    global _told
-    _told = False
-    _marked[:] = []
-    for _, optimizer in roles.ours():
-        held = (p for group in groups_of(optimizer) for p in group["params"])
-        for parameter in held:
-            gradient = parameter.grad
-            if gradient is not None:
-                _marked.append((weakref.ref(parameter), weakref.ref(gradient), gradient._version))
-                break
-
-
-def by_others() -> bool:
-    """Whether one of them has been written or replaced since."""
-    return any(_is_another(*each) for each in _marked)
-
-
-def before_the_next() -> bool:
-    """The same, asked at the first collective of gradients behind a mark: it writes them itself."""
-    global _told
-    first, _told = not _told, True
-    return first and by_others()
-
-
-def forget() -> None:
-    _marked.clear()
+since_backward = Mark()  # since backward, clipping or unscaling
+since_step = Mark()  # since the optimizer used them
 
 
 def _is_another(
