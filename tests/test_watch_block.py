@@ -17,6 +17,7 @@ import pytest
 from support.jobs import GIVE_UP_S, Jobs, wait_until
 from support.warm_python import WarmPython
 
+import nsadiag
 from nsadiag.evidence.layout import RunDir
 from nsadiag.worker.watched import Watched
 
@@ -39,6 +40,8 @@ def train(model, optimizer, what):
         optimizer.step()
         if step == 4 and what == "hang" and dist_rank == 1:
             threading.Event().wait()
+        if step == 4 and what == "sleep" and dist_rank == 1:
+            time.sleep(3600)
         if step == 4 and what == "raise":
             raise ValueError("a bad batch")
 
@@ -143,6 +146,27 @@ def test_a_hang_is_reported_and_left_as_it_is(jobs: Jobs, job: Any) -> None:
     assert started.poll() is None
     started.send_signal(signal.SIGTERM)
     finished(started)
+
+
+def test_a_suspected_hang_that_somebody_interrupts_is_one(jobs: Jobs, job: Any) -> None:
+    """torchrun hands Ctrl-C on to the ranks: they move once more, by their KeyboardInterrupt, and that withdraws nothing."""
+    started = job(*TORCHRUN, "job.py", "sleep", env={"NSADIAG_PATIENCE": "600"})
+    said = []
+    for line in started.stdout:
+        said.append(line)
+        if "suspected hang" in line:
+            break
+    started.send_signal(signal.SIGINT)
+    output = "".join(said) + finished(started)
+    assert "no hang" not in output
+    found = verdict(jobs.directory)
+    assert (found["outcome"], found["class"], found["guilty_ranks"]) == ("hung", "missing_rank", [1])
+
+
+def test_a_watch_that_nobody_enters_says_so() -> None:
+    with pytest.warns(RuntimeWarning, match="around the training") as seen:
+        nsadiag.watch()
+    assert seen[0].filename == __file__
 
 
 @pytest.mark.slow

@@ -116,6 +116,12 @@ class RankEvidence:
     def last_capture(self) -> CaptureEvidence | None:
         return self.captures[-1] if self.captures else None
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a SIGINT ended it by the exception that Python makes of one."""
+        raised = self.exception
+        return raised is not None and raised.in_main_thread and raised.type == "KeyboardInterrupt"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellEvidence:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +36,27 @@ KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
 _times = 0  # that a watch was begun in this process
 
 
-@contextlib.contextmanager
+class Block(contextlib.ContextDecorator):
+    """What `watch` gives: it records from `with` on."""
+
+    def __init__(self, watched: Callable[[], contextlib.AbstractContextManager[Watched]]) -> None:
+        self._watched = watched
+        self._entered: contextlib.AbstractContextManager[Watched] | None = None
+
+    def __enter__(self) -> Watched:
+        self._entered = self._watched()
+        return self._entered.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        assert self._entered is not None
+        return self._entered.__exit__(*error)
+
+    def __del__(self) -> None:
+        if self._entered is None:
+            says = "nsadiag.watch() alone records nothing: write `with nsadiag.watch(model):` around the training"
+            warnings.warn(says, RuntimeWarning, stacklevel=2)
+
+
 def watch(
     model: torch.nn.Module | None = None,
     *,
@@ -43,16 +65,28 @@ def watch(
     stall_after: float | None = None,
     patience: float | None = None,
     on_hang: Literal["leave", "stop"] = "leave",
-) -> Iterator[Watched]:
+) -> Block:
     """Records this rank in the block, and has one process a node look on, judge and report as `nsadiag run` does.
 
     Every rank enters it, before `init_process_group` if the flight recorder is to be seen. `out` is the run
     directory, the same on all ranks of a node; by default one under artifacts/. `stall_after`: seconds, learnt
     if None. `patience`: seconds of silence after which a suspected hang is taken for one, by default
-    `NSADIAG_PATIENCE` or learnt. `NSADIAG_NOTIFY` names whom to notify, as for `nsadiag run --notify`. A job that hangs is left as it is unless `on_hang` is "stop". Yields the run directory, whose
-    `verdict` is waited for once the block is over; under `nsadiag run`, the directory of the run, and nothing else happens. Raises
-    OSError where the directory cannot be made.
+    `NSADIAG_PATIENCE` or learnt. `NSADIAG_NOTIFY` names whom to notify, as for `nsadiag run --notify`. A job that hangs is left as
+    it is unless `on_hang` is "stop". The block's value is the run directory, whose `verdict` is waited for once the block is over;
+    under `nsadiag run`, the directory of the run, and nothing else happens. Entering raises OSError where it cannot be made.
     """
+    return Block(functools.partial(_watched, model, out, probes, stall_after, patience, on_hang))
+
+
+@contextlib.contextmanager
+def _watched(
+    model: torch.nn.Module | None,
+    out: str | Path | None,
+    probes: str,
+    stall_after: float | None,
+    patience: float | None,
+    on_hang: str,
+) -> Iterator[Watched]:
     if session.current() is not None or (os.environ.get(RUN_DIR) and session.ensure_rank() is not None):
         _meet(model)
         yield Watched(os.environ[RUN_DIR])

@@ -14,7 +14,7 @@ from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.agent.job.launch import Job
 from nsadiag.agent.job.stop import end_job
-from nsadiag.agent.processes import DeathWatch, Process
+from nsadiag.agent.processes import DeathWatch, End, Process
 from nsadiag.agent.stillness.activity import Activity, Usage, usage
 from nsadiag.agent.stillness.judgement import NAP_S, Judgement, judge
 from nsadiag.agent.stillness.motion import Motion, Seen, at_work, joined, stances
@@ -33,9 +33,9 @@ from nsadiag.agent.watching.state import (
     Pair,
     RankState,
     Stopped,
-    Suspicion,
     WatchOptions,
 )
+from nsadiag.agent.watching.suspicions import Suspicions
 from nsadiag.evidence.layout import RunDir, write_json
 from nsadiag.source.archive import keep_sources
 
@@ -68,8 +68,6 @@ class Watch:
         self.ranks: dict[int, RankState] = {}
         self.looks: list[Look] = []
         self.stopped: Stopped | None = None
-        self.suspicions: list[Suspicion] = []
-        self._suspicion: Suspicion | None = None  # that still stands
         self.left_alive: set[Process] = set()
         self.failures: list[str] = []  # of our own
         self._interrupted_s: float | None = (
@@ -78,6 +76,7 @@ class Watch:
         self._deaths = DeathWatch()
         self._started = time.monotonic()
         self._started_ns = time.monotonic_ns()
+        self.suspicions = Suspicions(notices, self._started)
         self._activity = Activity()
         self.patience = Patience(
             options.stall_after_s,
@@ -144,6 +143,7 @@ class Watch:
         """Whether that was the last: the job is over, or is to be ended for the reason in `stopped`."""
         self._discover()
         self._feel_pulses()
+        self._say_withdrawn()
         alive = self._alive()
         if self._is_over(alive):
             return True
@@ -158,7 +158,7 @@ class Watch:
                 self._notices.timed_out(self.options.timeout_s)
         else:
             self._watch_activity(alive)
-            if self._is_due(alive) and self.look() == "still" and not self._suspicion:
+            if self._is_due(alive) and self.look() == "still" and not self.suspicions.stands:
                 self.stopped = "hang"
         return self.stopped is not None
 
@@ -224,8 +224,9 @@ class Watch:
                 self._progress()
 
     def _progress(self) -> None:
-        self._withdraw()
-        self.patience.progress(time.monotonic(), settled=self._settled())
+        now = time.monotonic()
+        self.suspicions.withdraw(self.patience.quiet_s(now))
+        self.patience.progress(now, settled=self._settled())
         self._activity.forget()
         self._loops.forget()
 
@@ -258,7 +259,8 @@ class Watch:
                     self._discovery.look_everywhere()
             if self._ending_since_ns is None:
                 self._feel_pulses()  # a rank that went on and ended since then withdraws it
-                self._suspicion = None  # else neither borne out nor withdrawn: another silence begins
+                self._say_withdrawn(end)
+                self.suspicions.drop()  # another silence begins
                 self._progress()
 
     # -- a closer look ----------------------------------------------------------------------------
@@ -358,20 +360,13 @@ class Watch:
         self.write()
         answer = self._on_stuck() if self._on_stuck else None
         if answer is None or self._is_final(answer):
-            self._suspicion = None
+            self.suspicions.drop()
             if self._notices and not self.left_running:
                 self._notices.stopping(answer.says if answer else "")
             return
         self.stopped = None
-        if self._suspicion is None:
-            now = time.monotonic()
-            suspicion = Suspicion(
-                t_s=now - self._started, quiet_s=self.patience.quiet_s(now), says=answer.says
-            )
-            self._suspicion = suspicion
-            self.suspicions.append(suspicion)
-            if self._notices:
-                self._notices.suspected(suspicion, self._patience_s())
+        quiet_s = self.patience.quiet_s(time.monotonic())
+        self.suspicions.suspect(answer.says, quiet_s, self._patience_s())
 
     def _is_final(self, answer: Answer) -> bool:
         """Whether the hang is proven, or has been suspected for as long as patience lasts, or nobody waits any longer."""
@@ -384,15 +379,15 @@ class Watch:
         fixed_s = self.options.patience_s
         return self.patience.suspicion_s() if fixed_s is None else fixed_s
 
-    def _withdraw(self) -> None:
-        """A rank has moved: no hang after all."""
-        if self._suspicion is None:
+    def _say_withdrawn(self, end: End | None = None) -> None:
+        """Unless what moved was a rank on its way out. `end`: of a rank, just now."""
+        if not self.suspicions.unsaid:
             return
-        now = time.monotonic()
-        self._suspicion.withdrawn_s = now - self._started
-        if self._notices:
-            self._notices.withdrawn(self._suspicion, self.patience.quiet_s(now))
-        self._suspicion = None
+        raised = any(rank.directory.exception.exists() for rank in self.ranks.values())
+        if raised or (end and end.signal):
+            self.suspicions.drop()
+        else:
+            self.suspicions.confirm(at_once=end is not None)
 
     def _alive(self) -> list[RankState]:
         return [r for r in self.ranks.values() if r.end is None]
@@ -493,7 +488,7 @@ class Watch:
             "ending_s": self._s(self._ending_since_ns) if self.stopped else None,
             "left_alive": sorted(p.pid for p in self.left_alive),
             "looks": [dict(vars(look)) for look in self.looks],
-            "suspicions": [dict(vars(suspicion)) for suspicion in self.suspicions],
+            "suspicions": [dict(vars(suspicion)) for suspicion in self.suspicions.all],
         }
 
     def _s(self, mono_ns: int | None) -> float | None:

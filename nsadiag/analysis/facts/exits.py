@@ -46,7 +46,7 @@ class Break:
     @property
     def killed_by(self) -> signal.Signals:
         """The signal that ended the rank, where it was killed."""
-        return signal.SIGINT if is_interrupted(self.rank) else signal.Signals(self.rank.end.signal or 0)
+        return signal.SIGINT if self.rank.is_interrupted else signal.Signals(self.rank.end.signal or 0)
 
 
 def breaks(cell: CellEvidence) -> list[Break]:
@@ -69,7 +69,7 @@ def _with_first_kill_its_own(found: list[Break]) -> list[Break]:
     if (
         found
         and found[0].kind == "killed"
-        and not (_gave_up_waiting(found[0].rank) or is_interrupted(found[0].rank))
+        and not (_gave_up_waiting(found[0].rank) or found[0].rank.is_interrupted)
     ):
         return _with_first_its_own(found)
     return found
@@ -129,7 +129,7 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
             # What was raised `from None` in its place may not say it.
             hidden = rank.exception.hidden
             follows = follows_a_peer(first_of(rank.exception)) or bool(hidden and follows_a_peer(hidden))
-            kind: How = "killed" if is_interrupted(rank) else "exception"
+            kind: How = "killed" if rank.is_interrupted else "exception"
             found.append(Break(rank=rank, kind=kind, t_s=t_s, follows_a_peer=follows))
     # Python runs its exit handlers before it ends itself by the SIGINT that it was sent.
     if end.signal and not end.by_us and (not end.clean or end.signal == signal.SIGINT):
@@ -147,12 +147,6 @@ def _left_s(cell: CellEvidence, rank: RankEvidence) -> float | None:
     if not len(last) or (int(last["kind"][0]), int(last["phase"][0])) != (Kind.PROCESS, Phase.END):
         return None
     return (int(last["t_ns"][0]) - cell.started_mono_ns) / 1e9
-
-
-def is_interrupted(rank: RankEvidence) -> bool:
-    """Whether a SIGINT ended it by the exception that Python makes of one."""
-    raised = rank.exception
-    return raised is not None and raised.in_main_thread and raised.type == "KeyboardInterrupt"
 
 
 def _gave_up_a_peer(rank: RankEvidence) -> bool:

@@ -46,10 +46,10 @@ def interrupted_by_others(cell: CellEvidence) -> CellEvidence:
     Whoever kills the launcher of a job that hangs does what Ctrl-C does under `nsadiag run`. One that went on after its last
     silence is ended so by schedulers: that is told by its signal (rules.exits.rank_killed).
     """
-    last, ends = cell.watch.last_look, [rank.end for rank in cell.ranks]
+    last = cell.watch.last_look
     if last is None or last.judgement != "still" or cell.watch.stopped is not None or cell.absent:
         return cell
-    if any(end.by_us or end.signal not in TERMINATING for end in ends):
+    if any(rank.end.by_us or not _was_terminated(rank) for rank in cell.ranks):
         return cell
     looked_s = max((last.t_s + m.seconds for m in last.motions), default=last.t_s)
     looked_ns = cell.started_mono_ns + int(looked_s * 1e9)
@@ -60,6 +60,11 @@ def interrupted_by_others(cell: CellEvidence) -> CellEvidence:
     silent_from_s = min((last.t_s + m.seconds - m.silent_s for m in last.motions), default=last.t_s)
     moved_s = min(silent_from_s, cell.watch.last_progress_s or silent_from_s)
     return replace(cell, ranks=ranks, watch=replace(cell.watch, stopped="interrupt", last_progress_s=moved_s))
+
+
+def _was_terminated(rank: RankEvidence) -> bool:
+    """Whether such a signal ended it; whoever is no parent of its sees of SIGINT only what Python makes of it."""
+    return rank.end.signal in TERMINATING or rank.is_interrupted
 
 
 def _may_have_worked_since(rank: RankEvidence, t_ns: int) -> bool:
