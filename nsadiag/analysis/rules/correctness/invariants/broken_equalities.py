@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import (
@@ -13,6 +14,7 @@ from nsadiag.analysis.relations.invariants.operations import (
     SMALL,
     Step,
     reduces_gradients,
+    source,
     steps_of,
 )
 from nsadiag.analysis.relations.invariants.tensors import (
@@ -25,15 +27,15 @@ from nsadiag.analysis.relations.invariants.tensors import (
     parameters_of,
     sums,
 )
-from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
-from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
+from nsadiag.analysis.rules.correctness.replicas.drift_causes import OF_LOADS, Why, cause_in_step
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import count, was
-from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import by_rank, shortened
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
+
+ALIKE = "Change parameters on all ranks in the same way, or broadcast them after a change on one rank."
 
 
 def broken_equalities(case: Case) -> Iterator[Draft | Declined]:
@@ -61,18 +63,21 @@ def _diverged(case: Case) -> Iterator[Draft]:
     if _stopped_reducing(case, since):
         return
     together = [copies.name for copies in found if copies.parted_at[0] == since]
-    says, place, odd = _operation(case, first)
+    why = _cause(case, first)
     yield silent_error(
         case,
-        f"{shortened(together, 1)} {was(together)} equal on all ranks until step {until}, but not from step {since} on: {says}.",
-        (
-            _sums(first.name, since, values),
-            f"until step {until} its copies changed in every step and were equal to the last bit",
-        ),
-        place,
+        f"{shortened(together, 1)} {was(together)} equal on all ranks until step {until}, but not from step {since} on: {why.says}.",
+        {
+            _sums(first.name, since, values): source(case),
+            f"until step {until} its copies changed in every step and were equal to the last bit": source(
+                case
+            ),
+            **why.more,
+        },
+        why.place,
         Where(parameter=first.name, step=until, phase="optimizer"),
-        "Change parameters on all ranks in the same way, or broadcast them after a change on one rank.",
-        ranks=odd or _outliers(case, values),
+        why.fix,
+        ranks=why.odd or _outliers(case, values),
     )
 
 
@@ -103,42 +108,46 @@ def _stopped_reducing(case: Case, since: int) -> bool:
     return bool(reducing) and max(reducing) < since
 
 
-def _operation(case: Case, found: Copies) -> tuple[str, Place | str | None, tuple[int, ...]]:
-    """The operation that broke the equality, its line, and the ranks that made it."""
+def _cause(case: Case, found: Copies) -> Why:
+    """What broke the equality, and the ranks that did it."""
     until, since = (step for step, _ in found.at[found.held - 1 : found.held + 1])
     steps = {step.number: step for step in steps_of(case)}
-    loads = steps[since].of("load")
+    return (
+        _loaded_by_some(case, steps[since])
+        or cause_in_step(case, since)
+        or _by_its_gradient(case, found, steps[until])
+    )
+
+
+def _loaded_by_some(case: Case, step: Step) -> Why | None:
+    loads = step.of("load")
     most = max(map(len, loads.values()))
     by = tuple(rank for rank, ops in loads.items() if ops and len(ops) == most)
-    if 0 < len(by) < len(loads):
-        return f"only rank {case.cell.names(by)} loads a state", loads[by[0]][0].place, by
-    if otherwise := skipped_step(case, since):
-        return otherwise.says(case.cell.names(otherwise.ranks)), otherwise.place, otherwise.ranks
-    apart = differing_setting(case)
-    if apart and apart.step <= until:
-        return f"{apart.setting} is {apart.says}", apart.place, apart.ranks
-    says, operation = _by_its_gradient(case, found, steps[until])
-    return says, write_on_one_rank(case.cell.code) or operation.place, ()
+    if not 0 < len(by) < len(loads):
+        return None
+    says, place = f"only rank {case.cell.names(by)} loads a state", locations.of_text(loads[by[0]][0].place)
+    return Why(says=says, place=place, odd=by, fix=OF_LOADS)
 
 
-def _by_its_gradient(case: Case, found: Copies, before: Step) -> tuple[str, Operation]:
-    """The reason, by the gradient that the optimizer used in the step before, and the operation that made it."""
+def _by_its_gradient(case: Case, found: Copies, before: Step) -> Why:
+    """The reason, by the gradient that the optimizer used in the step before, at the operation that made it."""
     stepped = before.on_first("step")[0]
     graded = copies_of(case, "used").get(found.key)
     used = dict(graded.at).get(before.number) if graded else None
+    made_by = stepped
     if used is None:
-        return "no operation of the recorded ones explains it, as of a bit that flipped in memory", stepped
-    if equal(used):
-        return (
-            "its gradients were equal, and something else changed it, or the optimizer's state, on some ranks only",
-            stepped,
-        )
-    odd = _outliers(case, used)
-    says = "its gradients, as the optimizer used them, differ between the ranks"
-    if len(odd) < len(used) / 2:
-        says = f"its gradient, as the optimizer used it, was another one on rank {case.cell.names(odd)} than on all others, which agree to the last bit"
-    reductions = [o for o in before.on_first("collective") if reduces_gradients(o)]
-    return says, [stepped, *before.on_first("forward")[:1], *reductions][-1]
+        says = "no operation of the recorded ones explains it, as of a bit that flipped in memory"
+    elif equal(used):
+        says = "its gradients were equal, and something else changed it, or the optimizer's state, on some ranks only"
+    else:
+        says = "its gradients, as the optimizer used them, differ between the ranks"
+        odd = _outliers(case, used)
+        if len(odd) < len(used) / 2:
+            says = f"its gradient, as the optimizer used it, was another one on rank {case.cell.names(odd)} than on all others, which agree to the last bit"
+        reductions = [o for o in before.on_first("collective") if reduces_gradients(o)]
+        made_by = [stepped, *before.on_first("forward")[:1], *reductions][-1]
+    place = write_on_one_rank(case.cell.code) or locations.of_text(made_by.place)
+    return Why(says=says, place=place, fix=ALIKE)
 
 
 def _became_copies(case: Case) -> Iterator[Draft]:

@@ -46,20 +46,19 @@ def cause_in_ddp(case: Case, found: Drift, among: frozenset[str]) -> Why:
         or (_passed_by(case) if idle else None)
         or _left(case, case.cell.ranks[0].rank, found)
         or _loaded(case, found)
-        or _skipped(case, found)
-        or _at_other_settings(case, found)
+        or cause_in_step(case, found.step)
         or _written(case, found)
     )
 
 
 def cause_by_hand(case: Case, found: Drift) -> Why:
     """The cause where the job averages its gradients itself."""
-    return (
-        _own_start(case, found)
-        or _skipped(case, found)
-        or _at_other_settings(case, found)
-        or _written(case, found)
-    )
+    return _own_start(case, found) or cause_in_step(case, found.step) or _written(case, found)
+
+
+def cause_in_step(case: Case, until: int) -> Why | None:
+    """What some ranks' optimizers did otherwise in a step before `until`, or in that one: a step left out, another setting."""
+    return _skipped(case, until) or _at_other_settings(case, until)
 
 
 def _unsynced(case: Case, found: Drift, idle: bool) -> Why | None:
@@ -144,8 +143,8 @@ def _own_start(case: Case, found: Drift) -> Why | None:
     )
 
 
-def _skipped(case: Case, found: Drift) -> Why | None:
-    otherwise = skipped_step(case, found.step)
+def _skipped(case: Case, until: int) -> Why | None:
+    otherwise = skipped_step(case, until)
     if otherwise is None:
         return None
     return Why(
@@ -157,9 +156,9 @@ def _skipped(case: Case, found: Drift) -> Why | None:
     )
 
 
-def _at_other_settings(case: Case, found: Drift) -> Why | None:
+def _at_other_settings(case: Case, until: int) -> Why | None:
     apart = differing_setting(case)
-    return of_setting(apart) if apart and apart.step <= found.step else None
+    return of_setting(apart) if apart and apart.step <= until else None
 
 
 def of_setting(apart: DifferingSetting) -> Why:
