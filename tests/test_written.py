@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nsadiag.source.model import SourceModel
+from nsadiag.source.patterns.gradient_cuts import constant_losses
 from nsadiag.source.patterns.single_call import only_call, only_keyword, seeded_by_rank
 
 FILE = "/home/u/train.py"
@@ -53,6 +54,23 @@ def test_the_line_that_seeds_by_rank_is_found_through_a_helper(source: str, line
 def test_the_line_that_gives_an_argument_is_found_in_a_call_or_a_dict(source: str, line: int | None) -> None:
     found = only_keyword(cell(source).code, "ignored_params")
     assert (found.line if found else None) == line
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("def loss(x):\n    return torch.zeros((), requires_grad=True)", [2]),
+        ("loss = torch.tensor(0.0).requires_grad_()", [1]),
+        ("loss = x.sum() * 0", []),
+        ("loss = torch.tensor(0.0, requires_grad=False)", []),
+        # What a module keeps is trained, and what is not made here is somebody else's.
+        ("self.scale = torch.ones(3, requires_grad=True)", []),
+        ("scale = nn.Parameter(torch.ones(3), requires_grad=True)", []),
+        ("mixed = inputs.requires_grad_(True)", []),
+    ],
+)
+def test_constants_that_ask_for_a_gradient_are_found(source: str, lines: list[int]) -> None:
+    assert [found.line for found in constant_losses(cell(source).code)] == lines
 
 
 def test_a_function_that_is_called_twice_has_no_one_line() -> None:

@@ -37,7 +37,7 @@ _times = 0  # that a watch was begun in this process
 
 
 class Block(contextlib.ContextDecorator):
-    """What `watch` gives: it records from `with` on."""
+    """A watch that begins where it is entered."""
 
     def __init__(self, watched: Callable[[], contextlib.AbstractContextManager[Watched]]) -> None:
         self._watched = watched

@@ -80,6 +80,7 @@ class Candidate:
     decisive: str = ""
     depends_on: str = ""  # where the condition does not say it
     module: str | None = None
+    fix: str | None = None  # where it is not the class's
 
     @property
     def provenance(self) -> str:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from nsadiag.evidence.records import Place
-from nsadiag.source.model import Node, SourceModel, names_in, only, place
+from nsadiag.source.model import Node, SourceModel, calls_in, name_of, names_in, only, place
 
 CUTS = frozenset({"detach", "detach_", "data", "item", "tolist", "numpy", "no_grad", "inference_mode"})
 NUMBERS = frozenset({"item", "tolist"})
@@ -97,6 +97,32 @@ def _is_number(value: ast.expr) -> bool:
     if isinstance(value.func, ast.Name):
         return value.func.id == "float"
     return isinstance(value.func, ast.Attribute) and value.func.attr in (*NUMBERS, "detach")
+
+
+def constant_losses(code: SourceModel) -> list[Place]:
+    """Lines that make a tensor of their own ask for a gradient, outside of what a module or an optimizer keeps."""
+    statements = [(f, s) for f, s in code.nodes(ast.stmt) if isinstance(s, ast.Return | ast.Assign)]
+    lines = (
+        (file, each.lineno)
+        for file, each in statements
+        if not _is_kept(each) and any(map(_asks_for_gradient, calls_in(each)))
+    )
+    return [place(file, line, None) for file, line in dict.fromkeys(lines)]
+
+
+def _is_kept(statement: ast.AST) -> bool:
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any(isinstance(target, ast.Attribute) for target in targets)
+
+
+def _asks_for_gradient(call: ast.Call) -> bool:
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
+        return not call.args and isinstance(call.func.value, ast.Call)
+    asked = any(
+        k.arg == "requires_grad" and isinstance(k.value, ast.Constant) and k.value.value
+        for k in call.keywords
+    )
+    return asked and name_of(call) != "Parameter"
 
 
 def reaches_loss(code: SourceModel, file: str, line: int) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from nsadiag.analysis.explain.candidate import Candidate, Rejection
 from nsadiag.analysis.explain.candidates.branch import branches
+from nsadiag.analysis.explain.candidates.detached_loss import detached_losses
 from nsadiag.analysis.explain.candidates.exhausted_data import exhausted_data
 from nsadiag.analysis.explain.candidates.first_divergence import first_divergence, units
 from nsadiag.analysis.explain.candidates.framework_values import framework_values
@@ -22,6 +23,7 @@ from nsadiag.analysis.explain.context import Context
 GENERATORS: tuple[Callable[[Context], Iterator[Candidate | Rejection]], ...] = (
     loop_exits,
     gradient_sync,
+    detached_losses,
     branches,
     iteration_order,
     first_divergence,

@@ -66,6 +66,7 @@ def _draft(cell: CellEvidence, found: Explanation) -> Draft:
         where=Where(collective=call, module=best.module),
         peers_at=found.peers_at,
         evidence=claims_of(found.evidence),
+        fix=best.fix,
     )
 
 
@@ -100,7 +101,7 @@ EVIDENCE: tuple[Need, ...] = ("black_boxes", "stacks", "sources")
 DATA = Rule(
     means={"data_divergent_control_flow": "A branch on a rank's own data enters or skips a collective."},
     family="divergence",
-    detected="Within one iteration a rank did something else than its peers, and the condition in between depends neither on the rank nor on counters that all ranks share. Or the rank left the loop, stopped a framework's trainer, or skipped a step by such a condition or an `except`. `where` is the condition, or the call that only it leads to. Of two equal sides, the one that did something for the first time is guilty.",
+    detected="Within one iteration a rank did something else than its peers, and the condition in between depends neither on the rank nor on counters that all ranks share. Or the rank left the loop, stopped a framework's trainer, or skipped a step by such a condition or an `except`. Or its loss was a constant, and DDP reduced nothing in that backward. `where` is the condition, or the call that only it leads to. Of two equal sides, the one that did something for the first time is guilty.",
     fix="Agree on the flag first: all_reduce it (MAX or MIN), then branch on the result.",
     check=data_divergent_control_flow,
     needs=EVIDENCE,

@@ -81,12 +81,15 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
         guilty_ranks=left,
         at=called_exit_at or locations.of_black_box(rank),
         peers_at=next((_lost_it_at(peer) for peer in peers), None),
-        evidence={
-            f"rank {b.rank.rank} ran its exit handlers and ended at {b.rank.end.t_s or b.t_s:.1f} s, without an exception": "ends.json"
-            for b in needed[:MOST_CITED]
-        },
+        evidence=dict.fromkeys(map(_ended, needed[:MOST_CITED]), "ends.json"),
         gaps=tuple(doubts),
     )
+
+
+def _ended(one: Break) -> str:
+    end = one.rank.end
+    ran = "ran its exit handlers and " if end.clean else ""  # os._exit runs none
+    return f"rank {one.rank.rank} {ran}ended at {end.t_s or one.t_s:.1f} s, without an exception"
 
 
 def _lost_it_at(peer: RankEvidence) -> Place | None:
