@@ -57,7 +57,7 @@ class Suspicions:
                 self._notices.withdrawn(suspicion, quiet_s)
 
     def drop(self) -> None:
-        """What stands is neither borne out nor withdrawn, and what was withdrawn is not said: a rank has ended, or a hang is one."""
+        """Forgets the one that stands, neither borne out nor withdrawn, and says nothing of one just withdrawn."""
         self._standing = self._unsaid = None
 
     def _now_s(self) -> float:

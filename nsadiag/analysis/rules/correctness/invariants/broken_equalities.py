@@ -109,7 +109,7 @@ def _stopped_reducing(case: Case, since: int) -> bool:
 
 
 def _cause(case: Case, found: Copies) -> Why:
-    """What broke the equality, and the ranks that did it."""
+    """The cause of the broken equality, and its ranks."""
     until, since = (step for step, _ in found.at[found.held - 1 : found.held + 1])
     steps = {step.number: step for step in steps_of(case)}
     return (

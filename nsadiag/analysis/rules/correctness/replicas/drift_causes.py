@@ -57,7 +57,7 @@ def cause_by_hand(case: Case, found: Drift) -> Why:
 
 
 def cause_in_step(case: Case, until: int) -> Why | None:
-    """What some ranks' optimizers did otherwise in a step before `until`, or in that one: a step left out, another setting."""
+    """A step that some optimizers left out before step `until`, or a setting of theirs that differs until then."""
     return _skipped(case, until) or _at_other_settings(case, until)
 
 
