@@ -198,8 +198,10 @@ class Gathering:
     [
         (Gathering(), [1]),
         (Gathering(reads_s=(0.15, 0.15)), []),
-        # Evaluates, or saves, while the others rightly wait for it, with or without batches of its own.
-        (Gathering(reads_s=(0.001, 0.001), alone_s=0.15), []),
+        # Plots in every step, which takes most of it; or a little, while the others rightly wait for it.
+        (Gathering(reads_s=(0.001, 0.001), alone_s=0.15), [1]),
+        (Gathering(reads_s=(0.001, 0.001), alone_s=0.035), []),
+        # Evaluates, on batches of its own.
         (Gathering(batches=(1, 5)), []),
         # Reads for all of them.
         (Gathering(batches=(0, 1)), []),

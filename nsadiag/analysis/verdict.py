@@ -65,9 +65,12 @@ def _has_source(cell: CellEvidence, file: str | None) -> bool:
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
-    still = next((look for look in cell.watch.looks if look.judgement == "still"), None)
+    moved_s = cell.watch.last_progress_s
+    # A silence that was looked at before the last progress was not the end.
+    silent = (look for look in cell.watch.looks if moved_s is None or look.t_s >= moved_s)
+    still = next((look for look in silent if look.judgement == "still"), None)
     return Times(
-        onset_s=cell.watch.last_progress_s if still else None,
+        onset_s=moved_s if still else None,
         detected_s=still.t_s if still else None,
         verdict_s=verdict_s,
     )

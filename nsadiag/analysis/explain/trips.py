@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.relations.call_paths import is_further
+from nsadiag.analysis.relations.timeline import TimelineEvent
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Condition
 from nsadiag.source.model import CallPath
@@ -17,7 +18,7 @@ def made_fewer_trips(context: Context, loop: Condition, stayed: int, left: int, 
     if context.anchored_in(loop):
         rounds = timelines.count(left)
         entered = rounds > 0 or not _passed_by(context, loop, inside, outside)
-        return entered and timelines.count(stayed) > rounds
+        return entered and timelines.count(stayed) > rounds and not _began_anew(context, loop, stayed, rounds)
     at = _counted_at(context, loop, stayed)
     if at is None:
         return _is_past(context, stayed, left)
@@ -29,6 +30,24 @@ def made_fewer_trips(context: Context, loop: Condition, stayed: int, left: int, 
         return timelines.was_at_lately(stayed, at) > rounds > 0
     # Who never was in it has not left it.
     return timelines.was_at(stayed, at) > timelines.was_at(left, at) > 0
+
+
+def _began_anew(context: Context, loop: Condition, rank: int, rounds: int) -> bool:
+    """Whether the rank left the loop as well after so many rounds, and is in it once more: as in an outer loop's next round."""
+    round_ = context.timelines.iteration(rank, rounds - 1) if rounds else []
+    return any(_is_end(loop, each) or _is_outside(context, loop, each) for each in round_)
+
+
+def _is_end(loop: Condition, event: TimelineEvent) -> bool:
+    """Whether the loop asked for a batch, and there was none."""
+    at = event.place
+    return event.gave is False and at is not None and (at.file, at.line) == (loop.file, loop.line)
+
+
+def _is_outside(context: Context, loop: Condition, event: TimelineEvent) -> bool:
+    """Whether it was done where only lines outside of the loop lead to."""
+    at, paths = event.place, context.call_paths
+    return at is not None and paths.is_unambiguous(at) and not any(map(loop.holds, paths.to(at)))
 
 
 def _is_past(context: Context, stayed: int, left: int) -> bool:

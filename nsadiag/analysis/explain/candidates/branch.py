@@ -90,8 +90,10 @@ def _rank_branch(context: Context, guard: Condition, waiting: Ranks, inside: Ran
     guilty = guilty_side(context, guard, inside, outside)
     entered = set(guilty) <= set(inside)
     made = () if entered else _elsewhere(context, waiting[0])[0]
-    got = f"{'alone got' if entered else 'did not get'} {'past' if guard.leaves else 'through'}"
-    through = f"{got} `{shown(guard)}` at {locations.short(guard.place)}"
+    got, way = "alone got" if entered else "did not get", "past" if guard.leaves else "through"
+    if guard.branch == "orelse":
+        got, way = "alone went" if entered else "did not go", "by the else of"
+    through = f"{got} {way} `{shown(guard)}` at {locations.short(guard.place)}"
     return Candidate(
         kind=Kind.BRANCH,
         proximity=Proximity.PLACE,

@@ -9,7 +9,7 @@ from nsadiag.analysis.explain.candidates.loop_exit import ASKED_TO_STOP
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.timeline import TimelineEvent
-from nsadiag.evidence.phrases import count
+from nsadiag.evidence.phrases import count, these
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition, Program
@@ -35,9 +35,12 @@ def stop_flags(context: Context) -> Iterator[Candidate]:
     behind = f" behind `{shown(condition)}` ({locations.short(condition.place)})" if condition else ""
     set_it, after = f"set {stop.name} at {locations.short(at)}", f"after {count(stop.step, 'step')}"
     guilty, others = (stopped, trains) if len(stopped) <= len(trains) else (trains, stopped)
-    because = f"{set_it}{behind} {after}, and left the training loop; rank {context.cell.names(trains)} did not, and continues to train"
+    on = "continues" if len(trains) == 1 else "continue"
+    because = (
+        f"{set_it}{behind} {after}, and left the training loop; {these(trains)} did not, and {on} to train"
+    )
     if guilty == trains:
-        because = f"did not set {stop.name} and continues to train, while the others {set_it}{behind} {after}, and left the training loop"
+        because = f"did not set {stop.name} and {on} to train, while the others {set_it}{behind} {after}, and left the training loop"
     yield Candidate(
         kind=Kind.FLAG,
         proximity=Proximity.FRAMEWORK,

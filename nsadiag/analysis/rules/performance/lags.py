@@ -23,6 +23,7 @@ BY_LOADING = 0.5  # share of the lag
 FIRST_COLUMNS = ["rank", "step", "call", "met_at", "left_at"]
 MIN_STEPS = 5
 SHARE_OF_STEP = 0.3  # of the step, lost by the waiting peers
+MOST_OF_STEP = 0.5
 MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
 MIN_LOST_S = 0.5  # total wait of the peers: a few uneven steps make no straggler
 SLACK = 0.1  # of a step: tolerance for clocks and threads
@@ -173,20 +174,21 @@ def peers_waited(met: Table, late: int) -> bool:
     return bool(waited) and sum(waited) / len(waited) >= ALWAYS
 
 
-def is_due_to_loading(case: Case, steps: Table, late: int, lag_s: float) -> bool:
-    """Whether loading the same number of batches took the rank that much longer.
+def is_held_up(case: Case, steps: Table, late: int, lag_s: float) -> bool:
+    """Whether loading as many batches as its peers took the rank that much longer, or work of its own takes up most of its steps.
 
-    A rank that does work of its own before that call (evaluates, saves) is meant to be waited for.
+    A rank that loads for the others, or does less than that before the call (evaluates, saves), is meant to be waited for.
     """
-    seconds = steps.groupby("rank").loader_s.median()
     fetched = case.events[(case.events.kind == Kind.DATA) & (case.events.phase == Phase.END)]
     by_rank = defaultdict[int, list[int]](list)
     for (rank, _), number in fetched.groupby(["rank", "step"]).size().items():
         by_rank[rank].append(number)
     batches = {rank: statistics.median(numbers) for rank, numbers in by_rank.items()}
-    alike = len(batches) == len(seconds) and len({*batches.values()}) == 1
+    seconds = steps.groupby("rank").loader_s.median()
     others_s = max((each for rank, each in seconds.items() if rank != late), default=math.nan)
-    return alike and bool(seconds[late] - others_s >= BY_LOADING * lag_s)
+    is_loading = bool(seconds[late] - others_s >= BY_LOADING * lag_s)
+    is_most = bool(lag_s >= MOST_OF_STEP * steps[steps["rank"] == late].step_s.median())
+    return len(batches) == len(seconds) and len({*batches.values()}) == 1 and (is_loading or is_most)
 
 
 def doing_in(part: str, seconds: Callable[[str], float]) -> str:

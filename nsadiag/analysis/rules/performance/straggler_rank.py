@@ -24,7 +24,7 @@ from nsadiag.analysis.rules.performance.lags import (
     alike,
     doing_in,
     first_collectives,
-    is_due_to_loading,
+    is_held_up,
     lags_of,
     last_of,
     latest,
@@ -101,7 +101,7 @@ def _late_in(case: Case, steps: Table) -> Late | None:
         late = latest(steps, column)
         if late and (_on_gpus(case.cell) or meet(steps, column, late.rank)):
             return late
-    return _late_with_its_batch(steps, case)
+    return _late_to_begin(steps, case)
 
 
 def _by_waits(case: Case) -> Iterator[Draft]:
@@ -144,8 +144,8 @@ def _level(steps: Table) -> Declined:
     )
 
 
-def _late_with_its_batch(steps: Table, case: Case) -> Late | None:
-    """A rank whose batch is late, where ranks synchronize before forward. Other work on one rank may be intended."""
+def _late_to_begin(steps: Table, case: Case) -> Late | None:
+    """A rank that is late where ranks synchronize before forward: with its batch, or with most of its step."""
     met = first_collectives(case, steps)
     entered = {(rank, step): t_s for rank, step, t_s in met[["rank", "step", "met_at"]].itertuples()}
     met_at = [entered.get(key) for key in zip(steps["rank"], steps.step, strict=True)]
@@ -153,7 +153,7 @@ def _late_with_its_batch(steps: Table, case: Case) -> Late | None:
     late = latest(known, "met_at") if len(known) else None
     if late is None or not peers_waited(met, late.rank):
         return None
-    return late if is_due_to_loading(case, known, late.rank, late.lag_s) else None
+    return late if is_held_up(case, known, late.rank, late.lag_s) else None
 
 
 def _on_gpus(cell: CellEvidence) -> bool:
@@ -185,7 +185,7 @@ def _draft(cell: CellEvidence, steps: Table, late: Late) -> Draft:
         at=_place(rank, column),
         where=Where(phase=column.removesuffix("_s")),
         evidence={**evidence, **_sampled(rank, column)},
-        fix=f"Give rank {late.rank} the same amount of work in {doing} as its peers, or a machine as fast as theirs.",
+        fix=f"Give rank {late.rank} no more {doing} than its peers have, or a machine as fast as theirs.",
     )
 
 
@@ -227,7 +227,7 @@ RULE = Rule(
     means={"straggler_rank": "All ranks progress; one takes much longer than its peers, which wait for it."},
     family="performance",
     outcome="slow",
-    detected="All ranks progress, and in at least 80 % of the steps the same rank is the last to have its gradients. Its median lag behind the first is at least 30 % of a step and 20 ms, and its lags add up to half a second. Where a step opens with a collective, the last rank to enter it counts, if its loader takes the longer. In a loop without a torch optimizer, it is the rank for which the peers waited in 80 % of their collectives and 30 % of the time (at 75 %). Ranks that send each other activations, as stages of a pipeline do, are compared with those alone that do the same part of the work. Steps in which only some ranks run a forward do not count, nor, on CPUs, steps that peers finish before the last rank is ready. After a lasting jump in step time, only the steps since then count. If the peers' own work grows step by step as well, that is the cause instead.",
+    detected="All ranks progress, and in at least 80 % of the steps the same rank is the last to have its gradients. Its median lag behind the first is at least 30 % of a step and 20 ms, and its lags add up to half a second. Where a step opens with a collective, the last rank to enter it counts, if its loader takes the longer, or it is half a step behind. In a loop without a torch optimizer, it is the rank for which the peers waited in 80 % of their collectives and 30 % of the time (at 75 %). Ranks that send each other activations, as stages of a pipeline do, are compared with those alone that do the same part of the work. Steps in which only some ranks run a forward do not count, nor, on CPUs, steps that peers finish before the last rank is ready. After a lasting jump in step time, only the steps since then count. If the peers' own work grows step by step as well, that is the cause instead.",
     fix="Look at what this rank does that its peers do not: its data, its host, work that only it does.",
     actions=("exclude host", "fix code"),
     check=straggler_rank,
