@@ -22,7 +22,10 @@ _UNIFORM = re.compile(
     r"|^(max|num|total|n)_\w+$|^(world_size|world|True|False|None)$|\w+_(every|interval|freq|frequency|steps|epochs|period)$"
 )
 _CONFIG = re.compile(r"^(args?|cfg|config|conf|opts?|options|hparams|hp|settings|params)$")
-_UNIFORM_CALL = re.compile(r"^(get_world_size|is_available|is_initialized|device_count)$")
+# What a model is made of is the same on all ranks, or a class of its own tells (`model_structure_mismatch`).
+_UNIFORM_CALL = re.compile(
+    r"^(get_world_size|is_available|is_initialized|device_count|(named_)?(parameters|buffers|modules|children))$"
+)
 _END_OF_DATA = re.compile(r"exhausted|out_of_data|end_of_(data|epoch)|has_more")
 # Those whose result all ranks have: not torch's `reduce`, which gives it to one, nor `reduce_scatter`, a part to each.
 _EQUALIZES = re.compile(r"^(all_reduce|broadcast\w*|all_gather\w*|gather_for_metrics|agree\w*)$")
