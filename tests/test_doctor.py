@@ -23,6 +23,14 @@ def by_name(text: str) -> dict[str, dict[str, Any]]:
     return {check["name"]: check for check in json.loads(text)["checks"]}
 
 
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that sees no site-packages: no torch, and none of ours. Where torch is not the subject, it saves its import."""
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder / "bin" / "python"
+
+
 @pytest.fixture
 def bin_without_py_spy(tmp_path: Path) -> Path:
     """A Python that sees our packages, with no py-spy beside it: a link elsewhere."""
@@ -63,21 +71,21 @@ def test_everything_that_is_needed_works_here(jobs: Jobs) -> None:
     assert [p.name for p in jobs.directory.iterdir() if "doctor" in p.name] == []
 
 
-def test_for_a_person_it_is_a_table_and_colour_only_where_it_belongs(jobs: Jobs) -> None:
+def test_for_a_person_it_is_a_table_and_colour_only_where_it_belongs(jobs: Jobs, bare_python: Path) -> None:
     plain = jobs.run("doctor")
     assert plain.stdout.split()[0] in ("READY", "LIMITED") and "\x1b" not in plain.stdout
     assert "✓  recorder" in plain.stdout
-    narrow = jobs.run("doctor", env={"COLUMNS": "60", "PYTHONIOENCODING": "ascii"})
+    narrow = jobs.run("doctor", "--python", bare_python, env={"COLUMNS": "60", "PYTHONIOENCODING": "ascii"})
     assert "+  recorder" in narrow.stdout and narrow.stdout.isascii()
     title, python, *rest = narrow.stdout.splitlines()
     assert python.endswith("/python"), "a long path has a line of its own"
     assert max(len(line.rstrip()) for line in (title, *rest)) <= 60
 
 
-def test_a_python_without_torch_is_told_apart_from_a_machine_that_is_not_ready(jobs: Jobs) -> None:
-    # An environment of its own sees no site-packages: no torch, and none of ours.
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(jobs.directory / "bare")], check=True)
-    done = jobs.run("doctor", "--python", jobs.directory / "bare/bin/python", "--json")
+def test_a_python_without_torch_is_told_apart_from_a_machine_that_is_not_ready(
+    jobs: Jobs, bare_python: Path
+) -> None:
+    done = jobs.run("doctor", "--python", bare_python, "--json")
     found = by_name(done.stdout)
     assert done.returncode == 0, done.stdout
     assert (found["worker server"]["status"], found["Python stacks"]["status"]) == ("missing", "works")
@@ -86,11 +94,11 @@ def test_a_python_without_torch_is_told_apart_from_a_machine_that_is_not_ready(j
 
 
 def test_without_py_spy_it_is_limited_and_says_what_to_install(
-    jobs: Jobs, bin_without_py_spy: Path, site_without_py_spy: Path
+    jobs: Jobs, bin_without_py_spy: Path, site_without_py_spy: Path, bare_python: Path
 ) -> None:
     path = os.pathsep.join([str(Path(__file__).parents[1]), str(site_without_py_spy)])
     done = subprocess.run(
-        [bin_without_py_spy / "python", "-m", "nsadiag", "doctor", "--json", "--python", sys.executable],
+        [bin_without_py_spy / "python", "-m", "nsadiag", "doctor", "--json", "--python", bare_python],
         env={**jobs.environment(), "PYTHONPATH": path, "PATH": f"{bin_without_py_spy}:/usr/bin:/bin"},
         cwd=jobs.directory, capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -113,19 +121,20 @@ def test_a_python_that_is_none_is_a_finding_and_no_traceback(jobs: Jobs) -> None
         assert "NOT READY" in done.stdout and "Traceback" not in done.stderr
 
 
-def test_a_disk_without_room_is_not_ready(jobs: Jobs, tiny_disk: Path) -> None:
-    done = jobs.run("doctor", "--json", "--out", tiny_disk / "artifacts")
+def test_a_disk_without_room_is_not_ready(jobs: Jobs, tiny_disk: Path, bare_python: Path) -> None:
+    done = jobs.run("doctor", "--json", "--python", bare_python, "--out", tiny_disk / "artifacts")
     disk = by_name(done.stdout)["disk"]
     assert (done.returncode, disk["status"]) == (3, "missing")
     assert "--out" in disk["remedy"]
 
 
-def test_a_launcher_that_keeps_the_probes_out_is_named(jobs: Jobs) -> None:
+def test_a_launcher_that_keeps_the_probes_out_is_named(jobs: Jobs, bare_python: Path) -> None:
     folder = jobs.directory / "launchers"
     folder.mkdir()
     (folder / "torchrun").write_text(f"#!{sys.executable} -I\n")
     (folder / "torchrun").chmod(0o755)
-    done = jobs.run("doctor", "--json", env={"PATH": f"{folder}:{BIN}:{os.environ['PATH']}"})
+    path = f"{folder}:{BIN}:{os.environ['PATH']}"
+    done = jobs.run("doctor", "--json", "--python", bare_python, env={"PATH": path})
     found = by_name(done.stdout)["Python options"]
     assert (
         found["status"] == "limited"
@@ -173,8 +182,9 @@ def test_without_permission_the_remedy_is_to_be_its_owner_or_root(jobs: Jobs) ->
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("setpriv"), reason="dropping capabilities needs root"
 )
-def test_ones_own_processes_need_no_capability(jobs: Jobs) -> None:
-    done = jobs.run("doctor", "--json", behind=["setpriv", "--bounding-set=-all", "--inh-caps=-all"])
+def test_ones_own_processes_need_no_capability(jobs: Jobs, bare_python: Path) -> None:
+    no_capabilities = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    done = jobs.run("doctor", "--json", "--python", bare_python, behind=no_capabilities)
     found = by_name(done.stdout)
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if not scope.exists() or scope.read_text().strip() == "0":
