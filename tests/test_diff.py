@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forking import FORKING
 from support.jobs import Jobs
 from support.warm_python import WarmPython
 
@@ -30,8 +31,6 @@ for step in range(12):
     optimizer.zero_grad()
 dist.destroy_process_group()
 """
-TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
-
 
 # By name: the learning rate, and what is added to the environment. `slow` and `again` are alike, `fast` learns faster.
 RUNS: dict[str, tuple[str, dict[str, str]]] = {
@@ -52,7 +51,7 @@ class Runs:
         directory = self.jobs.directory / name
         if not directory.exists():
             rate, more = RUNS[name]
-            done = self.jobs.run("run", "--out", name, "--", *TORCHRUN, "job.py", rate, env=more)
+            done = self.jobs.run("run", "--out", name, "--", *FORKING, "2", "job.py", rate, env=more)
             assert done.returncode == 0, done.stderr
         return directory
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forking import FORKING
 from support.jobs import BIN, Jobs, wait_until
 
 from nsadiag.agent.job import scratch
@@ -195,8 +196,7 @@ dist.barrier()
 
 def test_an_interrupt_in_a_silence_says_who_is_waited_for(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(WAITS_FOR_RANK_1)
-    torchrun = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
-    started = jobs.start("run", "--stall-after", "600", "--out", "run", "--", *torchrun)
+    started = jobs.start("run", "--stall-after", "600", "--out", "run", "--", *FORKING, "2", "job.py")
     assert jobs.signals.wait() == "stuck"
     time.sleep(MIN_STALL_S + 1)
     started.send_signal(signal.SIGINT)
@@ -222,8 +222,7 @@ def test_an_interrupt_soon_after_the_last_step_calls_no_job_healthy(jobs: Jobs) 
 
 def test_a_second_interrupt_skips_the_last_snapshot(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(WAITS_FOR_RANK_1)
-    torchrun = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
-    started = jobs.start("run", "--stall-after", "600", "--out", "run", "--", *torchrun)
+    started = jobs.start("run", "--stall-after", "600", "--out", "run", "--", *FORKING, "2", "job.py")
     assert jobs.signals.wait() == "stuck"
     time.sleep(MIN_STALL_S + 1)
     started.send_signal(signal.SIGINT)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forking import FORKING
 from support.jobs import Jobs
 
 from nsadiag.agent import processes
@@ -91,7 +92,7 @@ def ends(jobs: Jobs) -> dict[str, Any]:
 
 
 def test_ranks_that_ignore_sigterm_are_killed(jobs: Jobs, job: Path) -> None:
-    stopped(jobs, *TORCHRUN, "job.py", "deaf")
+    stopped(jobs, *FORKING, "2", "job.py", "deaf")
     assert {end["signal"] for end in ends(jobs).values()} == {signal.SIGKILL}
     assert all(end["by_us"] for end in ends(jobs).values())
     # The answer comes before the job is ended: that may take its time.

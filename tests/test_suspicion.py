@@ -6,9 +6,10 @@ import json
 from textwrap import dedent
 
 import pytest
+from support.forking import FORKING
 from support.jobs import Jobs
 
-TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+TWO_RANKS = (*FORKING, "2")
 # Rank 0 hashes and sleeps in short naps while it uploads; its peer waits in a broadcast.
 UPLOADS = """
     import hashlib, sys, time
@@ -59,7 +60,7 @@ def verdict(jobs: Jobs) -> dict[str, object]:
 
 
 def test_a_rank_that_naps_while_it_uploads_is_suspected_and_the_job_lives(jobs: Jobs) -> None:
-    line = ("run", "--out", "run", "--stall-after", "2", "--patience", "auto", "--", *TORCHRUN)
+    line = ("run", "--out", "run", "--stall-after", "2", "--patience", "auto", "--", *TWO_RANKS)
     run = jobs.run(*line, script(jobs, UPLOADS), "60")
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("trained\n") == 2
@@ -75,7 +76,7 @@ def test_a_suspicion_is_withdrawn_by_a_rank_that_goes_on_and_ends_at_once(jobs: 
     source = UPLOADS.replace(
         "        dist.broadcast(x, 0)\n", "        dist.broadcast(x, 0)\n        step == 8 and os._exit(0)\n"
     )
-    line = ("run", "--out", "run", "--stall-after", "2", "--patience", "auto", "--", *TORCHRUN)
+    line = ("run", "--out", "run", "--stall-after", "2", "--patience", "auto", "--", *TWO_RANKS)
     run = jobs.run(*line, script(jobs, source.replace("import hashlib", "import os, hashlib")), "60")
     assert "nsadiag: suspected hang, no progress for" in run.stderr, run.stderr
     assert "nsadiag: no hang: the job continued after" in run.stderr
@@ -85,7 +86,7 @@ def test_a_suspicion_is_withdrawn_by_a_rank_that_goes_on_and_ends_at_once(jobs: 
 
 @pytest.mark.slow
 def test_a_suspected_hang_counts_once_patience_is_over(jobs: Jobs) -> None:
-    line = ("run", "--out", "run", "--stall-after", "2", "--patience", "9", "--", *TORCHRUN)
+    line = ("run", "--out", "run", "--stall-after", "2", "--patience", "9", "--", *TWO_RANKS)
     run = jobs.run(*line, script(jobs, UPLOADS), "9000")
     assert run.returncode == 1, run.stderr
     assert "nsadiag: suspected hang" in run.stderr
@@ -97,7 +98,7 @@ def test_a_suspected_hang_counts_once_patience_is_over(jobs: Jobs) -> None:
 
 @pytest.mark.parametrize("on_hang", ["stop", pytest.param("stop-proven", marks=pytest.mark.slow)])
 def test_a_proven_hang_is_stopped_however_long_patience_lasts(jobs: Jobs, on_hang: str) -> None:
-    line = ("run", "--out", "run", "--patience", "500", "--on-hang", on_hang, "--", *TORCHRUN)
+    line = ("run", "--out", "run", "--patience", "500", "--on-hang", on_hang, "--", *TWO_RANKS)
     run = jobs.run(*line, script(jobs, DISAGREE))
     assert run.returncode == 1, run.stderr
     assert "suspected" not in run.stderr
@@ -108,6 +109,6 @@ def test_a_proven_hang_is_stopped_however_long_patience_lasts(jobs: Jobs, on_han
 @pytest.mark.slow
 def test_a_suspected_hang_is_never_stopped_where_only_proven_ones_are(jobs: Jobs) -> None:
     line = ("run", "--out", "run", "--stall-after", "2", "--patience", "1", "--on-hang", "stop-proven")
-    run = jobs.run(*line, "--", *TORCHRUN, script(jobs, UPLOADS), "40")
+    run = jobs.run(*line, "--", *TWO_RANKS, script(jobs, UPLOADS), "40")
     assert run.returncode == 0, run.stderr
     assert "nsadiag: suspected hang" in run.stderr

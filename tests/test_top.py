@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 import pytest
+from support.forking import FORKING
 from support.jobs import GIVE_UP_S, Jobs, wait_until
 
 JOB = """
@@ -40,8 +41,7 @@ def rows(jobs: Jobs) -> dict[int, dict[str, Any]]:
 
 def test_every_ranks_step_phase_and_line_while_the_job_is_stuck(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(JOB)
-    torchrun = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
-    job = jobs.start("run", "--out", "run", "--stall-after", "600", "--", *torchrun)
+    job = jobs.start("run", "--out", "run", "--stall-after", "600", "--", *FORKING, "2", "job.py")
     jobs.signals.wait()
     wait_until(lambda: "barrier" in rows(jobs)[0]["phase"], "rank 0 in its barrier")
     found = rows(jobs)

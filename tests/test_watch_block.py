@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forking import FORKING
 from support.jobs import GIVE_UP_S, Jobs, wait_until
 from support.warm_python import WarmPython
 
@@ -138,7 +139,7 @@ def test_an_exception_in_the_block_is_recorded_and_raised(jobs: Jobs, job: Any) 
 
 
 def test_a_hang_is_reported_and_left_as_it_is(jobs: Jobs, job: Any) -> None:
-    started = job(*TORCHRUN, "job.py", "hang")
+    started = job(*FORKING, "2", "job.py", "hang")
     found = verdict(jobs.directory)
     assert (found["class"], found["guilty_ranks"]) == ("local_lock_deadlock", [1])
     assert found["where"]["code"] == "threading.Event().wait()"
