@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -128,6 +129,7 @@ def _innermost_true(asked: list[Answer]) -> Iterator[Answer]:
         yield from within or ([each] if each.says == "True" else [])
 
 
+@functools.cache  # a judgement asks of some dozen files, thousands of times
 def relative(file: str) -> str:
     """A source file of ours, from the folder that holds the package."""
     return Path(file).relative_to(PACKAGE.parent).as_posix() if PACKAGE in Path(file).parents else file

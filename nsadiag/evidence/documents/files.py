@@ -164,8 +164,9 @@ def _run_of(path: Path) -> Path:
 
 
 def _is_below_a_link(path: Path, root: Path) -> bool:
+    last = str(root)  # paths take their time to compare
     for folder in path.parents:
-        if folder == root:
+        if str(folder) == last:
             return False
         if folder.is_symlink():
             return True
