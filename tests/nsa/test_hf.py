@@ -1,21 +1,26 @@
-"""The model in transformers: generation, save and load, training by its Trainer."""
+"""The model in transformers: generation, save and load, training by its Trainer.
+
+The library takes two seconds to import: the tests do, and not each process that only collects them.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from launching import ROOT, TWO_RANKS, run_python
 from torch import Tensor
 
-pytest.importorskip("transformers", reason="pip install 'nsadiag[hf]'")
+if TYPE_CHECKING:
+    from nsa.hf import NSAForCausalLM
 
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
-
-from nsa.hf import NSAConfig, NSAForCausalLM
-
+pytestmark = pytest.mark.skipif(
+    not importlib.util.find_spec("transformers"), reason="pip install 'nsadiag[hf]'"
+)
 COUNTING = Path(__file__).parent / "data/counting"
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -24,6 +29,8 @@ SIZES = {
 
 
 def tiny(**changes: object) -> NSAForCausalLM:
+    from nsa.hf import NSAConfig, NSAForCausalLM
+
     torch.manual_seed(0)
     return NSAForCausalLM(NSAConfig(**SIZES, eos_token_id=None, **changes)).eval()
 
@@ -153,6 +160,10 @@ def test_recomputing_changes_nothing():
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from nsa.hf import NSAForCausalLM
+
     model = tiny(branches=["sliding", "selected"], compression="mean")
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -163,6 +174,8 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
 
 
 def test_sizes_that_do_not_fit_are_refused():
+    from nsa.hf import NSAConfig
+
     with pytest.raises(ValueError, match="head_dim is 15"):
         NSAConfig(head_dim=15)
     with pytest.raises(ValueError, match="select_block is 10"):
@@ -172,6 +185,10 @@ def test_sizes_that_do_not_fit_are_refused():
 
 
 def test_the_trained_model_that_we_ship_counts():
+    from transformers import AutoModelForCausalLM
+
+    import nsa.hf  # noqa: F401 - which makes it known
+
     model = AutoModelForCausalLM.from_pretrained(COUNTING)
     rows = [b"three four five ", b"one two three four five six seven eight nine "]
     longest = max(map(len, rows))
@@ -184,6 +201,8 @@ def test_the_trained_model_that_we_ship_counts():
 
 @pytest.mark.slow
 def test_two_ranks_of_its_trainer_train_as_one_does(tmp_path):
+    from nsa.hf import NSAForCausalLM
+
     losses = {}
     for name, launcher, rows in (("one", (), "2"), ("two", TWO_RANKS, "1")):
         (tmp_path / name).mkdir()
@@ -201,7 +220,7 @@ def test_two_ranks_of_its_trainer_train_as_one_does(tmp_path):
 def test_tied_embeddings_are_one_tensor_also_after_loading(tmp_path):
     model = tiny(tie_word_embeddings=True)
     model.save_pretrained(tmp_path)
-    again = NSAForCausalLM.from_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
     tokens, _ = prompts()
     for each in (model, again):
         assert each.get_output_embeddings().weight is each.get_input_embeddings().weight
@@ -214,7 +233,7 @@ def test_weights_that_a_checkpoint_lacks_are_initialised_and_the_others_loaded(t
     lacking = {name for name in model.state_dict() if "blocks.1." in name or "embed" in name}
     kept = {name: value for name, value in model.state_dict().items() if name not in lacking}
     model.save_pretrained(tmp_path, state_dict=kept)
-    again = NSAForCausalLM.from_pretrained(tmp_path).state_dict()
+    again = type(model).from_pretrained(tmp_path).state_dict()
     for name, value in model.state_dict().items():
         if name in lacking:  # drawn anew, from the same distribution
             assert torch.allclose(again[name].std(), value.std(), rtol=0.5, atol=1e-3), name
@@ -241,12 +260,18 @@ def test_a_restart_of_position_ids_begins_a_sequence_as_in_flattened_batches():
         ({"position_ids": torch.arange(5, 35)[None]}, "position_ids"),
         ({"position_ids": torch.tensor([[*range(15), *range(15)]]).repeat(3, 1)}, "one row"),
         ({"attention_mask": torch.ones(3, 1, 30, 30)}, r"attention_mask is \(3, 1, 30, 30\)"),
-        ({"past_key_values": DynamicCache()}, "DynamicCache"),
     ],
 )
 def test_what_would_be_ignored_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         tiny()(prompts()[0], **arguments)
+
+
+def test_a_cache_of_theirs_is_refused():
+    from transformers import DynamicCache
+
+    with pytest.raises(ValueError, match="DynamicCache"):
+        tiny()(prompts()[0], past_key_values=DynamicCache())
 
 
 def test_logits_to_keep_may_be_positions():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gzip
 import json
 import os
@@ -23,8 +24,6 @@ OTHERS: tuple[Any, ...] = (
 MOST_PATHS = 3000
 HEADER_BYTES, RECORD_BYTES = 4096, 64
 LARGE = 8 << 30
-# 64 MiB of blanks, in 64 KiB.
-BOMB = gzip.compress(b" " * (64 << 20), 9)
 
 Break = Callable[[random.Random, Path, Path], None]
 
@@ -135,12 +134,18 @@ def _odd_neighbours(rng: random.Random, path: Path, outside: Path) -> None:
         (ranks / name).mkdir(exist_ok=True)
 
 
+@functools.cache
+def bomb() -> bytes:
+    """64 MiB of blanks, in 64 KiB."""
+    return gzip.compress(b" " * (64 << 20), 9)
+
+
 def _bomb(rng: random.Random, path: Path, outside: Path) -> None:
     root = next((p.parent for p in path.parents if p.name in ("ranks", "nodes", "sources")), path.parent)
     node = root / "nodes" / "node0"
     node.mkdir(parents=True, exist_ok=True)
     (node / "digest-99.json.gz").write_bytes(
-        rng.choice((BOMB, BOMB[:-9], gzip.compress(b"[]"), gzip.compress(b"{}")))
+        rng.choice((bomb(), bomb()[:-9], gzip.compress(b"[]"), gzip.compress(b"{}")))
     )
 
 
