@@ -61,7 +61,7 @@ def test_accelerate_launch(jobs: Jobs) -> None:
     plain = ("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
     # --multi_gpu only chooses accelerate's torchrun; the script itself asks for the CPU.
     ranks = ("--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
-    check_two_ranks(jobs, "accelerate", "launch", *ranks, *plain, "job.py")
+    check_two_ranks(jobs, "accelerate-launch", *ranks, *plain, "job.py")
 
 
 @pytest.mark.slow

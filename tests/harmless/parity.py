@@ -229,7 +229,7 @@ def differences(program: Program, plain: Outcome, seen: Outcome) -> dict[str, li
         found.setdefault(name, []).append(f"plain: {said}")
     whole = program.name
     for name, change in _files_apart(plain.files, seen.files):
-        part = f"{program.family}/{name.partition('/')[0]}"
+        part = program.part(name.partition("/")[0])
         found.setdefault(part if part in program.parts else whole, []).append(f"file {name}: {change}")
     if plain.code != program.exits:  # it does not do what it is there for
         said = (plain.stderr.decode(errors="replace").strip() or "nothing").splitlines()
@@ -269,7 +269,7 @@ def sections(lines: list[str], program: Program) -> dict[str, list[str]]:
     for line in lines:
         begins = re.search(r"=== (\w+)$", line)
         if begins:
-            now = program.name if begins[1] == "end" else f"{program.family}/{begins[1]}"
+            now = program.name if begins[1] == "end" else program.part(begins[1])
         else:
             found.setdefault(now, []).append(line)
     return found

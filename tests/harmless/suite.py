@@ -52,7 +52,11 @@ class Program:
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the programs in it."""
-        return tuple(f"{self.family}/{file.stem}" for file in self.files)
+        return tuple(m.name for m in self.members) or tuple(f"{self.family}/{f.stem}" for f in self.files)
+
+    def part(self, stem: str) -> str:
+        """The name of the program in it that is called so."""
+        return next((n for n in self.parts if n.partition("/")[2] == stem), f"{self.family}/{stem}")
 
     def command(self) -> list[str]:
         """The line as it is typed in a directory where the program is train.py."""
@@ -136,6 +140,14 @@ def batched(programs: Sequence[Program], at_most: int = 1000) -> Iterator[Progra
                 slow=slow,
                 unordered=how == "ranks",
             )
+
+
+def together(programs: Sequence[Program]) -> Program:
+    """All of them in one process, whatever their families."""
+    assert len({p.files[0].stem for p in programs}) == len(programs), "each has a folder of its name"
+    return Program(
+        name="everyday/(many)", how="many", files=tuple(p.files[0] for p in programs), members=tuple(programs)
+    )
 
 
 def _shared(program: Program) -> str:

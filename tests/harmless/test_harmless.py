@@ -12,21 +12,21 @@ import suite
 # Families whose known differences have all been gone through, program by program; of the others `make test-all` and
 # benchmarks/cost/harmless.py say how they stand.
 GONE_THROUGH = ("identity", "torch")
-# In the everyday run: one in so many of those that share a process. A process of each one's own costs seconds, and what
+# In the everyday run: one in so many of those that share a process, all in one. A process of each one's own costs seconds, and what
 # all programs have in common is checked there too: the same output, files, exit code and processes left (parity.py).
 ONE_IN = 3
 DOC = Path(__file__).resolve().parents[2] / "docs" / "harmless.md"
 
 
 def every_day(program: suite.Program) -> bool:
-    alike = program.family in GONE_THROUGH and program.how in suite.BATCHED and not program.slow
+    alike = program.family in GONE_THROUGH and program.how == "many" and not program.slow
     return alike and zlib.crc32(program.name.encode()) % ONE_IN == 0
 
 
 def _cases() -> Iterator[object]:
     everyday = [p for p in suite.each() if every_day(p)]
-    for p in suite.batched(everyday):
-        yield pytest.param(p, id=p.name, marks=pytest.mark.timeout(900))
+    p = suite.together(everyday)
+    yield pytest.param(p, id=p.name, marks=pytest.mark.timeout(900))
     for p in suite.batched([p for p in suite.each() if p not in everyday]):
         yield pytest.param(p, id=f"{p.name} slow", marks=(pytest.mark.slow, pytest.mark.timeout(1800)))
 
