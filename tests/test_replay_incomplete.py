@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import GOLDEN, archive_of, recorded, strangers, unpack
+from support.golden import GOLDEN, archive_of, recorded, strangers
 from support.promises import Promise, promises
 from support.verdicts import Recordings, Verdicts
 
@@ -33,8 +33,18 @@ every_recording = pytest.mark.parametrize("name", recorded())
 
 
 @pytest.fixture
-def run(name: str, tmp_path: Path) -> RunDir:
-    return unpack(archive_of(name), tmp_path / name)
+def run(name: str, recordings: Recordings, tmp_path: Path) -> RunDir:
+    return recordings.linked(archive_of(name), tmp_path / name)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """In its place another file: it is one of the recording, which other tests read."""
+    path.unlink()
+    path.write_bytes(content)
+
+
+def cut_in_half(path: Path) -> None:
+    replace(path, path.read_bytes()[: path.stat().st_size // 2])
 
 
 def said_less_or_the_same(promise: Promise, verdict: dict[str, Any]) -> None:
@@ -65,7 +75,7 @@ def test_without_one_ranks_files_nobody_is_accused_wrongly(
     run = recordings.of(archive_of(name))
     for rank in run.ranks():
         rest = tmp_path / f"without-{rank.rank}"
-        shutil.copytree(run.path, rest)
+        recordings.linked(archive_of(name), rest)
         shutil.rmtree(RunDir(path=rest).rank(rank.rank).path)
         said_less_or_the_same(PROMISES[name], judge_directory(rest).to_json())
 
@@ -77,7 +87,7 @@ def test_with_files_cut_in_half_nobody_is_accused_wrongly(name: str, run: RunDir
     kind = KINDS[zlib.crc32(name.encode()) % len(KINDS)]
     for path in run.path.glob(pattern if "*" in pattern else kind):
         if path.is_file():
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+            cut_in_half(path)
     said_less_or_the_same(PROMISES[name], judge_directory(run.path).to_json())
 
 
@@ -90,7 +100,7 @@ def test_with_recorders_cut_in_half_or_lost_nothing_is_concluded_surely_and_the_
     recorders = [rank for rank in run.ranks() if rank.blackbox.exists()]
     for rank in recorders:
         if left == "half":
-            rank.blackbox.write_bytes(rank.blackbox.read_bytes()[: rank.blackbox.stat().st_size // 2])
+            cut_in_half(rank.blackbox)
         else:
             rank.blackbox.unlink()
     verdict = judge_directory(run.path).to_json()
@@ -132,7 +142,7 @@ def without_our_frames(capture: CaptureDir) -> None:
     write_json(capture.py_spy, threads)
     if capture.native.exists():
         lines = capture.native.read_text().splitlines(keepends=True)
-        capture.native.write_text("".join(line for line in lines if OURS not in line))
+        replace(capture.native, "".join(line for line in lines if OURS not in line).encode())
 
 
 def test_no_recording_is_left_of_a_script_that_is_gone() -> None:

@@ -50,7 +50,7 @@ class Answers:
 
 
 class Recordings:
-    """The files of whole recordings, to be read: a test that writes to one unpacks its own."""
+    """The files of whole recordings, to be read; a test that needs others in their place has links to them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,6 +66,11 @@ class Recordings:
                 shutil.rmtree(unfinished)
         return RunDir(path=kept)
 
+    def linked(self, archive: Path, folder: Path) -> RunDir:
+        """The same files in a folder of its own, from which they may be removed: they are not to be written to."""
+        shutil.copytree(self.of(archive).path, folder, copy_function=os.link)
+        return RunDir(path=folder)
+
 
 @dataclass(frozen=True)
 class Backwards:
@@ -79,22 +84,22 @@ class Verdicts:
     """What whole recordings come to; of those that are asked for in both orders, each is judged twice in all."""
 
     def __init__(self, folder: Path, recordings: Recordings) -> None:
-        self._recordings = recordings
+        self._folder, self._recordings = folder, recordings
         self._forwards, self._backwards = (Answers(folder / order) for order in ("forwards", "backwards"))
 
     def of(self, archive: Path) -> dict[str, Any]:
         """verdict.json."""
-        verdict: dict[str, Any] = self._forwards.of(archive.name, lambda: _judged(archive))
+        verdict: dict[str, Any] = self._forwards.of(archive.name, lambda: self._judged(archive))
         return verdict
+
+    def _judged(self, archive: Path) -> dict[str, Any]:
+        # A judgement writes what it came to beside the evidence.
+        with tempfile.TemporaryDirectory(dir=self._folder) as own:
+            return judge_directory(self._recordings.linked(archive, Path(own) / "run").path).to_json()
 
     def backwards(self, archive: Path) -> Backwards:
         run = self._recordings.of(archive)
         return Backwards(*self._backwards.of(archive.name, lambda: _judged_backwards(run)))
-
-
-def _judged(archive: Path) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        return judge_directory(unpack(archive, Path(folder)).path).to_json()
 
 
 def backwards_of(cell: CellEvidence) -> CellEvidence:
