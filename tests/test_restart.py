@@ -7,9 +7,9 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from support.forking import FORKING
 from support.jobs import Jobs
 
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 # Rank 1 is ended from outside, as by a node that is drained, in as many attempts as the argument says.
 DRAINED = """
     import os, signal, sys
@@ -50,7 +50,7 @@ def document(path: Path) -> dict[str, object]:
 
 
 def test_a_job_that_a_signal_from_outside_ended_is_started_again(jobs: Jobs) -> None:
-    line = ("run", "--out", "run", "--restart-on", "retry=3", "--", *FORKING, "2")
+    line = ("run", "--out", "run", "--restart-on", "retry=3", "--", *TORCHRUN)
     done = jobs.run(*line, script(jobs, DRAINED), "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "attempt 1 of at most 4, in run: " in done.stderr
@@ -64,7 +64,7 @@ def test_a_job_that_a_signal_from_outside_ended_is_started_again(jobs: Jobs) -> 
 
 @pytest.mark.slow
 def test_there_are_no_more_attempts_than_were_asked_for(jobs: Jobs) -> None:
-    line = ("run", "--out", "run", "--restart-on", "retry=1", "--", *FORKING, "2")
+    line = ("run", "--out", "run", "--restart-on", "retry=1", "--", *TORCHRUN)
     done = jobs.run(*line, script(jobs, DRAINED), "9")
     assert done.returncode == 1, done.stdout + done.stderr
     assert (jobs.directory / "attempts").read_text() == "xx"
@@ -73,7 +73,7 @@ def test_there_are_no_more_attempts_than_were_asked_for(jobs: Jobs) -> None:
 
 @pytest.mark.slow
 def test_a_failure_that_comes_from_the_code_is_not_retried(jobs: Jobs) -> None:
-    line = ("run", "--out", "run", "--restart-on", "retry=3", "--", *FORKING, "1")
+    line = ("run", "--out", "run", "--restart-on", "retry=3", "--", *TORCHRUN[:-1], "1")
     done = jobs.run(*line, script(jobs, RAISES))
     assert done.returncode == 1
     assert (jobs.directory / "attempts").read_text() == "x"

@@ -79,7 +79,7 @@ def verdict_of(directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("budget", "most_lines"), [("8", 60), pytest.param("150", 25, marks=pytest.mark.slow)]
+    ("budget", "most_lines"), [("4", 60), pytest.param("150", 25, marks=pytest.mark.slow)]
 )
 def test_a_users_script_with_a_module_of_its_own_becomes_one_short_file(
     jobs: Jobs, budget: str, most_lines: int

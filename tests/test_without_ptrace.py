@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.forking import FORKING
 from support.golden import archive_of, missed, recorded, uncited, unpack
 from support.jobs import Jobs
-from support.promises import promises
+from support.promises import REPRO, promises
 from support.without_ptrace import hide
 
 from nsadiag.agent import permission
@@ -164,7 +165,8 @@ def test_attach_names_what_forbids_it(jobs: Jobs) -> None:
 
 def test_the_line_is_right_where_py_spy_is_refused(jobs: Jobs, refusing: Path) -> None:
     """A job of its own."""
-    done = jobs.run("demo", "--json")
+    script = REPRO / "local_lock_deadlock_dropped_record.py"
+    done = jobs.run("run", "--json", "--", *FORKING, "2", script)
     verdict = json.loads(done.stdout)["verdict"]
     assert (verdict["class"], verdict["guilty_ranks"]) == ("local_lock_deadlock", [1])
     assert (verdict["where"]["line"], verdict["peers_at"]["line"]) == (45, 66)
