@@ -1,7 +1,8 @@
 """Each step is slower than the last, because each one registers the gradient logger once more.
 
 Modelled on pytorch/pytorch #191191: a hook registered again on every call, an unbounded list of hooks,
-a backward that grows linearly with the step. Nothing is leaked that a memory profile would show.
+a backward that grows linearly with the step. Nothing is leaked that a memory profile would show, and a
+profile of time shows the hook, not the line that registers it.
 
 On plain python: completes with exit code 0 in about 20 s; the last step takes many times the first.
 
@@ -15,6 +16,7 @@ Promise:
 
 import time
 from collections import defaultdict
+from functools import partial
 
 import torch
 from torch import nn
@@ -28,7 +30,10 @@ class GradientLogger:
 
     def watch(self, model: nn.Module) -> None:
         for name, parameter in model.named_parameters():
-            parameter.register_hook(lambda grad, name=name: self.spread[name].append(float(grad.std())))
+            parameter.register_hook(partial(self.note, name))
+
+    def note(self, name: str, gradient: torch.Tensor) -> None:
+        self.spread[name].append(float(gradient.std()))
 
 
 def build_model(dim: int = 256, layers: int = 6) -> nn.Module:
