@@ -55,8 +55,8 @@ class Mixture(nn.Module):
         dist.all_to_all_single(counts, torch.tensor(sent))
         received = counts.tolist()
         hidden = self.dense(inputs)
-        own = self.expert(Dispatch.apply(hidden, sent, received))
-        return hidden + Dispatch.apply(own, received, sent)
+        own = Dispatch.apply(self.expert(Dispatch.apply(hidden, sent, received)), received, sent)
+        return hidden + own
 
 
 def main() -> None:
@@ -64,7 +64,6 @@ def main() -> None:
     torch.manual_seed(0)
     model = Mixture()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    torch.manual_seed(dist.get_rank())
     for step in range(30):
         chosen = [6, 0, 6] if step == EMPTY_AT else [4, 4, 4]
         optimizer.zero_grad()

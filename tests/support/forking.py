@@ -22,11 +22,16 @@ FORKING = ("python", __file__)
 PRELOAD = ("torch", "torch._dynamo")  # DDP's constructor imports dynamo, and so does an optimizer's
 
 
+# What a script leaves behind. A model in DDP that is destroyed after its group may hang in torch 2.13, as it would here: a
+# script that Python runs has its variables until the process is gone.
+_left: list[dict[str, object]] = []
+
+
 def become(rank: int, job: dict[str, str]) -> None:
     """The script, as Python would run it."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(job, RANK=str(rank), LOCAL_RANK=str(rank))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    _left.append(runpy.run_path(sys.argv[0], run_name="__main__"))
 
 
 def start(size: int) -> list[BaseProcess]:
