@@ -45,6 +45,18 @@ def test_what_was_seen_is_not_changed() -> None:
     assert completed_end(seen, "Fatal Python error: Aborted", TORCHRUN.format(code=-9)) == seen
 
 
+def test_ranks_that_are_interrupted_together_ended_a_silence_whatever_code_they_left(tmp_path: Path) -> None:
+    """Beside ranks that torchrun has started nobody learns how they ended: of a Ctrl-C their exceptions tell."""
+    run = unpack(archive_of("missing_rank_interrupted"), tmp_path)
+    by_signal = judge(load_cell(run.path))
+    ends = json.loads(run.ends.read_text())
+    unseen = {rank: {**end, "signal": None, "exit_code": None, "clean": True} for rank, end in ends.items()}
+    run.ends.write_text(json.dumps(unseen))
+    found = judge(load_cell(run.path))
+    assert (found.outcome, found.cls, found.guilty_ranks) == ("hung", "missing_rank", (1,))
+    assert found.summary == by_signal.summary
+
+
 def test_ranks_that_were_restarted_and_never_met_are_led_back_to_what_ended_their_predecessors(
     tmp_path: Path,
 ) -> None:

@@ -23,6 +23,7 @@ PARENTS = {
     "gpu_oom": {"rank_exception"},
     "host_oom": {"rank_killed"},
     "uneven_inputs": {"rank_exited_early"},  # it did, after fewer steps
+    "data_divergent_control_flow": {"collective_order_mismatch"},  # to which the branch has led
 }
 HUNG_PARENTS = {"missing_rank"}
 OURS = "nsadiag/worker"

@@ -54,7 +54,8 @@ class UnlaunchedWatch(Watch):
         super()._feel_pulses()
         for rank in self.ranks.values():
             if rank.end is None and rank.said_goodbye:
-                rank.end = End(t_mono_ns=time.monotonic_ns(), exit_code=0)
+                code = None if rank.directory.exception.exists() else 0
+                rank.end = End(t_mono_ns=time.monotonic_ns(), exit_code=code)
         arrived = len(self.ranks) >= self.expected or time.monotonic() - self._started > ARRIVE_S
         self.job.over = arrived and all(rank.end is not None for rank in self.ranks.values())
 

@@ -14,7 +14,10 @@ def made_fewer_trips(context: Context, loop: Condition, stayed: int, left: int, 
     """By what the two did in the loop and nowhere else; by the iterations that they began, if that is where they train."""
     timelines, outside = context.timelines, context.path_of(left)
     if not timelines.events.get(stayed) or not timelines.events.get(left):
-        return not _passed_by(context, loop, inside, outside) and is_further(context.program, outside, inside)
+        beyond = is_further(context.program, outside, inside) and not _left_around(
+            context, loop, inside, outside
+        )
+        return beyond and not _passed_by(context, loop, inside, outside)
     if context.anchored_in(loop):
         rounds = timelines.count(left)
         entered = rounds > 0 or not _passed_by(context, loop, inside, outside)
@@ -57,6 +60,13 @@ def _is_past(context: Context, stayed: int, left: int) -> bool:
         return False
     ahead = timelines.was_at(left, here) > timelines.was_at(stayed, here)
     return ahead and is_further(context.program, context.path_of(left), context.path_of(stayed))
+
+
+def _left_around(context: Context, loop: Condition, inside: CallPath, outside: CallPath) -> bool:
+    """Whether the one outside has left a loop around it as well, which may end differently on some ranks: that is the one, as far as stacks tell."""
+    around = [g for g in context.around(inside) if g.is_loop]
+    left = [g for g in around[: around.index(loop)] if not context.is_in(outside, g)]
+    return any(each.differs for g in left for each in context.program.exits_of_loop(g))
 
 
 def _passed_by(context: Context, loop: Condition, inside: CallPath, outside: CallPath) -> bool:

@@ -91,7 +91,7 @@ def _candidate(
     around = [g for g in context.program.around(where.file, where.line) if g.differs] if where else []
     condition = around[-1] if around else None
     return Candidate(
-        kind=Kind.BRANCH if condition else Kind.GRADIENT_SYNC,
+        kind=Kind.BRANCH,
         proximity=Proximity.CALLS,
         condition=condition,
         guilty=detached,

@@ -175,7 +175,7 @@ def _draft(cell: CellEvidence, steps: Table, late: Late) -> Draft:
     }
     # A straggler that is not on a CPU waits.
     if 0 <= own["cpu_s"] < OFF_CPU * own[column]:
-        claim = f"it is on a CPU for only {seconds(own['cpu_s'])} of the step: it waits for a device, a disk or a network, or is throttled"
+        claim = f"it is on a CPU for only {seconds(own['cpu_s'])} of the step: it waits for a device, a disk or a network, is throttled, or shares its CPUs"
         evidence[claim] = source
     return Draft(
         strength=Strength.STRONG,
@@ -183,7 +183,7 @@ def _draft(cell: CellEvidence, steps: Table, late: Late) -> Draft:
         guilty_ranks=(late.rank,),
         blocked_ranks=all_but(cell, (late.rank,)),
         at=_place(rank, column),
-        where=Where(phase=column.removesuffix("_s")),
+        where=Where(phase=doing),
         evidence={**evidence, **_sampled(rank, column)},
         fix=f"Give rank {late.rank} no more {doing} than its peers have, or a machine as fast as theirs.",
     )
