@@ -12,6 +12,7 @@ Promise:
   guilty_ranks: [0]
 """
 
+import itertools
 import os
 import threading
 from collections import Counter
@@ -25,12 +26,12 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 class Indexer(threading.Thread):
     """Counts words of what is to be searched later."""
 
-    def __init__(self, documents: int) -> None:
+    def __init__(self) -> None:
         super().__init__(name="indexer", daemon=True)
-        self.documents, self.words = documents, Counter()
+        self.words = Counter()
 
     def run(self) -> None:
-        for number in range(self.documents):
+        for number in itertools.count():
             text = f"document {number} of the archive " * 40
             for word in text.split():
                 self.words[word] += 1
@@ -44,14 +45,14 @@ def main() -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     rank = dist.get_rank()
     if rank == 0:
-        Indexer(2_000_000).start()
+        Indexer().start()
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()) for _ in range(12)]
     model = DDP(nn.Sequential(*layers).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step in range(60):
+    for step in range(20):
         total = torch.zeros((), device=device)
-        for _ in range(8):
+        for _ in range(2):
             batch = torch.randn(256, 64, device=device)
             total = total + (model.module(batch) - batch).square().mean()
         batch = torch.randn(256, 64, device=device)
