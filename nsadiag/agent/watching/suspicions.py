@@ -18,6 +18,10 @@ class Suspicions:
         self._standing: Suspicion | None = None
         self._unsaid: tuple[Suspicion, float] | None = None  # a withdrawn one, and the silence before
 
+    def count_from(self, started: float) -> None:
+        """The job had begun by then, on the monotonic clock."""
+        self._started = started
+
     @property
     def stands(self) -> bool:
         return self._standing is not None

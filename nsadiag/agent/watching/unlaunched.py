@@ -49,6 +49,7 @@ class UnlaunchedWatch(Watch):
     def count_from(self, mono_ns: int) -> None:
         """Times are those since the ranks entered the block, which was seconds before we could look on."""
         self._started_ns, self._started = mono_ns, mono_ns / 1e9
+        self.suspicions.count_from(self._started)
 
     def _feel_pulses(self) -> None:
         super()._feel_pulses()

@@ -64,16 +64,14 @@ def _diverged(case: Case) -> Iterator[Draft]:
         return
     together = [copies.name for copies in found if copies.parted_at[0] == since]
     why = _cause(case, first)
+    seen = (
+        _sums(first.name, since, values),
+        f"until step {until} its copies changed in every step and were equal to the last bit",
+    )
     yield silent_error(
         case,
         f"{shortened(together, 1)} {was(together)} equal on all ranks until step {until}, but not from step {since} on: {why.says}.",
-        {
-            _sums(first.name, since, values): source(case),
-            f"until step {until} its copies changed in every step and were equal to the last bit": source(
-                case
-            ),
-            **why.more,
-        },
+        {**dict.fromkeys(seen, source(case)), **why.more},
         why.place,
         Where(parameter=first.name, step=until, phase="optimizer"),
         why.fix,
