@@ -27,23 +27,22 @@ class Scratch:
     def __init__(self) -> None:
         self.file = Path(tempfile.mkdtemp()) / "newest.pt"
 
-    def save(self, model: nn.Module) -> None:
-        torch.save(model.state_dict(), self.file)
+    def save(self, model: nn.Module, step: int) -> None:
+        torch.save({"model": model.state_dict(), "step": step}, self.file)
 
-    def resume(self, model: nn.Module) -> bool:
+    def resume(self, model: nn.Module) -> int:
         if not self.file.exists():
-            return False
+            return 0
         newest = [torch.load(self.file) if dist.get_rank() == 0 else None]
         dist.broadcast_object_list(newest, src=0)
-        model.load_state_dict(newest[0])
-        return True
+        model.load_state_dict(newest[0]["model"])
+        return newest[0]["step"]
 
 
 def run(scratch: Scratch, steps: int) -> None:
     model = nn.Linear(16, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    scratch.resume(model)
-    for step in range(steps):
+    for step in range(scratch.resume(model), steps):
         inputs = torch.randn(32, 16)
         optimizer.zero_grad()
         (model(inputs) - inputs.sum(1, keepdim=True)).square().mean().backward()
@@ -52,7 +51,7 @@ def run(scratch: Scratch, steps: int) -> None:
             parameter.grad /= dist.get_world_size()
         optimizer.step()
         if step % 10 == 9:
-            scratch.save(model)
+            scratch.save(model, step + 1)
 
 
 def main() -> None:
@@ -64,7 +63,7 @@ def main() -> None:
     if dist.get_rank() == 1:
         scratch = Scratch()  # the scheduler has replaced this node
     dist.barrier()
-    run(scratch, 40)
+    run(scratch, 80)
     dist.destroy_process_group()
 
 

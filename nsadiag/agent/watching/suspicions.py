@@ -6,7 +6,7 @@ import time
 
 from nsadiag.agent.watching.state import Notices, Suspicion
 
-CONFIRM_S = 1.0
+CONFIRM_S = 1.0  # from a rank's move, in which one that is on its way out writes its exception or ends
 
 
 class Suspicions:

@@ -14,10 +14,9 @@ def made_fewer_trips(context: Context, loop: Condition, stayed: int, left: int, 
     """By what the two did in the loop and nowhere else; by the iterations that they began, if that is where they train."""
     timelines, outside = context.timelines, context.path_of(left)
     if not timelines.events.get(stayed) or not timelines.events.get(left):
-        beyond = is_further(context.program, outside, inside) and not _left_around(
-            context, loop, inside, outside
-        )
-        return beyond and not _passed_by(context, loop, inside, outside)
+        ways = (_passed_by, _left_around)
+        otherwise = any(way(context, loop, inside, outside) for way in ways)
+        return is_further(context.program, outside, inside) and not otherwise
     if context.anchored_in(loop):
         rounds = timelines.count(left)
         entered = rounds > 0 or not _passed_by(context, loop, inside, outside)
@@ -38,13 +37,17 @@ def made_fewer_trips(context: Context, loop: Condition, stayed: int, left: int, 
 def _began_anew(context: Context, loop: Condition, rank: int, rounds: int) -> bool:
     """Whether the rank left the loop as well after so many rounds, and is in it once more: as in an outer loop's next round."""
     round_ = context.timelines.iteration(rank, rounds - 1) if rounds else []
-    return any(_is_end(loop, each) or _is_outside(context, loop, each) for each in round_)
+    return any(_is_end(context, loop, each) or _is_outside(context, loop, each) for each in round_)
 
 
-def _is_end(loop: Condition, event: TimelineEvent) -> bool:
+def _is_end(context: Context, loop: Condition, event: TimelineEvent) -> bool:
     """Whether the loop asked for a batch, and there was none."""
-    at = event.place
-    return event.gave is False and at is not None and (at.file, at.line) == (loop.file, loop.line)
+    return event.gave is False and event.place is not None and is_head(context, loop, event.place)
+
+
+def is_head(context: Context, loop: Condition, at: Place) -> bool:
+    """The loop's own line, or a helper's that iterates for it."""
+    return any((p.file, p.line) == (loop.file, loop.line) for p in (at, *context.call_paths.to(at)))
 
 
 def _is_outside(context: Context, loop: Condition, event: TimelineEvent) -> bool:

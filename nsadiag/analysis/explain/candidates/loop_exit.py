@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, Rejection, shown
 from nsadiag.analysis.explain.context import Context
-from nsadiag.analysis.explain.trips import made_fewer_trips
+from nsadiag.analysis.explain.trips import is_head, made_fewer_trips
 from nsadiag.analysis.facts import locations
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place
@@ -122,14 +122,9 @@ def _saw_the_end(context: Context, loop: Condition, rank: int) -> bool:
     for number, event in enumerate(context.timelines.events.get(rank, ())):
         if event.at == context.timelines.anchor:
             used = number
-        elif event.kind == EventKind.DATA and event.place and _is_head(context, loop, event.place):
+        elif event.kind == EventKind.DATA and event.place and is_head(context, loop, event.place):
             asked, gave = number, bool(event.gave)
     return asked > used >= 0 and not gave
-
-
-def _is_head(context: Context, loop: Condition, at: Place) -> bool:
-    """The loop's own line, or a helper's that iterates for it."""
-    return any((p.file, p.line) == (loop.file, loop.line) for p in (at, *context.call_paths.to(at)))
 
 
 def _ended(
