@@ -11,7 +11,7 @@ from support.parts import parts, with_only
 from support.verdicts import Recordings, Verdicts, backwards_of, rotated
 
 from nsadiag.analysis import resolve
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.records import Verdict
 

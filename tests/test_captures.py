@@ -33,7 +33,7 @@ from nsadiag.agent.captures.kernel.descriptors import descriptors
 from nsadiag.agent.captures.python.py_spy import find_py_spy
 from nsadiag.agent.captures.python.traceback import catches, rests
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable, Target
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence import cuda_core
 from nsadiag.evidence.layout import CaptureDir, RunDir, read_json
 from nsadiag.evidence.pickles import read_pickle

@@ -16,10 +16,10 @@ from support.golden import GOLDEN, unpack
 from typer.testing import CliRunner
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.resolve import EXPLAINED, resolve
 from nsadiag.analysis.rules.registry import CLASSES, RULES, discover, in_causal_order
 from nsadiag.analysis.rules.rule import CAUSES
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.cli.main import app
 from nsadiag.commands.explain import explain, text_of, why_not

@@ -24,9 +24,9 @@ from nsadiag.analysis.judgement import (
     progress,
 )
 from nsadiag.analysis.judgement.conclude import verdict_of
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.resolve import Resolution, resolve, with_answers
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Strength, Times, Verdict
@@ -51,17 +51,8 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
         cause = dataclasses.replace(cause, strength=cause.strength.at_most(Strength.LIKELY))
     cause, weight = certainty.weighed(case, cause)
     cause = citations.checked(cell, cause)
-    # Whether a branch, a loop's end or a module led to the other collective stands in the source.
-    if cause.cls == "collective_order_mismatch" and cause.where and not _has_source(cell, cause.where.file):
-        gap = f"the source of {cause.where.file} is not available: why the ranks diverged could not be read"
-        strength = cause.strength.at_most(Strength.LIKELY)
-        cause = dataclasses.replace(cause, strength=strength, gaps=(*cause.gaps, gap))
     verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))
     return dataclasses.replace(verdict, certainty=weight, peer_waits=progress.peer_waits_in(case))
-
-
-def _has_source(cell: CellEvidence, file: str | None) -> bool:
-    return file is None or cell.code.file(file) is not None
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
@@ -114,6 +105,11 @@ def trials_of(path: Path, cls: str | None = None) -> Trials:
 def _held_at(case: Case, rejection: Rejection) -> tuple[str, ...]:
     program, condition = case.once(Context).program, rejection.condition
     return () if condition.differs else true_at(lambda: program.provenance_of(condition))
+
+
+def judge_evidence(path: Path) -> Verdict:
+    """The verdict on what other tools left; nothing is written. Raises UsageError where nothing in `path` is evidence."""
+    return judge(load_cell(path))
 
 
 def judge_directory(path: Path, *, live: bool = False) -> Verdict:

@@ -70,7 +70,8 @@ def analyze(
     if why_not is not None or explain:
         _print_trials(path, why_not, as_json=as_json)
         return
-    from nsadiag.commands.analyze import analyze_path, is_matrix, is_ours
+    from nsadiag.analysis.load import is_run_directory
+    from nsadiag.commands.analyze import analyze_path, is_matrix
     from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_TIMEOUT
 
     if is_matrix(path):
@@ -78,7 +79,7 @@ def analyze(
 
         outcome = "healthy" if rejudge(path) else "finding"
         print_directory(path, as_json=as_json)
-    elif is_ours(path):
+    elif is_run_directory(path):
         from nsadiag.analysis.verdict import judge_directory
         from nsadiag.reports.formats.registry import write_reports
 

@@ -17,7 +17,7 @@ from nsadiag.analysis.facts.thread_state import ThreadState
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
-from nsadiag.analysis.relations.pending import Wait, waits
+from nsadiag.analysis.relations.pending import PendingCall, waits
 from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
 from nsadiag.evidence.blocking import Waker, by_frames, by_native, by_wchan, is_timer, mutex_address
 from nsadiag.evidence.documents.kernel import KernelThread
@@ -109,7 +109,7 @@ def _all_disagree(case: Case, graph: Graph, peers: set[int], inert: set[int]) ->
     return not under_way and (bool(graph.edges) or bool(inert))
 
 
-def _is_under_way(wait: Wait, inert: set[int]) -> bool:
+def _is_under_way(wait: PendingCall, inert: set[int]) -> bool:
     """Whether all its members are seen to have issued it, and live: a slow network may still complete it."""
     absent = wait.missing or wait.unseen
     return not absent and wait.calls["op"].nunique() == 1 and not {*wait.calls["rank"]} & inert

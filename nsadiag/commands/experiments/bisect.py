@@ -146,8 +146,8 @@ def _check_whose_code(trial: Trial, tree: Worktree) -> None:
 
 
 def _seen(trial: Trial) -> Seen:
+    from nsadiag.analysis.load import load_cell
     from nsadiag.analysis.matrix.costs import costs
-    from nsadiag.analysis.scale.digests.cell import load_cell
 
     step_s = costs(load_cell(trial.directory))["step_s_median"]
     return Seen(

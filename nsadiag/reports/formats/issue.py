@@ -23,7 +23,7 @@ ALIKE_SHOWN = 8
 def render_issue(report: Report) -> str:
     """Markdown without a link to anything on this machine. Of a matrix: its most frequent finding. Raises UsageError."""
     run, cells = (_most_frequent(report), report.cells) if isinstance(report, MatrixReport) else (report, ())
-    from nsadiag.analysis.scale.digests.cell import load_cell  # the analysis comes with it
+    from nsadiag.analysis.load import load_cell  # the analysis comes with it
 
     evidence = load_cell(run.directory)
     text = template_of("issue.md.jinja").render(

@@ -18,7 +18,7 @@ def render_perfetto(report: Report) -> str:
     """The document. A process is a rank; what had not ended is left open, as it was. Raises UsageError for a matrix."""
     run = only_run(report, "perfetto")
     from nsadiag.analysis.case import Case
-    from nsadiag.analysis.scale.digests.cell import load_cell
+    from nsadiag.analysis.load import load_cell
 
     cell = load_cell(run.directory)
     events = Case(cell).events

@@ -31,7 +31,7 @@ class _Frames:
 def render_speedscope(report: Report) -> str:
     """The document: one profile of all ranks' main threads, then one a rank with all its threads. Raises UsageError."""
     run = only_run(report, "speedscope")
-    from nsadiag.analysis.scale.digests.cell import load_cell  # the analysis comes with it
+    from nsadiag.analysis.load import load_cell  # the analysis comes with it
 
     cell = load_cell(run.directory)
     frames = _Frames()

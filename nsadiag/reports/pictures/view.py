@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.ingest import sources
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.user_code import counted, valid_roots
 from nsadiag.reports.model import RunReport
 from nsadiag.reports.pictures.costs import Costs, costs_of
