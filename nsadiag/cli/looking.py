@@ -71,7 +71,7 @@ def analyze(
         _print_trials(path, why_not, as_json=as_json)
         return
     from nsadiag.analysis.load import is_run_directory
-    from nsadiag.commands.analyze import analyze_path, is_matrix
+    from nsadiag.commands.analyze import is_matrix
     from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_TIMEOUT
 
     if is_matrix(path):
@@ -87,7 +87,9 @@ def analyze(
         write_reports(path)
         print_directory(path, as_json=as_json)
     else:
-        report = analyze_path(path)
+        from nsadiag.reports import load_report
+
+        report = load_report(path)
         print_report(report, as_json=as_json)
         outcome = report.state
     raise typer.Exit({"healthy": EXIT_HEALTHY, "incomplete": EXIT_TIMEOUT}.get(outcome, EXIT_FINDING))

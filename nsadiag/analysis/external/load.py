@@ -141,7 +141,7 @@ def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
 
 
 def _add_timeouts(drafts: Drafts, world_size: int) -> float | None:
-    """What NCCL's watchdog reports of each rank, as its dump; returns for how long the longest call had run."""
+    """Add the reports of NCCL's watchdog as dumps of their ranks; returns for how long the longest call had run."""
     reports = [report for draft in drafts.values() for report, _ in draft.timed_out[:1]]
     if not reports:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from nsadiag.analysis.ingest.watchdog_reports import DEFAULT, TimedOut
-from nsadiag.evidence.recorder import OF_WATCHDOG, Dump, Entry
+from nsadiag.evidence.recorder import OF_WATCHDOG, Dump, Entry, GroupConfig
 
 
 def dumps_of(
@@ -20,7 +20,9 @@ def dumps_of(
         else sorted({each.rank for each in reports if each.group == group})
         for group in {each.group for each in reports}
     }
-    config = {group: {"name": group, "desc": group, "ranks": str(found)} for group, found in members.items()}
+    config = {
+        group: GroupConfig(name=group, desc=group, ranks=str(found)) for group, found in members.items()
+    }
     for rank in sorted({*ranks} | {each.rank for each in reports}):
         mine = [each for each in reports if each.rank == rank]
         own = {group: each for group, each in config.items() if rank in members[group]}
@@ -31,7 +33,7 @@ def dumps_of(
                 "pg_config": own,
                 "entries": [e for each in mine for e in _entries(each)],
             },
-        )  # type: ignore[typeddict-item]
+        )
 
 
 def _entries(report: TimedOut) -> Iterator[Entry]:

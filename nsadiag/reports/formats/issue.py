@@ -25,7 +25,7 @@ def render_issue(report: Report) -> str:
     run, cells = (_most_frequent(report), report.cells) if isinstance(report, MatrixReport) else (report, ())
     from nsadiag.analysis.load import load_cell  # the analysis comes with it
 
-    evidence = load_cell(run.directory)
+    evidence = load_cell(run.evidence)
     text = template_of("issue.md.jinja").render(
         run=run,
         cells=cells,

@@ -20,7 +20,7 @@ def render_perfetto(report: Report) -> str:
     from nsadiag.analysis.case import Case
     from nsadiag.analysis.load import load_cell
 
-    cell = load_cell(run.directory)
+    cell = load_cell(run.evidence)
     events = Case(cell).events
     found: list[dict[str, Any]] = []
     for rank in cell.ranks:

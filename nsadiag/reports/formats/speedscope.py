@@ -33,7 +33,7 @@ def render_speedscope(report: Report) -> str:
     run = only_run(report, "speedscope")
     from nsadiag.analysis.load import load_cell  # the analysis comes with it
 
-    cell = load_cell(run.directory)
+    cell = load_cell(run.evidence)
     frames = _Frames()
     looks = [(r.rank, r.last_capture) for r in cell.ranks if r.last_capture and r.last_capture.stacks]
     mains = [stack for rank, look in looks for stack in _stacks(rank, look)[:1]]

@@ -43,7 +43,7 @@ def view_of(run: RunReport) -> View:
     no_logs: tuple[Log, ...] = ()
     records = _drawn("cited records", lambda: cited(run), no_records, gaps)
     logs = _drawn("logs", lambda: tuple(logs_of(run)), no_logs, gaps)
-    cell = _drawn("evidence", lambda: load_cell(run.directory), None, gaps)
+    cell = _drawn("evidence", lambda: load_cell(run.evidence), None, gaps)
     if cell is None:
         return View(cited=records, logs=logs, gaps=tuple(gaps))
     case, verdict = Case(cell), run.verdict

@@ -171,6 +171,6 @@ RULE = Rule(
     actions=("exclude host", "retry"),
     check=network_stall,
     needs=("flight_recorders", "stacks"),
-    explained_by=("missing_rank",),
+    explained_by=("missing_rank", "unseen_rank"),
     confused_with=("missing_rank", "collective_args_mismatch", "straggler_rank"),
 )
