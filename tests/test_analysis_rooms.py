@@ -30,10 +30,8 @@ ROOMS: dict[str, frozenset[str]] = {
     "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
     "judgement": frozenset({"records", "facts", "case", "relations"}),
     "resolve": frozenset({"records", "code_lines", "case", "rules"}),
-    "actors": frozenset({"records"}),
     "verdict": frozenset(
         {
-            "actors",
             "code_lines",
             "records",
             "ingest",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from nsadiag.evidence.documents import operations, training
+from nsadiag.evidence.documents.actors import ActorWaits, RayJob
 from nsadiag.evidence.documents.captures import Answers, Gap, NcclStatus, Task
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep
@@ -167,6 +168,15 @@ class Collected:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RayEvidence:
+    """Evidence that `nsadiag attach ray:JOB` left of a job of Ray's. Its processes have the numbers of ranks."""
+
+    job: RayJob
+    waited: Mapping[int, ActorWaits]  # by process, at the first capture
+    waits: Mapping[int, ActorWaits]  # at the second
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellEvidence:
     """One cell: its ranks, and what the agent saw of the whole."""
 
@@ -185,6 +195,7 @@ class CellEvidence:
     # Where there are very many ranks: all of them, those of one kind together, of which `ranks` holds some.
     kinds: tuple[tuple[int, ...], ...] = ()
     collected: Collected | None = None  # by other tools; None where nsadiag recorded the job
+    ray: RayEvidence | None = None  # of a job of Ray's, which has processes in place of ranks
 
     @cached_property
     def code(self) -> SourceModel:
@@ -202,8 +213,8 @@ class CellEvidence:
 
     @cached_property
     def absent(self) -> frozenset[int]:
-        """Ranks that left none."""
-        return frozenset(range(self.world_size)) - self.present
+        """Ranks that left none; an actor without a process is none."""
+        return frozenset() if self.ray else frozenset(range(self.world_size)) - self.present
 
     @cached_property
     def met(self) -> frozenset[int]:

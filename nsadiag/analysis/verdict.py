@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsadiag.analysis.actors.judge import is_actors, judge_actors
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.code_lines import true_at
 from nsadiag.analysis.explain.candidate import Candidate, Rejection
@@ -35,8 +35,16 @@ from nsadiag.evidence.user_code import counted, valid_roots
 
 def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     """The cell's verdict. Detectors are tried in causal order: the first that speaks explains the rest."""
-    with counted(root for rank in cell.ranks for root in valid_roots(rank.meta.user_code)):
+    with counted(_user_code(cell)):
         return _judged(cell, verdict_s=verdict_s)
+
+
+def _user_code(cell: CellEvidence) -> Iterator[str]:
+    """Packages that count as the user's."""
+    for rank in cell.ranks:
+        yield from valid_roots(rank.meta.user_code)
+    if cell.ray:
+        yield from valid_roots(cell.ray.job.user_code)
 
 
 def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
@@ -85,7 +93,7 @@ def trials_of(path: Path, cls: str | None = None) -> Trials:
     The rules of `cls`, and that of the verdict, say what they were told.
     """
     cell = load_cell(path)
-    with counted(root for rank in cell.ranks for root in valid_roots(rank.meta.user_code)):
+    with counted(_user_code(cell)):
         cell = masked_exceptions.marked(cell)
         case = Case(cell)
         with sources.shown(cell):
@@ -128,6 +136,6 @@ def judge_directory(path: Path, *, live: bool = False) -> Verdict:
         # The answer was there before the job was ended.
         first = read_json(run.verdict, {}).get("times", {}).get("verdict_s")
         verdict_s = first if first is not None else verdict_s
-    verdict = judge_actors(cell) if is_actors(path) else judge(cell, verdict_s=verdict_s)
+    verdict = judge(cell, verdict_s=verdict_s)
     write_json(run.verdict, verdict.to_json())
     return verdict

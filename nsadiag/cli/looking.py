@@ -87,9 +87,9 @@ def analyze(
         write_reports(path)
         print_directory(path, as_json=as_json)
     else:
-        from nsadiag.reports import load_report
+        from nsadiag.reports.load import load_collected
 
-        report = load_report(path)
+        report = load_collected(path)
         print_report(report, as_json=as_json)
         outcome = report.state
     raise typer.Exit({"healthy": EXIT_HEALTHY, "incomplete": EXIT_TIMEOUT}.get(outcome, EXIT_FINDING))

@@ -26,11 +26,11 @@ def load_report(path: Path) -> Report:
     kind = _kind(path)
     if kind == "matrix":
         return _load_matrix(path)
-    return _load_run(path) if kind == "run" else _load_collected(path)
+    return _load_run(path) if kind == "run" else load_collected(path)
 
 
-def _load_collected(path: Path) -> RunReport:
-    """Judged here: nothing is written where others keep their files."""
+def load_collected(path: Path) -> RunReport:
+    """The report on files that nsadiag did not write, judged here: nothing is written beside them. Raises UsageError."""
     from nsadiag.analysis.verdict import judge_evidence  # all rules come with it
 
     verdict = judge_evidence(path)

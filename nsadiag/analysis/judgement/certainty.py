@@ -6,6 +6,7 @@ import dataclasses
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Movement
+from nsadiag.analysis.relations.actors.stuck import stuck_sets
 from nsadiag.analysis.relations.deadlock import deadlock_of
 from nsadiag.evidence.records import Certainty, Evidence, Finding, Strength
 
@@ -30,6 +31,10 @@ def weighed(case: Case, cause: Finding) -> tuple[Finding, Certainty | None]:
     """The finding of a hang with the deadlock that proves it, where there is one; no certainty of anything else."""
     if cause.outcome != "hung":
         return cause, None
+    if case.cell.ray is not None:
+        proven = case.once(stuck_sets)[0]
+        numbers = {proven.graph.nodes[key].number for key in proven.within}
+        return cause, "proven" if numbers.issuperset(cause.guilty_ranks) else "suspected"
     if case.cell.collected is not None:
         return _of_others(cause, case.cell.collected.movement), "suspected"
     deadlock = case.once(deadlock_of)

@@ -206,7 +206,7 @@ def _course(rows: Table, last: int) -> _Issued:
 
 
 def _asked(case: Case, rows: Table, seq: int) -> dict[int, Behaviour]:
-    """What ranks issued under that number of a group: the operation, with what all of them must pass alike."""
+    """Calls of ranks under that number of a group: the operation, with what all of them must pass alike."""
     said = {
         int(row["rank"]): (
             row["op"],

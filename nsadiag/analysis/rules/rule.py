@@ -79,6 +79,7 @@ class Rule:
 
     # A sentence for each class that this rule introduces.
     means: Mapping[str, str] = field(default_factory=dict)
+    about: Literal["ranks", "actors"] = "ranks"  # of Ray's, whose jobs are judged by rules of their own
     family: Family
     detected: str  # Markdown
     fix: str

@@ -88,7 +88,7 @@ def _draft(case: Case, cycle: tuple[int, ...]) -> Draft:
 
 
 def _by_calls(case: Case, cycle: tuple[int, ...]) -> Draft:
-    """Where no stack was taken, the dumps of all these ranks show in which group each of them waits."""
+    """The cycle of ranks of which no stack was taken: their dumps show in which group each of them waits."""
     held = [(w, tuple(r for r in w.waiting if r in cycle)) for w in waits(case)]
     held = [(wait, ranks) for wait, ranks in held if ranks]
     calls = [

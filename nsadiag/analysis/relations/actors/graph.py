@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from nsadiag.analysis.actors.job import ALIVE, CONTROLLER, CREATION, DEAD, ActorJob
-from nsadiag.analysis.actors.peers import torch_peers
-from nsadiag.analysis.actors.stands import PEERS, Stand, Stands
+from nsadiag.analysis.facts.actors.job import ALIVE, CONTROLLER, CREATION, DEAD, ActorJob
+from nsadiag.analysis.facts.actors.peers import torch_peers
+from nsadiag.analysis.facts.actors.stands import PEERS, Stand, Stands
+from nsadiag.analysis.relations.fixpoint import Needs, never_woken
+from nsadiag.analysis.relations.wait_graph import Wait, WaitGraph
 from nsadiag.evidence.documents.actors import RayActor, RayNode, RayTask
 
 State = Literal["stands", "idle", "dead", "unplaced", "object", "unknown"]
@@ -32,49 +34,27 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edge:
-    """`waiter` goes on only after `target` has done its part of `what`."""
+class CallWait(Wait[str]):
+    """A wait for a call, an actor, or what an actor holds."""
 
-    waiter: str
-    target: str
     kind: Literal["call", "queued", "group", "coordinator", "resources", "object"]
-    what: str
     task: RayTask | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaitGraph:
-    """Nodes by key, and the edges between them."""
+class CallGraph(WaitGraph[str, CallWait]):
+    """Nodes by key, and the waits between them."""
 
     nodes: dict[str, Node]
-    edges: tuple[Edge, ...]
-    every: frozenset[str]  # nodes that need all of their targets
+    every: frozenset[str]  # nodes that need all of what they wait for
     free: frozenset[str]  # nodes that could act by themselves
     never: frozenset[str] = frozenset()  # not placed, and too large for any machine of the cluster
-
-    @cached_property
-    def out(self) -> dict[str, list[Edge]]:
-        found: dict[str, list[Edge]] = {key: [] for key in self.nodes}
-        for edge in self.edges:
-            found[edge.waiter].append(edge)
-        return found
-
-    def reached(self, key: str) -> set[str]:
-        """Everything that it waits for, directly or through others."""
-        found: set[str] = set()
-        todo = [key]
-        while todo:
-            for edge in self.out[todo.pop()]:
-                if edge.target not in found:
-                    found.add(edge.target)
-                    todo.append(edge.target)
-        return found
 
     def nearest_waiter(self, keys: tuple[str, ...], but: tuple[int, ...]) -> Stand | None:
         """The nearest waiter for these nodes whose line is known: the one with the fewest waits between."""
         seen, near = set(keys), list(keys)
         while near:
-            near = sorted({e.waiter for e in self.edges if e.target in near} - seen)
+            near = sorted({e.waiter for e in self.edges if e.waited_for in near} - seen)
             seen |= set(near)
             stands = [stand for key in near if (stand := self.nodes[key].stand) and stand.place]
             found = next((stand for stand in stands if stand.number not in but), None)
@@ -85,42 +65,32 @@ class WaitGraph:
     @cached_property
     def stuck(self) -> frozenset[str]:
         """The largest set of nodes that only members of the set could wake."""
-        blocked = set(self.nodes) - self.free
-        while woken := {key for key in blocked if not self._is_held(key, blocked)}:
-            blocked -= woken
-        return frozenset(blocked)
+        waiting = [key for key in self.nodes if key not in self.free]
+        never = {key for key in waiting if self.nodes[key].state == "dead" or key in self.never}
+        # Any call that runs could call it, or give back what it needs.
+        calls = [key for key, node in self.nodes.items() if node.state == "stands"]
+        needs = {key: self._needs(key, calls) for key in waiting if key not in never}
+        alone = {key for key in needs if self._is_locked(key) and self._in_main_thread(key)}
+        return frozenset(never_woken({k: n for k, n in needs.items() if k not in alone}, never | alone))
 
-    def _is_held(self, key: str, blocked: set[str]) -> bool:
-        node, targets = self.nodes[key], {edge.target for edge in self.out[key]}
-        if node.state == "dead" or key in self.never:
-            return True
-        locked = node.stand is not None and node.stand.doing in THREADS and not targets
-        if locked and node.stand and node.stand.main:
-            return True
-        if node.state in ("idle", "unplaced") or locked:
-            # Any call that runs could call it, or give back what it needs.
-            return all(k in blocked for k, n in self.nodes.items() if n.state == "stands")
-        if node.state != "stands" or node.stand is None:
-            return False
-        held = {target in blocked for target in targets}
-        return any(held) if key in self.every else bool(held) and all(held)
+    def _needs(self, key: str, calls: list[str]) -> Needs[str]:
+        node = self.nodes[key]
+        if node.state in ("idle", "unplaced") or self._is_locked(key):
+            return Needs(targets=calls, every=False)
+        targets = self.waited_for_by(key) if node.state == "stands" else ()
+        return Needs(targets=targets, every=key in self.every)
 
-    def cycle(self, key: str) -> list[str]:
-        """The shortest way from a node back to itself; empty where there is none."""
-        ways = [[key]]
-        seen: set[str] = set()
-        while ways:
-            way = ways.pop(0)
-            for edge in self.out[way[-1]]:
-                if edge.target == key:
-                    return way
-                if edge.target not in seen:
-                    seen.add(edge.target)
-                    ways.append([*way, edge.target])
-        return []
+    def _is_locked(self, key: str) -> bool:
+        stand = self.nodes[key].stand
+        return stand is not None and stand.doing in THREADS and not self.waited_for_by(key)
+
+    def _in_main_thread(self, key: str) -> bool:
+        """Whether no other call of its process can run beside it."""
+        stand = self.nodes[key].stand
+        return stand is not None and stand.main
 
 
-def graph_of(job: ActorJob, stands: Stands) -> WaitGraph:
+def graph_of(job: ActorJob, stands: Stands) -> CallGraph:
     """The graph at the second capture."""
     return _Builder(job, stands).graph()
 
@@ -140,14 +110,14 @@ class _Builder:
         self._add_stands()
         self._add_actors()
 
-    def graph(self) -> WaitGraph:
+    def graph(self) -> CallGraph:
         edges = [edge for stand in self.stands.rows for edge in self._edges(stand)]
         edges += [edge for actor in self.job.actors.values() for edge in self._needs(actor)]
         # A coroutine that waits for no call of anybody's may wait for the world.
         waiting = {edge.waiter for edge in edges}
         self.free |= {s.key for s in self.stands.rows if s.doing == "suspended" and s.key not in waiting}
-        single = {(e.waiter, e.target, e.kind, e.what): e for e in edges}
-        return WaitGraph(
+        single = {(e.waiter, e.waited_for, e.kind, e.what): e for e in edges}
+        return CallGraph(
             nodes=self.nodes, edges=tuple(single.values()), every=frozenset(self.every),
             free=frozenset(self.free), never=frozenset(self.never),
         )  # fmt: skip
@@ -210,7 +180,7 @@ class _Builder:
 
     # -- edges --------------------------------------------------------------------------------------
 
-    def _edges(self, stand: Stand) -> Iterator[Edge]:
+    def _edges(self, stand: Stand) -> Iterator[CallWait]:
         if stand.awaits is not None:
             yield from self._of_objects(stand)
         elif stand.doing == "suspended" and stand.task is not None:
@@ -218,7 +188,7 @@ class _Builder:
         elif stand.doing in PEERS:
             yield from self._of_group(stand)
 
-    def _of_objects(self, stand: Stand) -> Iterator[Edge]:
+    def _of_objects(self, stand: Stand) -> Iterator[CallWait]:
         awaits = stand.awaits
         assert awaits is not None
         tasks = [task for each in awaits.objects if (task := self.job.task_of(each))]
@@ -232,11 +202,11 @@ class _Builder:
         for task in {task.id: task for task in pending}.values():
             yield from self._to_task(stand.key, task)
 
-    def _to_task(self, waiter: str, task: RayTask) -> Iterator[Edge]:
+    def _to_task(self, waiter: str, task: RayTask) -> Iterator[CallWait]:
         """From whoever waits for a call to who runs it, or to whoever holds up that it is run."""
         what = f"{task.method}()"
         if task.id in self.by_task:
-            yield Edge(waiter=waiter, target=self.by_task[task.id], kind="call", what=what, task=task)
+            yield CallWait(waiter=waiter, waited_for=self.by_task[task.id], kind="call", what=what, task=task)
             return
         if task.actor in self.job.number_of_actor:
             before = self.of_number[self.job.number_of_actor[task.actor]]
@@ -247,7 +217,7 @@ class _Builder:
                 self.every.discard(waiter)  # any of them may make room for it
             kind: Literal["queued", "call"] = "queued" if state == "stands" else "call"
             for key in before:
-                yield Edge(waiter=waiter, target=key, kind=kind, what=what, task=task)
+                yield CallWait(waiter=waiter, waited_for=key, kind=kind, what=what, task=task)
             return
         waiting = task.state == "PENDING_NODE_ASSIGNMENT"
         key = f"call:{task.id}"
@@ -255,7 +225,7 @@ class _Builder:
             state = self._unplaced(task.needs) if waiting else "unknown"
             self.nodes[key] = Node(key=key, number=-1, state=state)
             self._note(key, task.needs)
-        yield Edge(waiter=waiter, target=key, kind="resources", what=what, task=task)
+        yield CallWait(waiter=waiter, waited_for=key, kind="resources", what=what, task=task)
 
     def _begins(self, task: RayTask) -> str:
         """A call that its actor, which is idle, has not begun: it may be on its way, or wait for its arguments."""
@@ -264,7 +234,7 @@ class _Builder:
         self.free.add(key)
         return key
 
-    def _of_coroutine(self, stand: Stand, task: RayTask) -> Iterator[Edge]:
+    def _of_coroutine(self, stand: Stand, task: RayTask) -> Iterator[CallWait]:
         """A coroutine waits for calls that it made; one that made none waits for somebody else's call of its actor."""
         if self._class_of(stand.number) == CONTROLLER:
             yield from self._of_controller(stand, task)
@@ -277,18 +247,24 @@ class _Builder:
         for number in self._callers(stand, task):
             for key in self.of_number.get(number, []):
                 if key != stand.key:
-                    yield Edge(
-                        waiter=stand.key, target=key, kind="coordinator", what=f"{task.method}()", task=task
+                    yield CallWait(
+                        waiter=stand.key,
+                        waited_for=key,
+                        kind="coordinator",
+                        what=f"{task.method}()",
+                        task=task,
                     )
 
-    def _of_controller(self, stand: Stand, task: RayTask) -> Iterator[Edge]:
+    def _of_controller(self, stand: Stand, task: RayTask) -> Iterator[CallWait]:
         """To each worker whose function has not returned."""
         self.every.add(stand.key)
         me = self.job.processes[stand.number].worker
         for actor in self.job.actors.values():
             for key in self.of_number[self.job.number_of_actor[actor.id]] if actor.owner == me else ():
                 if self.nodes[key].state == "stands":
-                    yield Edge(waiter=stand.key, target=key, kind="call", what="its function", task=task)
+                    yield CallWait(
+                        waiter=stand.key, waited_for=key, kind="call", what="its function", task=task
+                    )
 
     def _callers(self, stand: Stand, task: RayTask) -> list[int]:
         """Processes that could end the wait of a coroutine: those that have called its actor, but who waits for it."""
@@ -312,7 +288,7 @@ class _Builder:
             found = [number for number in self.job.names if number not in (waiting, stand.number)]
         return found
 
-    def _of_group(self, stand: Stand) -> Iterator[Edge]:
+    def _of_group(self, stand: Stand) -> Iterator[CallWait]:
         """To members that stand in no collective; where all do, to those that stand in another one."""
         peers = sorted(self._invited(stand) or list(self.peers.get(stand.number, set())))
         absent = [n for n in peers if not any(s.doing in PEERS for s in self._stands(n))]
@@ -322,7 +298,7 @@ class _Builder:
         ]  # fmt: skip
         for number in absent or others:
             for key in self.of_number.get(number, []):
-                yield Edge(waiter=stand.key, target=key, kind="group", what=stand.inner)
+                yield CallWait(waiter=stand.key, waited_for=key, kind="group", what=stand.inner)
 
     def _invited(self, stand: Stand) -> list[int]:
         """Candidates for the ranks that a group under creation lacks: actors like those that have come, as many as ranks have not."""
@@ -345,7 +321,7 @@ class _Builder:
     def _stands(self, number: int) -> list[Stand]:
         return [stand for stand in self.stands.rows if stand.number == number]
 
-    def _needs(self, actor: RayActor) -> Iterator[Edge]:
+    def _needs(self, actor: RayActor) -> Iterator[CallWait]:
         """From an actor that was never placed to who holds what it needs."""
         number = self.job.number_of_actor[actor.id]
         for key in self.of_number.get(number, []):
@@ -355,7 +331,9 @@ class _Builder:
                         (holder.needs or {}).get(name, 0) for name in actor.needs or {}
                     ):
                         for target in self.of_number[self.job.number_of_actor[holder.id]]:
-                            yield Edge(waiter=key, target=target, kind="resources", what=_amount(actor.needs))
+                            yield CallWait(
+                                waiter=key, waited_for=target, kind="resources", what=_amount(actor.needs)
+                            )
 
 
 def _could_act(stand: Stand) -> bool:

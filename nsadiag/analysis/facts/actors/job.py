@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from nsadiag.analysis.records import CaptureEvidence, CellEvidence
+from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RayEvidence
 from nsadiag.evidence.documents.actors import RUNNING, ActorWaits, RayActor, RayJob, RayProcess, RayTask
 
 DEAD, ALIVE = "DEAD", "ALIVE"
@@ -26,9 +26,24 @@ class ActorJob:
     """The documents of one attach. Numbers are those of folders under ranks/; actors without a process have numbers after them."""
 
     cell: CellEvidence
-    ray: RayJob
-    waits: dict[int, ActorWaits]  # at the second capture
-    waited: dict[int, ActorWaits]  # at the first
+
+    @cached_property
+    def _evidence(self) -> RayEvidence:
+        return self.cell.ray or RayEvidence(job=RayJob(id=""), waits={}, waited={})
+
+    @property
+    def ray(self) -> RayJob:
+        return self._evidence.job
+
+    @property
+    def waits(self) -> Mapping[int, ActorWaits]:
+        """At the second capture."""
+        return self._evidence.waits
+
+    @property
+    def waited(self) -> Mapping[int, ActorWaits]:
+        """At the first."""
+        return self._evidence.waited
 
     @cached_property
     def processes(self) -> dict[int, RayProcess]:

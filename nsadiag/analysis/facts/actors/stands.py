@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nsadiag.analysis.actors.job import ActorJob
+from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.evidence.blocking import State, Waker, by_frames, by_wchan
 from nsadiag.evidence.documents.actors import ObjectWait, RayTask

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from nsadiag.analysis.actors.graph import Edge, Node, WaitGraph
-from nsadiag.analysis.actors.job import ActorJob
-from nsadiag.analysis.actors.stands import PEERS, Stand
+from nsadiag.analysis.facts.actors.job import ActorJob
+from nsadiag.analysis.facts.actors.stands import PEERS, Stand
+from nsadiag.analysis.relations.actors.graph import CallGraph, CallWait, Node
 from nsadiag.evidence.records import Place
 
 DOING = {
@@ -36,9 +36,9 @@ def standing(job: ActorJob, stand: Stand) -> str:
     return f"{job.name(stand.number)}{call}{at(stand.place)}"
 
 
-def waits_for(job: ActorJob, graph: WaitGraph, edge: Edge) -> str:
+def waits_for(job: ActorJob, graph: CallGraph, edge: CallWait) -> str:
     """A node's wait, as a clause behind its name: `waits for rollout-1 to return generate()`."""
-    target = graph.nodes[edge.target]
+    target = graph.nodes[edge.waited_for]
     name = job.name(target.number) if target.number >= 0 else "a worker"
     if edge.kind == "group":
         return f"waits in {edge.what} for {name}, {_absent(target)}"
@@ -81,7 +81,7 @@ def _running(target: Node) -> str:
     return f"{stand.task.method}()" if stand and stand.task else "another call"
 
 
-def chain(job: ActorJob, graph: WaitGraph, edges: list[Edge]) -> str:
+def chain(job: ActorJob, graph: CallGraph, edges: list[CallWait]) -> str:
     """Several waits in a row."""
     parts = []
     for edge in edges:

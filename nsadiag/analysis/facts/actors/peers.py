@@ -6,7 +6,7 @@ go to the port of its server in one of the two processes.
 
 from __future__ import annotations
 
-from nsadiag.analysis.actors.job import ActorJob
+from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.evidence.documents.kernel import Descriptor
 
 End = tuple[str, str]
