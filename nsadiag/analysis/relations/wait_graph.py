@@ -32,19 +32,19 @@ class Edge(Wait[int]):
     source: str
 
 
-W = TypeVar("W", bound="Wait[Any]", covariant=True)
+W_co = TypeVar("W_co", bound="Wait[Any]", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaitGraph(Generic[K, W]):
+class WaitGraph(Generic[K, W_co]):
     """Waits between ranks, or between calls and actors."""
 
-    edges: tuple[W, ...]
+    edges: tuple[W_co, ...]
 
     @cached_property
-    def out(self) -> dict[K, list[W]]:
+    def out(self) -> dict[K, list[W_co]]:
         """The waits of each waiter."""
-        found: dict[K, list[W]] = {}
+        found: dict[K, list[W_co]] = {}
         for edge in self.edges:
             found.setdefault(edge.waiter, []).append(edge)
         return found
