@@ -114,7 +114,13 @@ def hook() -> Iterator[tuple[str, list[dict[str, str]]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(500 if self.path == "/broken" else 200)
+            self.send_response({"/broken": 500, "/moved": 302}.get(self.path, 200))
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            posted.append({"asked": self.path})
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -130,6 +136,16 @@ def hook() -> Iterator[tuple[str, list[dict[str, str]]]]:
 
 def notifier(target: str, directory: Path) -> notify.Notifier:
     return notify.Notifier(targets=(target,), run=RunDir(path=directory), name="train")
+
+
+def test_a_webhook_that_has_moved_has_not_got_the_message(
+    hook: tuple[str, list[dict[str, str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Followed, a POST becomes a GET without the message, to whatever address the answer names.
+    address, posted = hook
+    notifier(f"{address}/moved", tmp_path).verdict(HUNG)
+    assert capsys.readouterr().err == "nsadiag: --notify failed: the webhook answered 302\n"
+    assert [list(each) for each in posted] == [["text"]]
 
 
 def test_a_webhook_gets_the_verdict_in_slacks_form(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,12 @@ def _read(file: Path) -> dict[str, Any]:
     text = file.read_text(encoding="utf-8", errors="replace")
     if "tool.nsadiag" not in text:
         return {}  # most have none: they need not be well-formed for us
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
+    if sys.version_info < (3, 11):  # tomllib comes with it
         raise UsageError(
             f"{file}: [tool.nsadiag] is read by Python 3.11 and later", "use NSADIAG_<OPTION>, or options"
-        ) from None
+        )
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -82,7 +82,7 @@ def _rejected(trials: Trials) -> dict[str, Any]:
 
 def _candidate(one: Candidate, best: Candidate) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "kind": str(one.kind),
+        "kind": one.kind.value,
         "class": one.cls,
         "guilty_ranks": list(one.guilty),
         "condition": named(one),

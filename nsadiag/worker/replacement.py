@@ -18,6 +18,10 @@ from nsadiag.worker.interruptions import tolerated
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib costs 10 ms at start-up
 # What of ours runs in a rank.
 _OURS = (f"{_HOME}/worker/", f"{_HOME}/evidence/")
+# pybind11 puts the stack of a callback that failed into the message: "  FILE(LINE): FUNCTION", the outermost frame last.
+_LISTING, _LISTED = "\n\nAt:\n", tuple(f"  {path}" for path in _OURS)
+# A class of the user's may have an `args` of its own.
+_ARGS: Any = BaseException.args
 _MISSING = object()
 
 
@@ -153,11 +157,21 @@ def _overrides_setting(metaclass: type) -> bool:
 
 
 def leave_no_frame(error: BaseException) -> None:
-    """For the `except` of a wrapper, before a bare `raise`: its own frame, and those of ours that it called, are in no traceback.
+    """For the `except` of a wrapper, before a bare `raise`: its own frame, and those of ours that it called, are in no traceback,
+    nor in a message that lists the stack.
 
     A bare `raise` adds no entry of its own (seen on 3.10 to 3.13), so the next one is the caller's.
     """
     error.__traceback__ = _first_of_others(error.__traceback__)
+    _leave_no_line(error)
+
+
+def _leave_no_line(error: BaseException) -> None:
+    """The same for the stack that its message lists."""
+    args = _ARGS.__get__(error)
+    if args and type(args[0]) is str and _LISTING in args[0]:
+        kept = [line for line in args[0].split("\n") if not line.startswith(_LISTED)]
+        _ARGS.__set__(error, ("\n".join(kept), *args[1:]))
 
 
 def cut_our_frames(error: BaseException) -> None:
@@ -169,6 +183,7 @@ def cut_our_frames(error: BaseException) -> None:
         if one is None or id(one) in met:
             continue
         met.add(id(one))
+        _leave_no_line(one)
         trace = one.__traceback__ = _first_of_others(one.__traceback__)
         while trace is not None:
             behind = _first_of_others(trace.tb_next)

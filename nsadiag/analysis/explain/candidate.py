@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import Enum, IntEnum
 
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -15,7 +15,7 @@ LONGEST = 80
 DEPENDS = {"rank": "the rank", "data": "this rank's own data or state", "input": "whether data are left", "uniform": "counters"}  # fmt: skip
 
 
-class Kind(StrEnum):
+class Kind(Enum):
     """The act in which the sides differ at the condition."""
 
     BRANCH = "branch"
@@ -132,7 +132,7 @@ def why_lost(one: Candidate, winner: Candidate) -> str:
 def named(one: Candidate) -> str:
     """The candidate's condition with its line, or its kind where no line is known."""
     if one.condition is None:
-        return f"the {one.kind}"
+        return f"the {one.kind.value}"
     return stated(one.condition)
 
 

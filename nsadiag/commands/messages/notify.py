@@ -103,11 +103,21 @@ def _words(target: str) -> list[str]:
         raise UsageError(f"--notify: {error}", "quote the command as in a shell") from None
 
 
+class _Moved(urllib.request.HTTPRedirectHandler):
+    """No redirect is followed: a POST would become a GET without the message, to an address of the answer's."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_Moved)
+
+
 def _post(address: str, document: dict[str, Any]) -> None:
     request = urllib.request.Request(
         address, json.dumps(document).encode(), {"Content-Type": "application/json"}, method="POST"
     )
-    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+    with _OPENER.open(request, timeout=SECONDS) as answer:
         answer.read(1024)
 
 

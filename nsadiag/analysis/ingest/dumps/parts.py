@@ -45,7 +45,8 @@ class Parts:
             raise Unreadable("it ends early")
         # Every place in the bytes as an item of that width: to take some of them copies whole items.
         items = np.ndarray((len(self.data) - wide + 1,), dtype=f"V{wide}", buffer=self.data, strides=(1,))
-        return items[self.starts[entries]].view(np.uint8).reshape(len(entries), wide)
+        taken: npt.NDArray[np.uint8] = items[self.starts[entries]].view(np.uint8)
+        return taken.reshape(len(entries), wide)
 
     def spliced(self, head: int, tail: int) -> bytes:
         """A pickle of the entries before `head` and from `tail` on, with all that is around them."""
