@@ -31,6 +31,7 @@ FLIGHT_RECORDER = {
 
 
 OLDER_SIZE = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+_started = False
 
 
 class Job(Protocol):
@@ -77,6 +78,11 @@ def recorder_environment(users: Mapping[str, str]) -> dict[str, str]:
     """Variables that switch the flight recorder on; a size that the user chose stays, by whatever name."""
     chosen = {*users, *(("TORCH_FR_BUFFER_SIZE",) if OLDER_SIZE in users else ())}
     return {name: value for name, value in FLIGHT_RECORDER.items() if name not in chosen}
+
+
+def has_started() -> bool:
+    """Whether this process has started a job."""
+    return _started
 
 
 def new_run_id() -> str:
@@ -144,6 +150,8 @@ class CommandJob:
                 )
             except OSError as error:
                 raise MachineError(f"cannot start {command[0]}: {error.strerror or error}") from None
+        global _started
+        _started = True
         for path in (socket_dir, *elsewhere):
             scratch.add_owner(path, self._guarded.guard)
         self._root = identify(self._guarded.pid)
