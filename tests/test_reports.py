@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.golden import archive_of, unpack
 
+from nsadiag.analysis.verdict import judge_directory
 from nsadiag.errors import UsageError
-from nsadiag.evidence.layout import write_json
+from nsadiag.evidence.layout import make_private_dir, write_json
 from nsadiag.evidence.rates import rate
 from nsadiag.evidence.records import (
     Collective,
@@ -900,3 +903,25 @@ def test_a_matrix_fits_the_terminal_and_breaks_no_word(
     if width >= 60:  # each setting in a column of its own, whole
         assert any(line.split()[:3] == ["5", "reentrant", "ddp"] for line in table)
         assert any(line.split()[:2] == ["layers", "checkpointing"] for line in table)
+
+
+def test_a_verdict_on_very_many_ranks_is_shown_as_quickly_as_one_on_few(tmp_path: Path) -> None:
+    """Each of the ranks that left something is looked for among the guilty: in a list that was a million times a thousand."""
+    run = unpack(archive_of("rank_conditional_save"), tmp_path)
+    judge_directory(run.path)
+    verdict = json.loads(run.verdict.read_text())
+    for rank in range(2, 400):
+        make_private_dir(run.rank(rank).path)
+        write_json(run.rank(rank).meta, {"rank": rank})
+
+    def seconds(ranks: int) -> float:
+        named = {"guilty_ranks": list(range(400, ranks)), "world_size": ranks, "blocked_ranks": [0]}
+        write_json(run.verdict, verdict | named)
+        report = load_report(run.path)
+        began = time.process_time()
+        for render in REPORTERS.values():
+            render(report)
+        return time.process_time() - began
+
+    few, many = seconds(500), seconds(200_000)
+    assert many < 5 * few, (few, many)

@@ -29,6 +29,7 @@ from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
 
+MOST_OF_NAME = 200
 STOPPING = f"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). {CONSEQUENCE}"
 
 
@@ -319,4 +320,4 @@ def exit_code(verdict: Verdict | None, watch: Watch | None, *, passthrough: bool
 def name_of(command: list[str]) -> str:
     script = next((w for w in command if w.endswith(".py")), None)
     module = command[command.index("-m") + 1] if "-m" in command[:-1] else None
-    return Path(script).stem if script else module or Path(command[0]).name
+    return (Path(script).stem if script else module or Path(command[0]).name)[:MOST_OF_NAME]

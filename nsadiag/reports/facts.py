@@ -92,7 +92,7 @@ def judge_again(run: RunReport) -> str:
 
 def ranks_to_show(run: RunReport) -> list[RankReport]:
     """The guilty first, then the others in order, as many as one reads."""
-    guilty = run.verdict.guilty_ranks if run.verdict else ()
+    guilty = run.verdict.guilty if run.verdict else frozenset[int]()
     return sorted(run.ranks, key=lambda rank: rank.rank not in guilty)[:RANKS_SHOWN]
 
 

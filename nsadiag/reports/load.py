@@ -91,7 +91,7 @@ def _ranks(run_dir: RunDir, verdict: Verdict | None, gaps: list[str]) -> tuple[R
     unfit: Gaps = []
     ends = read_json(run_dir.ends, {}, unfit)
     gaps += map(str, unfit)
-    guilty = verdict.guilty_ranks if verdict else ()
+    guilty = verdict.guilty if verdict else frozenset[int]()
     seen = {rank_dir.rank for rank_dir in run_dir.ranks()}
     seen |= set(map(int, ends))
     return tuple(

@@ -139,7 +139,7 @@ def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 
 def _redirect(descriptor: int, path: str) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     _our_files.add(file_id(file))
     os.dup2(file, descriptor)
     os.close(file)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,9 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+        peer = struct.unpack("3i", self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        if peer != 0 and os.geteuid() not in (0, peer):
+            raise PermissionError("another user answers there")
 
 
 class WorkerServer:

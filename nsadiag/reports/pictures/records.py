@@ -141,7 +141,7 @@ def logs_of(run: RunReport) -> list[Log]:
     verdict: Verdict | None = run.verdict
     if verdict is None or verdict.outcome == "healthy":
         return []
-    order = sorted(run.ranks, key=lambda rank: rank.rank not in verdict.guilty_ranks)
+    order = sorted(run.ranks, key=lambda rank: rank.rank not in verdict.guilty)
     found: list[Log] = []
     for rank in order[:LOGS]:
         directory = RunDir(path=run.directory).rank(rank.rank)
