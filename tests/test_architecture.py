@@ -21,7 +21,8 @@ EVERY_ROOM_BUT_WORKER = frozenset(
         "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "reports", "source", "spec",
     )
 )  # fmt: skip
-# Besides the standard library, the room itself, nsadiag.version and nsadiag.errors, which every nsadiag room may import.
+# Besides the standard library, the room itself, and these, which every nsadiag room may import.
+COMMON = ("nsadiag", "nsadiag.deadlines", "nsadiag.errors", "nsadiag.version")
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsa": frozenset(
         {
@@ -36,6 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "transformers",
         }
     ),
+    "nsadiag.deadlines": frozenset(),
     "nsadiag.errors": frozenset(),
     "nsadiag.version": frozenset(),
     "nsadiag.evidence": frozenset(),
@@ -166,7 +168,7 @@ def is_allowed(arrow: Arrow) -> bool:
     here, there = room(arrow.module), room(arrow.target)
     if there in sys.stdlib_module_names or there == here:
         return True
-    if here.startswith("nsadiag") and there in ("nsadiag", "nsadiag.errors", "nsadiag.version"):
+    if here.startswith("nsadiag") and there in COMMON:
         return True
     if (arrow.module, there) in ANYWHERE:
         return True

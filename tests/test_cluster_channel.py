@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.jobs import wait_until
+from support.jobs import GIVE_UP_S, wait_until
 
 from nsadiag.cluster.arrivals import CHUNK_BYTES, Arrivals
 from nsadiag.cluster.hub import Hub
@@ -24,8 +24,13 @@ from nsadiag.cluster.protocol.clock import Clock, Reading
 from nsadiag.cluster.protocol.seal import MAC_BYTES, seal, unseal
 from nsadiag.cluster.protocol.wire import MOST_NOTE, SIZES, ClientGreeting, Frames, Refused, ServerGreeting
 from nsadiag.cluster.ship import Shipment
+from nsadiag.deadlines.deadline import Deadline
 
 TOKEN = "the token of these tests"
+
+
+def soon() -> Deadline:
+    return Deadline(GIVE_UP_S)
 
 
 # -- sealing ----------------------------------------------------------------------------------------
@@ -289,7 +294,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 def test_a_nodes_files_arrive_whole_and_private(nodes: Nodes, evidence: Path, tmp_path: Path) -> None:
     link = nodes.met()
-    shipped = Shipment(link, "hostb").send(evidence, ".")
+    shipped = Shipment(link, "hostb", soon()).send(evidence, ".")
     assert shipped.left == []
     sent = files(evidence)
     nodes.arrivals.close()
@@ -305,7 +310,7 @@ class Broken:
         self.link, self.left, self.bytes = link, frames, 0
         self.answer, self.forget_answers = link.answer, link.forget_answers
 
-    def push(self, note: dict[str, Any], blob: bytes = b"") -> None:
+    def push(self, note: dict[str, Any], blob: bytes, deadline: Deadline) -> None:
         self.left -= 1
         if self.left < 0:
             connection = self.link._connection
@@ -313,7 +318,7 @@ class Broken:
             connection.sock.shutdown(socket.SHUT_RDWR)
             raise Lost
         self.bytes += len(blob)
-        self.link.push(note, blob)
+        self.link.push(note, blob, deadline)
 
 
 def test_what_had_come_before_an_interruption_is_not_sent_again(
@@ -323,7 +328,7 @@ def test_what_had_come_before_an_interruption_is_not_sent_again(
     big = 3 * CHUNK_BYTES + 17
     first = Broken(link, 7)
     with pytest.raises(Lost):
-        Shipment(first, "hostb").send(evidence, ".")
+        Shipment(first, "hostb", soon()).send(evidence, ".")
     partly = CHUNK_BYTES
     wait_until(
         lambda: any(p.stat().st_size >= partly for p in (tmp_path / "run/.arriving").rglob("*")), "a part"
@@ -333,7 +338,7 @@ def test_what_had_come_before_an_interruption_is_not_sent_again(
     second = Broken(link, 10_000)
     for _ in range(5):
         try:
-            shipped = Shipment(second, "hostb").send(evidence, ".")
+            shipped = Shipment(second, "hostb", soon()).send(evidence, ".")
             break
         except Lost:
             wait_until(lambda: link.is_connected, "the connection")
@@ -347,8 +352,8 @@ def test_what_had_come_before_an_interruption_is_not_sent_again(
 
 def offered(nodes: Nodes, link: Link, **changed: Any) -> dict[str, Any]:
     about = {"cell": ".", "path": "ranks/00002/x.json", "size": 3, "sha256": "0" * 64, "id": 1}
-    link.push({"kind": "file", **about, **changed})
-    return link.answer(10)
+    link.push({"kind": "file", **about, **changed}, b"", soon())
+    return link.answer(soon())
 
 
 @pytest.mark.parametrize(
@@ -398,16 +403,16 @@ def test_a_part_that_unpacks_to_more_than_a_part_is_not_taken(nodes: Nodes, tmp_
     link = nodes.met()
     bomb = zlib.compress(bytes(50 * CHUNK_BYTES), 9)
     assert offered(nodes, link, size=50 * CHUNK_BYTES)["offset"] == 0
-    link.push({"kind": "chunk", "id": 1, "at": 0, "packed": True}, bomb)
-    assert "no" in link.answer(10)
+    link.push({"kind": "chunk", "id": 1, "at": 0, "packed": True}, bomb, soon())
+    assert "no" in link.answer(soon())
     assert sum(len(data) for data in files(tmp_path).values()) == 0
 
 
 def test_a_file_whose_digest_is_not_what_was_said_does_not_appear(nodes: Nodes, tmp_path: Path) -> None:
     link = nodes.met()
     assert offered(nodes, link)["offset"] == 0
-    link.push({"kind": "chunk", "id": 1, "at": 0, "packed": False}, b"abc")
-    assert link.answer(10)["again"]
+    link.push({"kind": "chunk", "id": 1, "at": 0, "packed": False}, b"abc", soon())
+    assert link.answer(soon())["again"]
     assert files(tmp_path) == {}
 
 

@@ -22,6 +22,7 @@ from nsadiag.cluster.hub import Hub
 from nsadiag.cluster.link import Link
 from nsadiag.cluster.place import Place, address_to_bind, listen, resolved
 from nsadiag.cluster.protocol.hello import Hello, hello_of, named_apart
+from nsadiag.deadlines import programs
 from nsadiag.errors import EXIT_ENVIRONMENT, MachineError, NsadiagError, UsageError
 
 TICK_S = 0.2
@@ -106,8 +107,7 @@ class _Meeting:
         return lines[-1][:300] if lines else "it said nothing"
 
     def close(self) -> None:
-        self._popen.kill()
-        self._popen.wait()
+        programs.end(self._popen)
         for stream in (self._popen.stdin, self._popen.stdout, self._log):
             if stream:
                 stream.close()
