@@ -96,7 +96,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 ONLY_INSIDE_FUNCTIONS = {
     ("nsadiag.agent.job.warm_launcher", "torch"),
     ("nsadiag.agent.job.warm_rank", "torch"),
-    ("nsadiag.cluster.meeting", "torch"),
 }
 ANYWHERE = {("nsadiag.agent.job.warm_rank", "nsadiag.worker")}
 
@@ -286,7 +285,6 @@ READS_ELSE = {
     "source/archive.py": "Python files of this machine, checked before",
     "source/loop_exits.py": "Python files of this machine, as its processes name them",
     "source/model.py": "Python files of this machine, checked before",
-    "cluster/meeting.py": "the store",
     "commands/listing.py": "modules of nsadiag",
     "commands/messages/github.py": "the summary of GitHub's own job, to add to it",
     "commands/faults.py": "scripts of nsadiag",

@@ -21,7 +21,6 @@ from nsadiag.cluster.arrivals import CHUNK_BYTES, Arrivals
 from nsadiag.cluster.hub import Hub
 from nsadiag.cluster.link import Link, Lost
 from nsadiag.cluster.protocol.clock import Clock, Reading
-from nsadiag.cluster.protocol.seal import MAC_BYTES, seal, unseal
 from nsadiag.cluster.protocol.wire import MOST_NOTE, SIZES, ClientGreeting, Frames, Refused, ServerGreeting
 from nsadiag.cluster.ship import Shipment
 from nsadiag.deadlines.deadline import Deadline
@@ -31,32 +30,6 @@ TOKEN = "the token of these tests"
 
 def soon() -> Deadline:
     return Deadline(GIVE_UP_S)
-
-
-# -- sealing ----------------------------------------------------------------------------------------
-
-
-def test_what_was_sealed_is_read_by_who_knows_the_token() -> None:
-    assert unseal(TOKEN, "here", seal(TOKEN, "here", {"a": 1})) == {"a": 1}
-
-
-def test_a_sealed_document_is_nothing_elsewhere_or_to_others() -> None:
-    sealed = seal(TOKEN, "here", {"a": 1})
-    assert unseal(TOKEN, "there", sealed) is None
-    assert unseal("another token of tests", "here", sealed) is None
-
-
-@given(st.binary(max_size=200), st.integers(0, 200), st.integers(1, 255))
-def test_no_garbage_and_no_changed_byte_is_believed(garbage: bytes, place: int, flip: int) -> None:
-    assert unseal(TOKEN, "here", garbage) is None
-    sealed = bytearray(seal(TOKEN, "here", {"a": "x" * 200}))
-    sealed[place] ^= flip
-    assert unseal(TOKEN, "here", bytes(sealed)) is None
-
-
-def test_too_much_is_not_sealed() -> None:
-    with pytest.raises(ValueError, match="too many"):
-        seal(TOKEN, "here", {"a": "x" * 40_000})
 
 
 # -- the wire ---------------------------------------------------------------------------------------
@@ -139,7 +112,7 @@ class Nodes:
         self.address = self.listener.getsockname()
         self.arrivals = Arrivals()
         self.arrivals.open(root)
-        self.hub = Hub(TOKEN, self.listener, take=self.arrivals.take)
+        self.hub = Hub(TOKEN, self.listener, 4, take=self.arrivals.take)
         self.links: list[Link] = []
 
     def link(self, node_rank: int = 1, *, agent: str = "a", token: str = TOKEN) -> Link:
@@ -414,7 +387,3 @@ def test_a_file_whose_digest_is_not_what_was_said_does_not_appear(nodes: Nodes, 
     link.push({"kind": "chunk", "id": 1, "at": 0, "packed": False}, b"abc", soon())
     assert link.answer(soon())["again"]
     assert files(tmp_path) == {}
-
-
-def test_a_sealed_document_has_room_for_its_proof() -> None:
-    assert len(seal(TOKEN, "x", {})) == MAC_BYTES + 2
