@@ -180,7 +180,7 @@ class Hub:
                 connection.send(answer)
 
     def _learn(self, node: _Node, note: dict[str, Any]) -> None:
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             asked = node.asked.pop(int(note["to"]))
             node.clock.learn(asked, reading_of(note), read())
 
