@@ -21,7 +21,8 @@ EVERY_ROOM_BUT_WORKER = frozenset(
         "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "reports", "source", "spec",
     )
 )  # fmt: skip
-# Besides the standard library, the room itself, nsadiag.version and nsadiag.errors, which every nsadiag room may import.
+# Besides the standard library, the room itself, and these, which every nsadiag room may import.
+COMMON = ("nsadiag", "nsadiag.deadlines", "nsadiag.errors", "nsadiag.version")
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsa": frozenset(
         {
@@ -36,6 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "transformers",
         }
     ),
+    "nsadiag.deadlines": frozenset(),
     "nsadiag.errors": frozenset(),
     "nsadiag.version": frozenset(),
     "nsadiag.evidence": frozenset(),
@@ -94,7 +96,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 ONLY_INSIDE_FUNCTIONS = {
     ("nsadiag.agent.job.warm_launcher", "torch"),
     ("nsadiag.agent.job.warm_rank", "torch"),
-    ("nsadiag.cluster.meeting", "torch"),
 }
 ANYWHERE = {("nsadiag.agent.job.warm_rank", "nsadiag.worker")}
 
@@ -166,7 +167,7 @@ def is_allowed(arrow: Arrow) -> bool:
     here, there = room(arrow.module), room(arrow.target)
     if there in sys.stdlib_module_names or there == here:
         return True
-    if here.startswith("nsadiag") and there in ("nsadiag", "nsadiag.errors", "nsadiag.version"):
+    if here.startswith("nsadiag") and there in COMMON:
         return True
     if (arrow.module, there) in ANYWHERE:
         return True
@@ -284,7 +285,6 @@ READS_ELSE = {
     "source/archive.py": "Python files of this machine, checked before",
     "source/loop_exits.py": "Python files of this machine, as its processes name them",
     "source/model.py": "Python files of this machine, checked before",
-    "cluster/meeting.py": "the store",
     "commands/listing.py": "modules of nsadiag",
     "commands/messages/github.py": "the summary of GitHub's own job, to add to it",
     "commands/faults.py": "scripts of nsadiag",

@@ -231,7 +231,7 @@ def place_of(
     wait: float,
 ) -> Place | None:
     """The meeting place of this node's agent and the others; None for a single node."""
-    from nsadiag.cluster.protocol.seal import TOKEN_VARIABLE
+    from nsadiag.cluster.protocol.tokens import TOKEN_VARIABLE
 
     given = nnodes, node_rank, master_addr, master_port, local_addr, run_token
     if nnodes == 1 or (all(value is None for value in given) and TOKEN_VARIABLE not in os.environ):

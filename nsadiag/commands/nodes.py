@@ -15,8 +15,8 @@ from typing import Any
 
 from nsadiag.cluster.join import Crew, dismiss, enter, farewell, gather
 from nsadiag.cluster.place import Place, with_token
-from nsadiag.cluster.protocol.hello import Hello
-from nsadiag.cluster.protocol.seal import TOKEN_VARIABLE
+from nsadiag.cluster.protocol.hello import Hello, host_word
+from nsadiag.cluster.protocol.tokens import TOKEN_VARIABLE
 from nsadiag.cluster.watches import Crowd
 from nsadiag.commands import output
 from nsadiag.engines.room import this_machine
@@ -68,7 +68,7 @@ def hello_for(place: Place, task: Any) -> Hello:
     return Hello(
         node_rank=place.node_rank,
         nnodes=place.nnodes,
-        host=platform.node(),
+        host=host_word(platform.node()),
         agent=secrets.token_hex(8),
         task=hashlib.sha256(json.dumps(task, sort_keys=True, default=str).encode()).hexdigest()[:16],
         versions={name: versions[name] for name in SAME_EVERYWHERE if name in versions},

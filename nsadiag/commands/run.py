@@ -105,7 +105,7 @@ def run_once(request: RunRequest) -> RunResult:
         interrupted = True
     with showing(status, pace.elapsed, "reading the evidence"):
         verdict, failure = answer(run, about, request, interrupted=interrupted)
-    return concluded(run, request, watch, follow, verdict, failure, interrupted=interrupted)
+    return concluded(run, request, watch, follow, notifier, verdict, failure, interrupted=interrupted)
 
 
 def check_request(request: RunRequest) -> None:
@@ -145,9 +145,9 @@ def _metrics_file(request: RunRequest, run: RunDir) -> metrics.MetricsFile | Non
     return metrics.MetricsFile(path=request.metrics, run=run, name=name_of(request.command))
 
 
-def tell(request: RunRequest, run: RunDir, verdict: Verdict) -> None:
+def tell(request: RunRequest, run: RunDir, notifier: notify.Notifier | None, verdict: Verdict) -> None:
     """The verdict to everyone who was named."""
-    file, notifier = _metrics_file(request, run), notifier_of(request, run)
+    file = _metrics_file(request, run)
     if file:
         with contextlib.suppress(OSError):
             file.write(verdict)
@@ -171,12 +171,13 @@ def judged(
     request: RunRequest,
     watch: Watch | None,
     follow: Follow,
+    notifier: notify.Notifier | None,
     *,
     interrupted: bool,
 ) -> RunResult:
     """The verdict of what lies in the directory, and the exit code; the job's output has been shown before it returns."""
     verdict, failure = answer(run, about, request, interrupted=interrupted)
-    return concluded(run, request, watch, follow, verdict, failure, interrupted=interrupted)
+    return concluded(run, request, watch, follow, notifier, verdict, failure, interrupted=interrupted)
 
 
 def answer(
@@ -196,6 +197,7 @@ def concluded(
     request: RunRequest,
     watch: Watch | None,
     follow: Follow,
+    notifier: notify.Notifier | None,
     verdict: Verdict | None,
     failure: Exception | None,
     *,
@@ -205,7 +207,7 @@ def concluded(
     say_unwritten(watch)
     follow.finish()
     if verdict:
-        tell(request, run, verdict)
+        tell(request, run, notifier, verdict)
     left = watch is not None and watch.left_running
     if request.log_limit_mib and watch is not None and not left:
         close_holes(logs_of(run))

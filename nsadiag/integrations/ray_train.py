@@ -18,6 +18,7 @@ import ray
 from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
 from ray.train.v2.api.exceptions import WorkerGroupError
 
+from nsadiag.deadlines import programs
 from nsadiag.evidence.layout import RunDir, make_private_dir, open_private, read_json
 from nsadiag.evidence.records import Verdict
 
@@ -100,8 +101,7 @@ class NsadiagCallback(WorkerGroupCallback, ReportCallback):  # type: ignore[misc
 
     def _give_up(self) -> None:
         if self._look is not None:
-            self._look.kill()
-            self._look.wait()
+            programs.end(self._look)
             self._look = None
 
     def _turn(self) -> TrainingHungError | None:

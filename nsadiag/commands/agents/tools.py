@@ -6,12 +6,12 @@ Texts come from a job's own files, and so from whoever wrote its code and its da
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nsadiag.deadlines import programs
 from nsadiag.errors import NsadiagError, UsageError
 from nsadiag.evidence.records import Place, Verdict, Where
 from nsadiag.reports import RunReport, load_report
@@ -22,6 +22,7 @@ MOST_RECORD = 3000
 SUMMARY, CLAIM, CODE = 600, 220, 200
 MOST_FACTS, MOST_RULED_OUT, MOST_GAPS = 8, 4, 3
 SECONDS = 600.0  # for a job that is attached to or run
+STOP_S = 30.0  # for a command past its limit to stop its job
 
 
 def verdict(directory: str = "artifacts/latest") -> str:
@@ -172,15 +173,8 @@ def _judged(arguments: list[str]) -> str:
 def _output(arguments: list[str]) -> str:
     """The JSON that a command of nsadiag's own prints; our stdout is not its to write to."""
     command, *rest = arguments
-    done = subprocess.run(
-        [sys.executable, "-m", "nsadiag", command, "--json", *rest],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=SECONDS + 120,
-        check=False,
-    )
+    line = [sys.executable, "-m", "nsadiag", command, "--json", *rest]
+    done = programs.run(line, seconds=SECONDS + 120, grace_s=STOP_S)
     try:
         json.loads(done.stdout)
     except ValueError:
