@@ -18,10 +18,10 @@ EVERY_THIRD_PARTY = frozenset(
 EVERY_ROOM_BUT_WORKER = frozenset(
     f"nsadiag.{room}"
     for room in (
-        "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "reports", "source", "spec",
+        "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "printing", "reports", "source", "spec",
     )
 )  # fmt: skip
-# Besides the standard library, the room itself, nsadiag.version and nsadiag.errors, which every nsadiag room may import.
+# Besides the standard library, the room itself, nsadiag.version, nsadiag.errors and nsadiag.printing, which every nsadiag room may import.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsa": frozenset(
         {
@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "nsadiag.errors": frozenset(),
+    "nsadiag.printing": frozenset(),
     "nsadiag.version": frozenset(),
     "nsadiag.evidence": frozenset(),
     "nsadiag.source": frozenset({"nsadiag.evidence"}),
@@ -166,7 +167,12 @@ def is_allowed(arrow: Arrow) -> bool:
     here, there = room(arrow.module), room(arrow.target)
     if there in sys.stdlib_module_names or there == here:
         return True
-    if here.startswith("nsadiag") and there in ("nsadiag", "nsadiag.errors", "nsadiag.version"):
+    if here.startswith("nsadiag") and there in (
+        "nsadiag",
+        "nsadiag.errors",
+        "nsadiag.printing",
+        "nsadiag.version",
+    ):
         return True
     if (arrow.module, there) in ANYWHERE:
         return True

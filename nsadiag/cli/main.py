@@ -14,6 +14,7 @@ from nsadiag.agent import interrupts
 from nsadiag.cli.defaults import defaults
 from nsadiag.cli.shared import app
 from nsadiag.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, MachineError, NsadiagError
+from nsadiag.printing import note, show
 
 
 def main() -> None:
@@ -47,9 +48,9 @@ def main() -> None:
 
 
 def _fail(message: str, hint: str, code: int) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    note(f"error: {message}")
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        note(f"hint: {hint}")
     sys.exit(code)
 
 
@@ -60,14 +61,14 @@ def _fail_ourselves(error: Exception) -> None:
     format_message = getattr(error, "format_message", None)
     if format_message is not None:
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(format_message())
+            show(format_message())
             sys.exit(EXIT_USAGE)
         from nsadiag.cli.mistakes import said_of
 
         _fail(*said_of(error, sys.argv[1:]), EXIT_USAGE)
     import traceback
 
-    traceback.print_exception(error)
+    note("".join(traceback.format_exception(error)), end="")
     _fail(
         f"this is a fault of nsadiag: {error!r}", "please report it with the traceback above", EXIT_INTERNAL
     )

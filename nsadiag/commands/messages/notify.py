@@ -7,7 +7,6 @@ import platform
 import shlex
 import shutil
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
@@ -18,6 +17,8 @@ from urllib.parse import urlsplit
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir
 from nsadiag.evidence.records import Verdict
+from nsadiag.printing import note
+from nsadiag.reports.cleaners.chat import chat
 
 SECONDS = 10.0  # for each webhook or command, while the verdict waits
 SCHEMES = ("http", "https")
@@ -47,12 +48,12 @@ class Notifier:
             try:
                 if is_address(target):
                     # The form that Slack, Mattermost and Rocket.Chat take.
-                    _post(target, {"text": words})
+                    _post(target, {"text": chat(words)})
                 else:
                     _call(target, document)
             except (OSError, ValueError, subprocess.SubprocessError) as error:
                 which = f" (target {number} of {len(self.targets)})" if len(self.targets) > 1 else ""
-                print(f"nsadiag: --notify failed{which}: {_reason(error)}", file=sys.stderr, flush=True)
+                note(f"nsadiag: --notify failed{which}: {_reason(error)}")
 
     def verdict(self, verdict: Verdict) -> None:
         """The verdict's first lines."""
