@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import html.parser
 import json
 import re
 import shutil
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,14 +19,22 @@ import pytest
 import typer
 from markdown_it import MarkdownIt
 from support.golden import archive_of, unpack
+from test_reports import FAILING, make_matrix
 
+from nsadiag.analysis.snapshot import RankNow
 from nsadiag.analysis.verdict import judge_directory
-from nsadiag.cli.shared import app
+from nsadiag.cli.shared import app, console
 from nsadiag.commands.agents import tools
 from nsadiag.commands.agents.server import answers_of
-from nsadiag.reports import load_report
+from nsadiag.commands.top import rendered
+from nsadiag.evidence.layout import write_json
+from nsadiag.reports import MatrixReport, load_report
+from nsadiag.reports.cleaners.chat import chat
+from nsadiag.reports.cleaners.data import csv_text
+from nsadiag.reports.experiments import render_experiment
 from nsadiag.reports.formats.registry import REPORTERS
 
+ROOT = Path(__file__).resolve().parents[1]
 PAYLOADS = {
     "escapes": "x\x1b]0;owned\x07\x1b[2J\x1b[31m\x07\x08",
     "eight-bit escapes": "x\x9b31m\x9d0;owned\x9c\x90q\x9c",
@@ -191,6 +202,81 @@ def test_no_format_obeys_what_a_sender_wrote(sent: Path, name: str) -> None:
         obeys_nothing(REPORTERS[format_](report))
 
 
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_no_format_obeys_what_the_sender_of_a_matrix_wrote(tmp_path: Path, name: str) -> None:
+    matrix = make_matrix(tmp_path / "matrix", FAILING)
+    plant(matrix, lambda: PAYLOADS[name])
+    report = load_report(matrix)
+    assert isinstance(report, MatrixReport) and len(report.findings()) > 1
+    for format_ in ("terminal", "md", "html", "junit", "json", "issue"):
+        OBEYS[format_](REPORTERS[format_](report))
+    for line in REPORTERS["github"](report).splitlines():
+        one_annotation(line)
+
+
+BISECTION: dict[str, Any] = {
+    "name": "quick", "axis": "layers", "fixed": "ddp=on", "conclusion": "threshold", "summary": "4 is healthy, 5 is hung.",
+    "first_bad": "5", "last_good": "4", "points_in_all": 2, "command": ["torchrun", "train.py"], "between": [], "slope": None,
+    "points": [
+        {"label": label, "state": state, "failures": failures, "step_s": 0.1, "subject": "s", "runs": [
+            {"outcome": outcome, "class": "missing_rank", "directory": f"points/{label}/01", "summary": "It waits.", "fix": "Do.",
+             "where": {"file": "train.py", "line": 4, "function": "train", "code": "wait()"}},
+        ]}
+        for label, state, failures, outcome in (("4", "good", 0, "healthy"), ("5", "bad", 1, "hung"))
+    ],
+}  # fmt: skip
+SHRINKING = {
+    "name": "quick", "conclusion": "lost", "why": "it was well", "trials": 3, "seconds": 2.0, "notes": ["a note"],
+    "source": "import torch", "run": "python min.py", "script": "min.py",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+@pytest.mark.parametrize(
+    ("kind", "document", "formats"),
+    [
+        ("bisect", BISECTION, ("terminal", "md", "html", "json")),
+        ("shrink", SHRINKING, ("terminal", "md", "json")),
+    ],
+    ids=("bisect", "shrink"),
+)
+def test_no_format_obeys_what_the_sender_of_an_experiment_wrote(
+    tmp_path: Path, name: str, kind: str, document: dict[str, Any], formats: tuple[str, ...]
+) -> None:
+    # What decides is left as it is; all that is only shown is the sender's.
+    kept = {key: document[key] for key in ("conclusion", "first_bad", "axis") if key in document}
+    sent_ = planted(document, lambda: PAYLOADS[name]) | kept
+    for point, as_it_was in zip(sent_.get("points", ()), document.get("points", ()), strict=True):
+        point |= {key: as_it_was[key] for key in ("label", "state")}
+    write_json(tmp_path / "run.json", {"kind": kind})
+    (tmp_path / f"{kind}.json").write_text(json.dumps(sent_))
+    for format_ in formats:
+        OBEYS[format_](render_experiment(tmp_path, format_))
+
+
+# -- what is sent elsewhere -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_no_chat_makes_anything_of_a_verdict(name: str) -> None:
+    text = chat(f"HUNG: x{PAYLOADS[name]}y <!channel> <http://evil.example|safe>")
+    assert not unseen(text) and not set("\n<>") & set(text)
+    # Code spans are pairs of single backticks here.
+    outside = text.split("`")
+    assert len(outside) % 2 == 1
+    assert not [part for part in outside[::2] if re.search(r"@|://|www\.|\]\(", part)]
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_no_spreadsheet_computes_a_cell(name: str) -> None:
+    payload = PAYLOADS[name]
+    text = csv_text([{payload: payload, "wall_s": -1.5, "factor": "-2", "lead": f"\t{payload}"}])
+    header, row = csv.reader(text.splitlines(keepends=True))
+    assert header[1:3] == ["wall_s", "factor"] and row[1:3] == ["-1.5", "-2"]
+    for field in (header[0], row[0], row[3]):
+        assert not unseen(field) and not re.match(r"\s*[=+@-]", field)
+
+
 # -- every command that prints ------------------------------------------------------------------------
 
 
@@ -240,3 +326,54 @@ def test_a_coding_agent_is_given_no_controls(ask: Callable[[str], str], sent: Pa
     mixed(sent)
     text = answers_of(ask)(str(sent))
     assert text and not unseen(text)
+
+
+def test_what_ranks_do_now_is_shown_without_controls(capsys: pytest.CaptureFixture[str]) -> None:
+    for payload in PAYLOADS.values():
+        rank = RankNow(
+            rank=0, host=payload, pid=1, step=1, rate_per_s=1.0, phase=payload, place=payload, last=payload, quiet_s=1.0,
+            ended=False,
+        )  # fmt: skip
+        screen = console()
+        screen.print(rendered({payload: [rank], "b": [rank]}, screen))
+    text = capsys.readouterr().out
+    assert text.count("owned") > 1
+    nothing_on_a_terminal(text)
+
+
+# -- a field that is forgotten ----------------------------------------------------------------------------
+
+FORGOTTEN = """
+from nsadiag.evidence.records import Verdict
+from nsadiag.reports.cleaners.markdown import Markdown, table
+from nsadiag.reports.formats.registry import Reporter
+from nsadiag.reports.model import Report
+from nsadiag.reports.terminal.run import print_report
+from rich.console import Console
+
+def heading(report: Report) -> str:
+    return f"# {report.name}"
+
+def fix(verdict: Verdict) -> Markdown:
+    return f"**{verdict.fix}**"  # line 13
+
+reporter: Reporter = heading  # line 15
+rows = table(["a"], [["b"]])  # line 16
+
+def shown(report: Report) -> None:
+    print_report(report, Console())  # line 19
+
+def cleaned(verdict: Verdict) -> Markdown:
+    return Markdown("**{}**").format(verdict.fix)
+"""
+
+
+@pytest.mark.slow
+def test_text_that_no_cleaner_has_seen_is_an_error_of_types(tmp_path: Path) -> None:
+    module = tmp_path / "forgotten.py"
+    module.write_text(FORGOTTEN)
+    line = (sys.executable, "-m", "mypy", "--no-error-summary", module)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    places = {int(number) for number in re.findall(r"forgotten.py:(\d+): error", done.stdout)}
+    assert places == {13, 15, 16, 19}

@@ -14,7 +14,7 @@ from nsadiag.reports.formats.html import links_of, template_of
 from nsadiag.reports.load import load_report
 from nsadiag.reports.model import RunReport
 from nsadiag.reports.pictures.view import view_of
-from nsadiag.reports.sources import source_href
+from nsadiag.reports.sources import source_href, within
 
 STATES = {
     "good": ("✓", "is-healthy"),
@@ -82,8 +82,8 @@ def _failing(document: Mapping[str, Any], directory: Path) -> RunReport | None:
     run = bisect.boundary(document)
     if run is None:
         return None
-    place = directory / str(run["directory"])
-    if not place.resolve().is_relative_to(directory.resolve()):
+    place = within(directory, str(run["directory"]))
+    if place is None:
         return None
     try:
         report = load_report(place)
