@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from nsadiag.cli.shared import FORCE, JSON, OUT, VERBOSE, app, console, print_directory, print_report
 from nsadiag.errors import UsageError
+from nsadiag.printing import note, show
 
 
 @app.command(
@@ -99,10 +99,9 @@ def _print_trials(path: Path, why_not: str | None, *, as_json: bool) -> None:
     import json
 
     from nsadiag.commands import explain
-    from nsadiag.reports.words import clean
 
     document = explain.explain(path) if why_not is None else explain.why_not(path, why_not)
-    print(json.dumps(document, indent=2) if as_json else clean(explain.text_of(document)))
+    show(json.dumps(document, indent=2) if as_json else explain.text_of(document))
 
 
 @app.command(
@@ -135,7 +134,7 @@ def report(
 
         path = latest()
     if is_experiment(path):
-        print(render_experiment(path, "json" if as_json else format_), end="")
+        show(render_experiment(path, "json" if as_json else format_), end="")
         return
     if format_ == "terminal":
         print_directory(path, as_json=as_json, verbose=verbose)
@@ -146,7 +145,7 @@ def report(
     if format_ not in REPORTERS:
         raise UsageError(f"no such format: {format_}", f"choose from {', '.join(REPORTERS)}")
     text = REPORTERS["json" if as_json else format_](load_report(path))
-    print(text, end="" if text.endswith("\n") or not text else "\n")
+    show(text, end="" if text.endswith("\n") or not text else "\n")
 
 
 @app.command(
@@ -169,7 +168,7 @@ def diff(
 
     rows = command.rows_of(a, b)
     if as_json:
-        print(command.as_json(rows, a, b))
+        show(command.as_json(rows, a, b))
     else:
         command.show(rows, a, b, console(), everything=everything)
     raise typer.Exit(command.exit_code(rows))
@@ -197,10 +196,10 @@ def invariants(
     from nsadiag.errors import EXIT_FINDING
 
     if kept is None:
-        print(json.dumps(command.document_of(path), indent=1))
+        show(json.dumps(command.document_of(path), indent=1))
         return
     found = command.against(path, kept)
-    print(command.as_json(found) if as_json else command.text_of(found))
+    show(command.as_json(found) if as_json else command.text_of(found))
     if found:
         raise typer.Exit(EXIT_FINDING)
 
@@ -227,7 +226,7 @@ def top(
 
         directory = latest()
     if as_json:
-        print(command.as_json(command.look(directory)))
+        show(command.as_json(command.look(directory)))
     else:
         command.follow(directory, console(), once=once)
 
@@ -243,7 +242,7 @@ def ls(
     from nsadiag.commands import runs
 
     found = runs.runs(runs.existing(folder))
-    print(runs.as_json(found) if as_json else "\n".join(runs.lines(found) or [f"no run in {folder}"]))
+    show(runs.as_json(found) if as_json else "\n".join(runs.lines(found) or [f"no run in {folder}"]))
 
 
 @app.command(
@@ -266,9 +265,9 @@ def clean(
 
     gone = runs.clean(folder, keep, dry_run=dry_run)
     if as_json:
-        print(runs.as_json(gone))
+        show(runs.as_json(gone))
     else:
         for run in gone:
-            print(f"{'would remove' if dry_run else 'removed'} {run.directory}")
+            show(f"{'would remove' if dry_run else 'removed'} {run.directory}")
         if not gone:
-            print(f"nothing to remove in {folder}", file=sys.stderr)
+            note(f"nothing to remove in {folder}")

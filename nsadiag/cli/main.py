@@ -15,6 +15,7 @@ from nsadiag.agent import interrupts
 from nsadiag.cli.defaults import defaults
 from nsadiag.cli.shared import app
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, NsadiagError
+from nsadiag.printing import note, show
 
 
 def main() -> None:
@@ -75,20 +76,20 @@ def _said(error: Exception) -> tuple[str, str, int]:
 
 def _fail_with(error: Exception) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.format_message())  # type: ignore[attr-defined]
+        show(error.format_message())  # type: ignore[attr-defined]
         sys.exit(EXIT_USAGE)
     message, hint, code = _said(error)
     if code == EXIT_INTERNAL:
         import traceback
 
-        traceback.print_exception(error)
+        note("".join(traceback.format_exception(error)), end="")
     _fail(message, hint, code)
 
 
 def _fail(message: str, hint: str, code: int) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    note(f"error: {message}")
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        note(f"hint: {hint}")
     sys.exit(code)
 
 

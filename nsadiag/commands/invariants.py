@@ -13,7 +13,6 @@ from nsadiag.commands.analyze import is_matrix
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, read_json
 from nsadiag.evidence.phrases import count
-from nsadiag.reports.words import clean
 
 
 def document_of(path: Path) -> dict[str, Any]:
@@ -57,7 +56,7 @@ def text_of(found: list[Broken]) -> str:
     if not found:
         return "All invariants are kept."
     lines = [f"{count(len(found), 'invariant')} broken:"]
-    lines += [f"  {clean(b.fact)}: {clean(_shown(b.found))}, was {clean(_shown(b.kept))}" for b in found]
+    lines += [f"  {b.fact}: {_shown(b.found)}, was {_shown(b.kept)}" for b in found]
     return "\n".join(lines)
 
 

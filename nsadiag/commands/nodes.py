@@ -7,7 +7,6 @@ import json
 import platform
 import re
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from nsadiag.commands import output
 from nsadiag.engines.room import this_machine
 from nsadiag.engines.static_member import Member
 from nsadiag.errors import EXIT_INTERNAL, NsadiagError, UsageError
+from nsadiag.printing import note
 
 SAME_EVERYWHERE = ("nsadiag", "torch")
 TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
@@ -59,7 +59,7 @@ class NodeResult:
 
 def say(line: str) -> None:
     """Progress is on stderr."""
-    print(f"nsadiag: {line}", file=sys.stderr, flush=True)
+    note(f"nsadiag: {line}")
 
 
 def hello_for(place: Place, task: Any) -> Hello:

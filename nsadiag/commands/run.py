@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from nsadiag.evidence import cuda_core
 from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
+from nsadiag.printing import note
 
 MOST_OF_NAME = 200
 STOPPING = f"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). {CONSEQUENCE}"
@@ -226,9 +226,9 @@ def say_unwritten(watch: Watch | None) -> None:
     found = kept.unwritten()
     if found:
         names = ", ".join(sorted({Path(path).name for path in found}))
-        print(f"nsadiag: not written: {names} ({next(iter(found.values()))})", file=sys.stderr)
+        note(f"nsadiag: not written: {names} ({next(iter(found.values()))})")
     for failure in watch.failures if watch else ():
-        print(f"nsadiag: the watch has a gap: {failure}", file=sys.stderr)
+        note(f"nsadiag: the watch has a gap: {failure}")
 
 
 def begin(run: RunDir, request: RunRequest) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:
             pass
         except Exception as error:
             # The verdict is there, and can still be shown on the terminal.
-            print(f"nsadiag: no report could be made: {error!r}", file=sys.stderr)
+            note(f"nsadiag: no report could be made: {error!r}")
     return verdict
 
 

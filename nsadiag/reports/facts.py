@@ -12,8 +12,9 @@ from nsadiag.evidence.phrases import DTYPES, call_name, count, tensor_names
 from nsadiag.evidence.rates import rate
 from nsadiag.evidence.records import Collective, PeerWait, Place, Progress, Times, Verdict, Where
 from nsadiag.evidence.spans import spans
+from nsadiag.printing import one_line
 from nsadiag.reports.model import RankReport, RunReport
-from nsadiag.reports.words import duration, one_line, percent, rank_list
+from nsadiag.reports.words import duration, percent, rank_list
 
 ENDS_SHOWN = 4
 RANKS_SHOWN = 64

@@ -14,8 +14,8 @@ from typing import Any
 from nsadiag.deadlines import programs
 from nsadiag.errors import NsadiagError, UsageError
 from nsadiag.evidence.records import Place, Verdict, Where
+from nsadiag.printing import cleaned, one_line
 from nsadiag.reports import RunReport, load_report
-from nsadiag.reports.words import one_line
 
 MOST_CHARACTERS = 4400  # of a verdict: about 1,200 tokens
 MOST_RECORD = 3000
@@ -159,7 +159,7 @@ def _place(place: Place | Where | None) -> dict[str, Any] | None:
 
 
 def _shown(document: dict[str, Any]) -> str:
-    return json.dumps(document, ensure_ascii=False, indent=1)
+    return json.dumps(cleaned(document), ensure_ascii=False, indent=1)
 
 
 def _judged(arguments: list[str]) -> str:

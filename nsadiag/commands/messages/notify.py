@@ -7,7 +7,6 @@ import json
 import platform
 import shlex
 import shutil
-import sys
 import threading
 import urllib.error
 from collections.abc import Iterable
@@ -20,6 +19,8 @@ from nsadiag.deadlines.http import post
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir
 from nsadiag.evidence.records import Verdict
+from nsadiag.printing import note
+from nsadiag.reports.cleaners.chat import chat
 
 SECONDS = 10.0  # for each webhook or command, side by side, from the look-up of its name to its answer
 MARGIN_S = 1.0  # for a command to be ended
@@ -97,7 +98,7 @@ class _Sending(threading.Thread):
         try:
             if is_address(self._target):
                 # The form that Slack, Mattermost and Rocket.Chat take.
-                body = json.dumps({"text": self._document["text"]}).encode()
+                body = json.dumps({"text": chat(self._document["text"])}).encode()
                 post(self._target, body, "application/json", SECONDS)
             else:
                 _call(self._target, self._document)
@@ -109,7 +110,7 @@ class _Sending(threading.Thread):
 
     def report(self) -> None:
         if self._failure:
-            print(f"nsadiag: --notify failed{self._which}: {self._failure}", file=sys.stderr, flush=True)
+            note(f"nsadiag: --notify failed{self._which}: {self._failure}")
 
 
 def targets_in(text: str) -> tuple[str, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from nsadiag.reports.cleaners.data import Json, json_text
 from nsadiag.reports.formats.perfetto import only_run
 from nsadiag.reports.model import Report
 
@@ -28,7 +28,7 @@ class _Frames:
         return [{"name": name, "file": file, "line": line} for name, file, line in self._numbers]
 
 
-def render_speedscope(report: Report) -> str:
+def render_speedscope(report: Report) -> Json:
     """The document: one profile of all ranks' main threads, then one a rank with all its threads. Raises UsageError."""
     run = only_run(report, "speedscope")
     from nsadiag.analysis.load import load_cell  # the analysis comes with it
@@ -46,7 +46,7 @@ def render_speedscope(report: Report) -> str:
         "shared": {"frames": frames.to_json()},
         "profiles": profiles,
     }
-    return json.dumps(document) + "\n"
+    return json_text(document, indent=None)
 
 
 def _stacks(rank: int, look: CaptureEvidence) -> list[list[Frame]]:

@@ -10,6 +10,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.user_code import counted, valid_roots
+from nsadiag.printing import one_line
 from nsadiag.reports.model import RunReport
 from nsadiag.reports.pictures.costs import Costs, costs_of
 from nsadiag.reports.pictures.records import Log, cited, logs_of
@@ -17,7 +18,6 @@ from nsadiag.reports.pictures.snippets import Snippet, snippets_of
 from nsadiag.reports.pictures.stacks import Side, sides_of
 from nsadiag.reports.pictures.timeline import Timeline, timeline_of
 from nsadiag.reports.pictures.waits import WaitPicture, waits_of
-from nsadiag.reports.words import one_line
 
 T = TypeVar("T")
 
