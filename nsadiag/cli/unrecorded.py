@@ -71,7 +71,7 @@ def _say(text: str) -> None:
 
 def _become(command: list[str], *, stdout_is_for_json: bool) -> None:
     """Returns where it cannot be started either: then the error is said as ever."""
-    from nsadiag.cluster.protocol.seal import TOKEN_VARIABLE
+    from nsadiag.cluster.protocol.tokens import TOKEN_VARIABLE
 
     with contextlib.suppress(OSError):
         sys.stdout.flush()

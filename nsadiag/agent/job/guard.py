@@ -97,7 +97,7 @@ def execute(command: list[bytes], environment: dict[bytes, bytes]) -> NoReturn:
             raise
     import shutil
 
-    found = shutil.which(command[0], path=environment.get(b"PATH")) or command[0]
+    found = shutil.which(command[0], path=os.fsdecode(environment.get(b"PATH") or os.defpath)) or command[0]
     os.execve("/bin/sh", [b"/bin/sh", found, *command[1:]], environment)
 
 
