@@ -9,6 +9,7 @@ from support.ablate_rows import Row, rows_of, tables_in
 from nsadiag.evidence import blocking
 from nsadiag.evidence.blocking import (
     Waker,
+    asleep_in,
     awaits_batch,
     by_frames,
     by_kernel,
@@ -16,9 +17,13 @@ from nsadiag.evidence.blocking import (
     by_wchan,
     has_own_limits,
     is_loader,
+    is_named_pipe,
+    is_of_device,
     is_server,
     polling_library,
+    serves_collectives,
     syscall_name,
+    waits_outside,
     wakers,
     within,
 )
@@ -287,7 +292,27 @@ def told() -> list[object]:
             has_own_limits(file)
             for file in (TORCH + "hub.py", LIB + "site-packages/nsadiag/worker/runtime.py")
         ),
+        *(asleep_in(wchan) for wchan in (*(each[0] for each in WCHANS), *SOCKETS)),
+        *(waits_outside([frame("wait", LIB + file)], None) for file in OUTSIDE_FILES),
+        *(waits_outside([], wchan) for wchan in (*SOCKETS, "unix_stream_data_wait", "do_wait")),
+        *(is_named_pipe(wchan) for wchan in PIPES),
+        *(question(name) for name in NATIVE_THREADS for question in (serves_collectives, is_of_device)),
     ]
+
+
+# Kernel functions in which a thread sleeps that waits for a socket, and for the other end of a pipe.
+SOCKETS = ("inet_wait_for_connect", "wait_woken", "sk_stream_wait_memory", "inet_csk_accept", "ep_poll", "poll_schedule_timeout", "do_select")  # fmt: skip
+PIPES = ("wait_for_partner", "fifo_open", "pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write")
+OUTSIDE_FILES = ("ssl.py", "socket.py", "http/client.py", "subprocess.py")
+# Of torch's autograd engine and NCCL group, of gloo, of the driver, of NCCL itself.
+NATIVE_THREADS = (
+    "pt_autograd_0",
+    "pt_nccl_watchdg",
+    "pt_elastic",
+    "gloo_tcp_loop",
+    "cuda00001400006",
+    "nccl_proxy",
+)
 
 
 NUMBERS = (

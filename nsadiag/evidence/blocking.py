@@ -222,6 +222,18 @@ SYSCALLS: dict[str, tuple[int, int, str]] = {
     "pause": (34, -1, ""),
     "rt_sigsuspend": (130, 133, ""),
 }
+# Of the world outside the process: files of Python in which a thread waits for an answer or a child, and kernel functions.
+OUTSIDE_FILES = ("/ssl.py", "/socket.py", "/http/client.py", "/subprocess.py")
+OUTSIDE_WCHAN = ("wait_woken", "inet_csk_accept", "inet_wait_for_connect", "unix_stream_data_wait", "do_wait")
+# One end of a named pipe waits here for the other to open it, to read or to write.
+NAMED_PIPE_WCHAN = (
+    "wait_for_partner", "fifo_open", "pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write",
+)  # fmt: skip
+SOCKET_CALLS = ("connect", "recvfrom", "sendto", "accept", "epoll_wait", "poll", "select")
+# Native threads by the beginning of their names: those that serve collectives and no other wait, and those of a process
+# whose backward pass may run on a device.
+TRANSPORT_THREADS = ("pt_", "gloo_", "cuda", "nccl")
+DEVICE_THREADS = ("pt_autograd", "pt_nccl", "cuda")
 CONTENDED = [
     "0x80",
     "0x2",
@@ -296,6 +308,34 @@ def _names(machine: str) -> dict[int, str]:
 def by_wchan(wchan: str | None) -> Blocking | None:
     """The row of a kernel function in which a thread sleeps."""
     return next((row for row in KERNEL_CALLS if wchan and wchan.startswith(row.wchan)), None)
+
+
+def asleep_in(wchan: str | None) -> State | None:
+    """The state of a thread of which nothing is known but the kernel function in which it sleeps; None where it runs."""
+    row = by_wchan(wchan)
+    if row is None:
+        return None
+    return row.state or ("socket" if row.syscall in SOCKET_CALLS else "pipe")
+
+
+def waits_outside(frames: Iterable[StackFrame], wchan: str | None) -> bool:
+    """Whether a thread waits for something outside its process, by its frames or where it sleeps."""
+    return wchan in OUTSIDE_WCHAN or any(frame.filename.endswith(OUTSIDE_FILES) for frame in frames)
+
+
+def is_named_pipe(wchan: str | None) -> bool:
+    """Whether a thread that sleeps there waits for the other end of a named pipe."""
+    return wchan in NAMED_PIPE_WCHAN
+
+
+def serves_collectives(thread: str) -> bool:
+    """Whether a native thread of this name does nothing but serve collectives."""
+    return thread.startswith(TRANSPORT_THREADS)
+
+
+def is_of_device(thread: str) -> bool:
+    """Whether a native thread of this name says that a backward pass may run on a device."""
+    return thread.startswith(DEVICE_THREADS)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -20,7 +20,15 @@ from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorder
 from nsadiag.analysis.relations.fixpoint import Needs, never_woken
 from nsadiag.analysis.relations.pending import PendingCall, waits
 from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
-from nsadiag.evidence.blocking import Waker, by_frames, by_native, by_wchan, is_timer, mutex_address
+from nsadiag.evidence.blocking import (
+    Waker,
+    by_frames,
+    by_native,
+    by_wchan,
+    is_timer,
+    mutex_address,
+    serves_collectives,
+)
 from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.phrases import are, these, waits_wait
@@ -28,8 +36,6 @@ from nsadiag.evidence.user_code import is_user
 
 # Waits that another thread of the process ends, and nobody else.
 FOR_THREADS = ("lock", "queue")
-# Native threads of torch and of its backends, by the beginning of their names: they serve collectives, and no other wait.
-TRANSPORTS = ("pt_", "gloo_", "cuda", "nccl")
 POLL_NS = 1_000_000_000
 
 
@@ -149,7 +155,7 @@ def _acts_alone(thread: KernelThread) -> bool:
         return True
     row = by_wchan(thread.wchan)
     waits = row is not None and row.waker == Waker.THREAD and not thread.waits_until_mono_ns
-    return not waits and not thread.name.startswith(TRANSPORTS)
+    return not waits and not serves_collectives(thread.name)
 
 
 def _has_limit(cell: CellEvidence, rank: int) -> bool:

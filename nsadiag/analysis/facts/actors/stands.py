@@ -9,7 +9,7 @@ from typing import Literal
 
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.records import CaptureEvidence
-from nsadiag.evidence.blocking import State, Waker, by_frames, by_wchan
+from nsadiag.evidence.blocking import State, Waker, asleep_in, by_frames, is_of_device
 from nsadiag.evidence.documents.actors import ObjectWait, RayTask
 from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, StackFrame
@@ -21,8 +21,6 @@ PEERS: tuple[Doing, ...] = ("collective", "transfer", "rendezvous", "store", "ba
 CALLS: tuple[Doing, ...] = ("get", "wait")
 # Parts of Ray that call the user's functions, by their files.
 CALLERS = ("/ray/_private/", "/ray/util/tracing/", "/ray/train/", "/ray/_raylet", "/ray/serve/")
-SOCKET_CALLS = ("connect", "recvfrom", "sendto", "accept", "epoll_wait", "poll", "select")
-DEVICE_THREADS = ("pt_autograd", "pt_nccl", "cuda")  # of a process whose backward pass may run elsewhere
 BUSY_SHARE = 0.1  # of a CPU, by the thread that runs the call
 BESIDE_SHARE = 0.3  # by all other threads and children; Ray's own need much less
 
@@ -154,7 +152,7 @@ def _in_backward(capture: CaptureEvidence, kernel: KernelThread | None, own: flo
     """The state within a backward pass: on a CPU, who computes nothing in it waits for gradients of its peers."""
     if own > BUSY_SHARE:
         return "runs"
-    on_device = any(row.name.startswith(DEVICE_THREADS) for row in capture.proc.threads)
+    on_device = any(is_of_device(row.name) for row in capture.proc.threads)
     asleep = kernel is not None and kernel.state == "S" and "futex" in (kernel.wchan or "")
     return "collective" if asleep and beside <= BUSY_SHARE and not on_device else "backward"
 
@@ -182,10 +180,7 @@ def _doing(inner: list[StackFrame], awaits: ObjectWait | None, kernel: KernelThr
         return "runs"
     if kernel.sleeps_until_mono_ns:
         return "sleep"
-    slept = by_wchan(kernel.wchan)
-    if slept is None:
-        return "runs"
-    return slept.state or ("socket" if slept.syscall in SOCKET_CALLS else "pipe")
+    return asleep_in(kernel.wchan) or "runs"
 
 
 def _has_limit(kernel: KernelThread | None) -> bool:

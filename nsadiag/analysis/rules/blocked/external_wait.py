@@ -16,17 +16,13 @@ from nsadiag.analysis.rules.blocked.event_loop import LoopWait, blocking_task
 from nsadiag.analysis.rules.drafts import at_line, inside_rank, named
 from nsadiag.analysis.rules.reasons import blocked_elsewhere, not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.blocking import polling_library
+from nsadiag.evidence.blocking import polling_library, waits_outside
 from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.source import loops
 
 OUTSIDE: tuple[Doing, ...] = ("socket", "process", "pipe", "signal", "store", "sleep")
 LOCKS = ("flock", "fcntl")
-# States in which another thread waits for something external before it can wake the main thread.
-OUTSIDE_FRAMES = ("/ssl.py", "/socket.py", "/http/client.py", "/subprocess.py")
-# Kernel functions that wait for a connection, a peer's bytes, or a child.
-OUTSIDE_WCHAN = ("wait_woken", "inet_csk_accept", "inet_wait_for_connect", "unix_stream_data_wait", "do_wait")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +144,7 @@ def _through_a_thread(blocked: BlockedRank) -> External | None:
     wchan = {row.tid: row.wchan for row in blocked.capture.proc.threads}
     for thread, at in user_threads(blocked.capture):
         below = _below(thread.frames, at)
-        if (
-            any(frame.filename.endswith(OUTSIDE_FRAMES) for frame in below)
-            or wchan.get(thread.os_thread_id or 0) in OUTSIDE_WCHAN
-        ):
+        if waits_outside(below, wchan.get(thread.os_thread_id or 0)):
             return External(
                 what=f"{thread.title}, which waits for something outside the process{at_line(at)}",
                 fix="Give that thread's request a timeout, and let it notify the main thread when it gives up.",

@@ -10,13 +10,12 @@ from nsadiag.analysis.relations.blocked import BlockedRank, hung_ranks
 from nsadiag.analysis.rules.drafts import at_line, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.blocking import is_named_pipe
 from nsadiag.evidence.records import Strength
 
 CHECKPOINT = ("torch.save", "torch.load", "torch.distributed.checkpoint")
 OPENS = {"os_open", "_io_FileIO___init___impl"}
 LOCKS = ("flock", "fcntl")  # a wait for the holder of the file's lock, not for the file
-# Kernel functions that wait for the other end of a named pipe, as staging tools use them.
-NAMED_PIPE = ("wait_for_partner", "fifo_open", "pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write")
 
 FIX_OF_PIPE = (
     "The file is a named pipe whose other end has stopped: check the process that reads or fills it."
@@ -55,7 +54,7 @@ def io_stall(case: Case) -> Iterator[Draft | Declined]:
                 f"rank {blocked.number} is in {what},{at}{blocked.state.in_both_snapshots}": blocked.source,
                 f"its main thread is in kernel state {proc.state}{in_kernel}, and its I/O counters did not change": f"{blocked.capture.source}/proc.json",
             },
-            fix=FIX_OF_PIPE if proc.wchan in NAMED_PIPE else None,
+            fix=FIX_OF_PIPE if is_named_pipe(proc.wchan) else None,
         )
     yield from blocked_elsewhere(case, ("io", "kernel"), "does not read or write a file")
 
