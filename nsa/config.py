@@ -163,11 +163,13 @@ class ParallelConfig(Config):
 class DataConfig(Config):
     """The source of tokens. One rank's batch is batch_size sequences of seq_len tokens."""
 
-    source: Literal["synthetic", "text", "fineweb"] = "synthetic"
+    source: Literal["synthetic", "text", "tokens", "fineweb"] = "synthetic"
     documents: Literal["separate", "joined"] = (
         "separate"  # joined: tokens also see earlier documents of their row
     )
-    path: str | None = None  # text: a file or directory; fineweb: a local data set in its place
+    path: str | None = (
+        None  # text: a file or directory; tokens: what nsa.tokenize wrote; fineweb: a local data set
+    )
     seq_len: PositiveInt = 2048
     batch_size: PositiveInt = 1
     loader_timeout_s: PositiveFloat = 60.0

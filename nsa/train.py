@@ -172,9 +172,13 @@ class _Run:
     def _fetch(self) -> Batch:
         self.telemetry.phase("data", self.progress.step)
         fetching = time.perf_counter()
-        batch = pack(self.progress.stream.next_batch(), self.config.data).to(self.placement.device)
+        batch = self._next_batch(self.progress.stream)
         self.fetch_s += time.perf_counter() - fetching
         return batch
+
+    def _next_batch(self, stream: Stream) -> Batch:
+        batch = pack(stream.next_batch(), self.config.data, stream.end_of_document)
+        return batch.to(self.placement.device)
 
     def _recordable_step(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         batches = iter(tokens)  # [accumulate, 2, batch, T]
@@ -227,10 +231,7 @@ class _Run:
         self.telemetry.phase("evaluate")
         stream = self._open_stream(evaluation=True)
         with torch.no_grad():
-            batches = [
-                pack(stream.next_batch(), self.config.data).to(self.placement.device)
-                for _ in range(train.eval_batches)
-            ]
+            batches = [self._next_batch(stream) for _ in range(train.eval_batches)]
             shares = self._shares(batches)
             loss = sum(self._loss(batch) * share for batch, share in zip(batches, shares, strict=True))
         stream.close()

@@ -34,6 +34,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "torchdata",
             "tensorboard",
             "transformers",
+            "tokenizers",
+            "wandb",
         }
     ),
     "nsadiag.errors": frozenset(),
