@@ -31,6 +31,7 @@ from nsa.parallel import (
     mean_over_ranks,
     process_group,
 )
+from nsa.restore import check_same_model
 from nsa.training.checkpoint import CheckpointWriter, Progress, load_checkpoint, newest_checkpoint
 from nsa.training.data import Stream, check_documents, open_stream, pack
 from nsa.training.documents import Batch
@@ -246,6 +247,7 @@ class _Run:
         directory = make_directory("checkpoint.dir", checkpoint.dir)
         newest = newest_checkpoint(directory) if checkpoint.resume else None
         if newest is not None:
+            check_same_model(newest, self.config)
             load_checkpoint(self.progress, newest)
             self._print(f"resumed from {newest}")
 
@@ -265,7 +267,9 @@ class _Run:
                 "checkpoint.background with parallel.mode fsdp1, whose shards torch cannot copy",
                 "choose fsdp2, or write in the foreground",
             )
-        return CheckpointWriter(checkpoint.dir or ".", background=background, keep=checkpoint.keep)
+        return CheckpointWriter(
+            checkpoint.dir or ".", self.config, background=background, keep=checkpoint.keep
+        )
 
     def _open_stream(self, *, evaluation: bool) -> Stream:
         return open_stream(
