@@ -55,7 +55,7 @@ def check_same_model(checkpoint: Path, config: TrainConfig) -> None:
     for section in ("model", "attention"):
         theirs, ours = (getattr(each, section).model_dump() for each in (saved, config))
         for key, value in ours.items():
-            if theirs[key] != value and key != "backend":
+            if theirs[key] != value and key not in ("backend", "gate_gradients"):
                 raise ConfigError(
                     f"{section}.{key} is {value}, and {theirs[key]} in {checkpoint}",
                     "resume with the same model, or in another checkpoint.dir",
