@@ -55,6 +55,7 @@ class AttentionConfig(Config):
     compression: Literal["mlp", "mean"] = "mlp"  # φ
     branches: tuple[Branch, ...] = ("compressed", "selected", "sliding")
     backend: AttentionBackend = "auto"
+    gate_gradients: bool = True  # false: the gates stay as they were initialised
 
     def check(self) -> None:
         for name in ("compress_block", "select_block"):
@@ -106,7 +107,8 @@ class DDPConfig(Config):
     """DistributedDataParallel's own arguments and defaults, and presets of them, which explicit values override.
 
     "safe" enables the search for parameters without a gradient, for which a bucket would otherwise wait indefinitely,
-    and disables the broadcast of buffers. "static" promises that every step uses the same parameters in the same order.
+    disables the broadcast of buffers, makes buckets small, and in a `TrainConfig` also chooses the plain PyTorch attention
+    and stops the gradients of the gates. "static" promises that every step uses the same parameters in the same order.
     """
 
     preset: Literal["none", "safe", "find_unused", "static"] = "none"
@@ -125,10 +127,17 @@ class DDPConfig(Config):
 
 _DDP_PRESETS: dict[str, dict[str, bool | float]] = {
     "none": {},
-    "safe": {"find_unused_parameters": True, "broadcast_buffers": False},
+    "safe": {
+        "find_unused_parameters": True,
+        "broadcast_buffers": False,
+        "gradient_as_bucket_view": False,
+        "bucket_cap_mb": 5.0,
+    },
     "find_unused": {"find_unused_parameters": True},
     "static": {"static_graph": True, "gradient_as_bucket_view": True},
 }
+# What else "safe" means.
+_SAFE_ATTENTION = {"backend": "torch", "gate_gradients": False}
 
 
 class FSDPConfig(Config):
@@ -163,11 +172,13 @@ class ParallelConfig(Config):
 class DataConfig(Config):
     """The source of tokens. One rank's batch is batch_size sequences of seq_len tokens."""
 
-    source: Literal["synthetic", "text", "fineweb"] = "synthetic"
+    source: Literal["synthetic", "text", "tokens", "fineweb"] = "synthetic"
     documents: Literal["separate", "joined"] = (
         "separate"  # joined: tokens also see earlier documents of their row
     )
-    path: str | None = None  # text: a file or directory; fineweb: a local data set in its place
+    path: str | None = (
+        None  # text: a file or directory; tokens: what nsa.tokenize wrote; fineweb: a local data set
+    )
     seq_len: PositiveInt = 2048
     batch_size: PositiveInt = 1
     loader_timeout_s: PositiveFloat = 60.0
@@ -181,14 +192,20 @@ class DataConfig(Config):
 
 
 class OptimizerConfig(Config):
-    """AdamW with warm-up and a cosine schedule."""
+    """AdamW with warm-up, then a cosine, or ("wsd": warm-up, stable, decay) a constant rate and a linear decay."""
 
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    decay_share: PositiveFloat = 0.2  # of all steps, that wsd decays in
     lr: PositiveFloat = 3e-4
     min_lr_ratio: NonNegativeFloat = 0.1
     warmup_steps: NonNegativeInt = 0
     weight_decay: NonNegativeFloat = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     clip_norm: PositiveFloat | None = 1.0
+
+    def check(self) -> None:
+        if self.decay_share > 1:
+            raise ConfigError(f"decay_share is {self.decay_share}", "it is a share of the steps, at most 1")
 
 
 class LoopConfig(Config):
@@ -224,9 +241,10 @@ class CheckpointConfig(Config):
     resume: bool = False  # from the newest in dir, where there is one
     keep: PositiveInt | None = None  # how many of the newest; null: all
     background: bool = False  # write a copy while training continues
+    deadline_s: PositiveFloat | None = None  # after the start of the run: save and stop, as on SIGTERM
 
     def check(self) -> None:
-        _refuse_without_dir("checkpoint", self, ("every", "resume", "keep", "background"))
+        _refuse_without_dir("checkpoint", self, ("every", "resume", "keep", "background", "deadline_s"))
 
 
 class TelemetryConfig(Config):
@@ -236,10 +254,12 @@ class TelemetryConfig(Config):
     every: PositiveInt = 10  # steps between gate and selection statistics
     heartbeat_s: PositiveFloat = 5.0
     memory_steps: tuple[int, ...] = (1, 5)  # mem_step1, mem_step5: does memory grow?
+    memory_every: NonNegativeInt = 0  # and of every so many steps; 0: no others
     tensorboard: bool = False
+    wandb: str | None = None  # a project of Weights & Biases
 
     def check(self) -> None:
-        _refuse_without_dir("telemetry", self, ("tensorboard",))
+        _refuse_without_dir("telemetry", self, ("tensorboard", "wandb", "memory_every"))
 
 
 class TrainConfig(Config):
@@ -253,3 +273,19 @@ class TrainConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+
+    def check(self) -> None:
+        if self.parallel.ddp.preset == "safe":
+            given = self.attention.model_dump(exclude_defaults=True)
+            object.__setattr__(
+                self, "attention", self.attention.model_copy(update={**_SAFE_ATTENTION, **given})
+            )
+
+    def preset_settings(self) -> dict[str, object]:
+        """What `parallel.ddp.preset` has set, by key."""
+        if self.parallel.ddp.preset == "none":
+            return {}
+        settings = {f"parallel.ddp.{key}": value for key, value in self.parallel.ddp.arguments().items()}
+        if self.parallel.ddp.preset == "safe":
+            settings |= {f"attention.{key}": getattr(self.attention, key) for key in _SAFE_ATTENTION}
+        return settings

@@ -137,10 +137,13 @@ class NSAModel(nn.Module):
         attention_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
         temperature: float = 1.0,
+        top_p: float = 1.0,
         generator: torch.Generator | None = None,
         compile: bool = False,
     ) -> Tensor:
         """`tokens` [B, T] followed by `count` sampled ones, [B, T + count]; temperature 0 takes the most probable one.
+
+        `top_p` samples from the most probable tokens only, the fewest whose probabilities sum to at least it.
 
         Prompts of different lengths are given in one of three ways: right-padded rows with their `lengths` [B]; rows
         with padding on any side and an `attention_mask` [B, T], 0 at padding; or N prompts packed into one row with
@@ -159,10 +162,10 @@ class NSAModel(nn.Module):
             tokens, lengths = rows_of(tokens, cu_seqlens)
         elif lengths is not None:
             check_lengths(lengths, tokens)
-        for name, value in (("count", count), ("temperature", temperature)):
-            if value < 0:
-                raise ValueError(f"{name} is {value}; it must not be negative")
-        sample = Sampling(temperature, generator)
+        if count < 0:
+            raise ValueError(f"count is {count}; it must not be negative")
+        sample = Sampling(temperature, generator, top_p)
+        sample.check()
         return generate(self, tokens, count, lengths, sample, compiled=compile)
 
     def decode_step(self, tokens: Tensor, caches: list, *, compiled: bool = False) -> Tensor:

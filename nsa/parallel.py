@@ -48,7 +48,7 @@ def process_group(config: ParallelConfig) -> Iterator[Placement]:
     and not destroyed. ConfigError if the mode does not fit.
     """
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    device = _pick_device(config.device)
+    device = pick_device(config)
     if config.mode == "single" and world_size > 1:
         raise ConfigError(f"parallel.mode is single on {world_size} ranks", "choose ddp or fsdp2")
     ours = config.mode != "single" and not dist.is_initialized()
@@ -209,7 +209,9 @@ def mean_over_ranks(value: Tensor) -> Tensor:
     return value / dist.get_world_size()
 
 
-def _pick_device(name: str) -> torch.device:
+def pick_device(config: ParallelConfig) -> torch.device:
+    """The device that `config` names, on a GPU that of this process's local rank; ConfigError for a GPU that is not there."""
+    name = config.device
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():

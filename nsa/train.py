@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import torch
 import torch._dynamo  # the first optimizer step would import it, for half a second
@@ -31,14 +32,17 @@ from nsa.parallel import (
     mean_over_ranks,
     process_group,
 )
+from nsa.restore import check_same_model
 from nsa.training.checkpoint import CheckpointWriter, Progress, load_checkpoint, newest_checkpoint
 from nsa.training.data import Stream, check_documents, open_stream, pack
 from nsa.training.documents import Batch
-from nsa.training.environment import attention_backend, check_environment, guard_environment, memory_now
+from nsa.training.environment import attention_backend, guard_environment, memory_now
 from nsa.training.optimizer import build_optimizer, learning_rate
 from nsa.training.step_graph import StepGraph, check_step_graph
+from nsa.training.stopping import EXIT_CODES, Stopping, reason_of
 from nsa.training.telemetry import StepRecord, Telemetry
 from nsa.training.throughput import flops_per_token, peak_flops
+from nsa.training.variables import check_environment
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,30 +52,42 @@ def main(argv: list[str] | None = None) -> int:
         _print(help_text())
         return 0
     try:
-        train(parse_command_line(arguments))
+        outcome = run(parse_command_line(arguments))
     except ConfigError as error:
         print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         return 2
-    return 0
+    return EXIT_CODES[outcome.stopped]
+
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    losses: list[float]  # those that were logged, means over all ranks
+    stopped: str | None  # why it ended before its last step: "SIGTERM", "deadline"
 
 
 def train(config: TrainConfig) -> list[float]:
     """Train, and return the logged losses, which are means over all ranks."""
+    return run(config).losses
+
+
+def run(config: TrainConfig) -> Outcome:
+    """Train to the last step, or until SIGTERM or `checkpoint.deadline_s`. ConfigError for what cannot be trained."""
     check_environment(os.environ)
-    with process_group(config.parallel) as placement:
-        return _train_in_group(config, placement)
+    with process_group(config.parallel) as placement, Stopping(config.checkpoint) as stopping:
+        return _train_in_group(config, placement, stopping)
 
 
-def _train_in_group(config: TrainConfig, placement: Placement) -> list[float]:
+def _train_in_group(config: TrainConfig, placement: Placement, stopping: Stopping) -> Outcome:
     # A frame of its own, so that the model is gone before the process group is left. Where DDP's reducer is the
     # last to hold the group, its destructor joins gloo's thread while holding the GIL, which that thread may
     # want in order to drop a tensor: a deadlock at exit, about once in 250 one-step runs of torch 2.13.
-    run = _Run(config, placement)
+    training = _Run(config, placement)
     try:
         with torch.autograd.set_detect_anomaly(config.train.detect_anomaly):
-            return run.all_steps()
+            return training.all_steps(stopping)
     finally:
-        run.close()
+        training.close()
 
 
 class _Run:
@@ -105,26 +121,32 @@ class _Run:
             check_step_graph(config, placement.device)
             self.graph = StepGraph(self._recordable_step)
 
-    def all_steps(self) -> list[float]:
-        """Train to the last step; returns the logged losses."""
+    def all_steps(self, stopping: Stopping) -> Outcome:
+        """Train to the last step, or until `stopping` says so at a step that is logged."""
         self._resume()
         train, losses = self.config.train, []
         started = logged = time.perf_counter()
-        logged_step = self.progress.step
+        logged_step, stopped = self.progress.step, None
         self._print_header()
-        while self.progress.step < train.steps:
+        while self.progress.step < train.steps and stopped is None:
             record = self._step()
             if record.step % train.log_every == 0 or record.step == train.steps:
-                losses.append(mean_over_ranks(record.loss).item())
+                # One collective for both, which every rank joins at the same step.
+                means = torch.cat([record.loss.float()[None], stopping.flags(self.placement.device)])
+                loss, *flags = mean_over_ranks(means).tolist()
+                losses.append(loss)
+                stopped = reason_of(flags)
                 now = time.perf_counter()
                 rate = record.tokens * (record.step - logged_step) / (now - logged)
                 logged, logged_step = now, record.step
                 self._print(f"step {record.step} loss {losses[-1]:.4f} {self._pace(record, rate)}")
-            self._evaluate_if_due()
-            self._save_if_due()
+            if stopped is None:
+                self._evaluate_if_due()
+            self._save_if_due(stops=stopped is not None)
         self.checkpoints.close()
-        self._print(f"done: {self.progress.step} steps in {time.perf_counter() - started:.2f} s")
-        return losses
+        finished = "done" if stopped is None else f"stopped ({stopped})"
+        self._print(f"{finished}: {self.progress.step} steps in {time.perf_counter() - started:.2f} s")
+        return Outcome(losses, stopped)
 
     def _pace(self, record: StepRecord, rate: float) -> str:
         """Tokens per second, tokens so far, MFU on a known GPU, and memory of this rank."""
@@ -172,9 +194,13 @@ class _Run:
     def _fetch(self) -> Batch:
         self.telemetry.phase("data", self.progress.step)
         fetching = time.perf_counter()
-        batch = pack(self.progress.stream.next_batch(), self.config.data).to(self.placement.device)
+        batch = self._next_batch(self.progress.stream)
         self.fetch_s += time.perf_counter() - fetching
         return batch
+
+    def _next_batch(self, stream: Stream) -> Batch:
+        batch = pack(stream.next_batch(), self.config.data, stream.end_of_document)
+        return batch.to(self.placement.device)
 
     def _recordable_step(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         batches = iter(tokens)  # [accumulate, 2, batch, T]
@@ -227,10 +253,7 @@ class _Run:
         self.telemetry.phase("evaluate")
         stream = self._open_stream(evaluation=True)
         with torch.no_grad():
-            batches = [
-                pack(stream.next_batch(), self.config.data).to(self.placement.device)
-                for _ in range(train.eval_batches)
-            ]
+            batches = [self._next_batch(stream) for _ in range(train.eval_batches)]
             shares = self._shares(batches)
             loss = sum(self._loss(batch) * share for batch, share in zip(batches, shares, strict=True))
         stream.close()
@@ -245,12 +268,14 @@ class _Run:
         directory = make_directory("checkpoint.dir", checkpoint.dir)
         newest = newest_checkpoint(directory) if checkpoint.resume else None
         if newest is not None:
+            check_same_model(newest, self.config)
             load_checkpoint(self.progress, newest)
             self._print(f"resumed from {newest}")
 
-    def _save_if_due(self) -> None:
+    def _save_if_due(self, *, stops: bool) -> None:
         checkpoint, step = self.config.checkpoint, self.progress.step
-        due = step == self.config.train.steps or (checkpoint.every and step % checkpoint.every == 0)
+        due = stops or step == self.config.train.steps
+        due = due or (checkpoint.every and step % checkpoint.every == 0)
         if checkpoint.dir and due:
             self.telemetry.phase("checkpoint")
             path = self.checkpoints.save(self.progress)
@@ -264,7 +289,9 @@ class _Run:
                 "checkpoint.background with parallel.mode fsdp1, whose shards torch cannot copy",
                 "choose fsdp2, or write in the foreground",
             )
-        return CheckpointWriter(checkpoint.dir or ".", background=background, keep=checkpoint.keep)
+        return CheckpointWriter(
+            checkpoint.dir or ".", self.config, background=background, keep=checkpoint.keep
+        )
 
     def _open_stream(self, *, evaluation: bool) -> Stream:
         return open_stream(
@@ -280,6 +307,10 @@ class _Run:
         config, placement = self.config, self.placement
         for warning in guard_environment(os.environ) if placement.rank == 0 else ():
             print(f"warning: {warning}", file=sys.stderr)
+        settings = config.preset_settings()
+        if settings:
+            named = ", ".join(f"{key}={value}" for key, value in settings.items())
+            self._print(f"preset {config.parallel.ddp.preset}: {named}")
         self._print(
             f"{self.parameters / 1e6:.2f} M parameters, {self.attention} attention, "
             f"{config.parallel.mode} on {placement.world_size} x {placement.device.type}, "

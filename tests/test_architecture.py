@@ -35,6 +35,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "torchdata",
             "tensorboard",
             "transformers",
+            "tokenizers",
+            "wandb",
         }
     ),
     "nsadiag.deadlines": frozenset(),

@@ -83,9 +83,7 @@ def _of_row(kv: BranchKV, row: slice, n_tokens: int, config: AttentionConfig) ->
     return BranchKV(compressed, selected if selected is None else selected[:, :n_tokens], ring)
 
 
-_LENGTHS = tuple(
-    name for name, field in AttentionConfig.model_fields.items() if isinstance(field.default, int)
-)
+_LENGTHS = tuple(name for name, field in AttentionConfig.model_fields.items() if type(field.default) is int)
 
 
 @torch.library.custom_op("nsa::decode_attention", mutates_args=())

@@ -56,6 +56,7 @@ class NSAConfig(PreTrainedConfig):
     compression: str = "mlp"
     branches: tuple[str, ...] | list[str] = ("compressed", "selected", "sliding")
     backend: str = "auto"
+    gate_gradients: bool = True
     use_cache: bool = True
     tie_word_embeddings: bool = False
     pad_token_id: int | None = 0

@@ -148,6 +148,10 @@ class NSAAttention(nn.Module):
 
     def _gates(self, x: Tensor) -> Tensor:
         """[B, T, H, 3], in the order of BRANCHES."""
+        gates = self._gates_with_gradient(x)
+        return gates if self.config.gate_gradients else gates.detach()
+
+    def _gates_with_gradient(self, x: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():
             return self.gate(x).sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
         # cuBLAS has no fast kernels for matrices of, say, 36 columns; compiled, the padding is part of the cast.

@@ -19,7 +19,8 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from nsa.config import ConfigError
+from nsa.config import ConfigError, TrainConfig
+from nsa.restore import write_description
 from nsa.training.data import Stream
 
 _NO_GROUP = ".*single process.*"  # torch's warning without a process group
@@ -40,11 +41,19 @@ class CheckpointWriter:
 
     torch.distributed.checkpoint writes model and optimizer; the state of a rank is in rank_R.pt. With `background`
     training continues while a copy is written, which is renamed as soon as it is complete; the next save, or `close`,
-    waits for it. Only the newest `keep` checkpoints are kept.
+    waits for it. Only the newest `keep` checkpoints are kept. The configuration lies beside, as nsa.json, and the tokenizer
+    of its data.
     """
 
-    def __init__(self, directory: str | Path, *, background: bool = False, keep: int | None = None) -> None:
-        self._directory, self._keep = Path(directory), keep
+    def __init__(
+        self,
+        directory: str | Path,
+        config: TrainConfig | None = None,
+        *,
+        background: bool = False,
+        keep: int | None = None,
+    ) -> None:
+        self._directory, self._keep, self._config = Path(directory), keep, config
         self._writing: Future[None] | None = None
         self._namer = ThreadPoolExecutor(max_workers=1) if background else None
         if background and not dist.is_initialized():
@@ -60,6 +69,8 @@ class CheckpointWriter:
         if _rank() == 0:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
+            if self._config is not None:
+                write_description(unfinished, self._config)
         _barrier()
         torch.save(_own_state(progress), unfinished / f"rank_{_rank()}.pt")
         with _without_warning():

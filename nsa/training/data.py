@@ -1,10 +1,8 @@
-"""Training tokens: synthetic, local text, or FineWeb-Edu streamed; sharded by rank, resumable exactly."""
+"""Training tokens: synthetic, local text or token ids, or FineWeb-Edu streamed; sharded by rank, resumable exactly."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,9 +10,9 @@ import torch
 from torch import Tensor
 
 from nsa.config import ConfigError, DataConfig, TrainConfig
+from nsa.training.corpus import TextFiles, TokensFile, Windows
 from nsa.training.documents import END_OF_DOCUMENT, Batch, joined, separate
 
-EVAL_SHARE = 20  # of text, one window in so many is kept for evaluation
 SYNTHETIC_PERIOD = 16  # tokens; copying what stood one period ago is something a model can learn
 
 Sample = Callable[[int], np.ndarray]  # from the number of a sample to its integers [seq_len + 1]
@@ -23,10 +21,12 @@ Sample = Callable[[int], np.ndarray]  # from the number of a sample to its integ
 class Stream(Protocol):
     """An endless stream of batches, which its state determines.
 
-    `common_state`: the state is common to all ranks, so that any number of ranks can resume from it.
+    `common_state`: the state is common to all ranks, so that any number of ranks can resume from it. `end_of_document` is
+    the token behind each document.
     """
 
     common_state: bool
+    end_of_document: int
 
     def next_batch(self) -> Tensor:
         """int64 [batch_size, seq_len + 1], on the CPU: inputs are [:, :-1], targets [:, 1:]."""
@@ -53,23 +53,30 @@ def open_stream(
     """The stream that `config` names, as rank `rank` of `world_size` sees it.
 
     Ranks read disjoint samples: batch k of all ranks together is what one rank with world_size times
-    the batch size would read as batch k (synthetic and text).
+    the batch size would read as batch k (all but fineweb). ConfigError for data that is missing or does not fit.
     """
     if config.source == "fineweb":
         # Imported here because `datasets` is optional and takes a second to import.
         from nsa.training.fineweb import FinewebStream
 
         return FinewebStream(config, rank=rank, world_size=world_size, evaluation=evaluation)
-    if config.source == "text":
-        sample = _text_windows(config, seed, evaluation)
-    else:
+    placed = {"batch_size": config.batch_size, "rank": rank, "world_size": world_size}
+    if config.source == "synthetic":
         sample = _periodic_samples(config.seq_len, vocab_size, [seed, int(evaluation)])
-    return IndexedStream(sample, batch_size=config.batch_size, rank=rank, world_size=world_size)
+        return IndexedStream(sample, **placed)
+    corpus = TextFiles(config.path) if config.source == "text" else TokensFile(config.path)
+    if corpus.vocab_size > vocab_size:
+        raise ConfigError(
+            f"model.vocab_size is {vocab_size}, and {config.path} has ids below {corpus.vocab_size}",
+            f"give --model.vocab_size {corpus.vocab_size} or more",
+        )
+    windows = Windows(corpus, config.seq_len, seed, evaluation=evaluation)
+    return IndexedStream(windows, **placed, end_of_document=corpus.end_of_document)
 
 
-def pack(tokens: Tensor, config: DataConfig) -> Batch:
+def pack(tokens: Tensor, config: DataConfig, end_of_document: int = END_OF_DOCUMENT) -> Batch:
     """A batch from rows of tokens [B, T + 1], with documents joined or separate."""
-    return separate(tokens) if documents_apart(config) else joined(tokens)
+    return separate(tokens, end_of_document) if documents_apart(config) else joined(tokens)
 
 
 def documents_apart(config: DataConfig) -> bool:
@@ -93,8 +100,17 @@ class IndexedStream:
 
     common_state = True
 
-    def __init__(self, sample: Sample, *, batch_size: int, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        sample: Sample,
+        *,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        end_of_document: int = END_OF_DOCUMENT,
+    ) -> None:
         self._sample = sample
+        self.end_of_document = end_of_document
         self._batch_size = batch_size
         self._rank = rank
         self._world_size = world_size
@@ -123,37 +139,3 @@ def _periodic_samples(seq_len: int, vocab_size: int, seed: list[int]) -> Sample:
         return np.resize(pattern, seq_len + 1)
 
     return sample
-
-
-def _text_windows(config: DataConfig, seed: int, evaluation: bool) -> Sample:
-    """Windows of seq_len bytes (and one more, the last target), in a new order each epoch."""
-    tokens = _read_text(config.path)
-    windows = np.arange((len(tokens) - 1) // config.seq_len)
-    kept = windows[(windows % EVAL_SHARE == EVAL_SHARE - 1) == evaluation]
-    if not len(kept):
-        raise ConfigError(
-            f"{config.path} holds {len(tokens)} bytes, too few for sequences of {config.seq_len}",
-            "give more text or a smaller data.seq_len",
-        )
-
-    @functools.lru_cache(maxsize=1)
-    def order(epoch: int) -> np.ndarray:
-        return np.random.default_rng([seed, epoch]).permutation(kept)
-
-    def sample(index: int) -> np.ndarray:
-        epoch, place = divmod(index, len(kept))
-        start = order(epoch)[place] * config.seq_len
-        return tokens[start : start + config.seq_len + 1]
-
-    return sample
-
-
-def _read_text(path: str | None) -> np.ndarray:
-    """All text below `path` in the order of names, an end of document after each file; uint8 [bytes]."""
-    if path is None or not Path(path).exists():
-        raise ConfigError(f"data.path is {path}, where no text is", "set data.path to a file or a directory")
-    root = Path(path)
-    files = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
-    end = np.array([END_OF_DOCUMENT], dtype=np.uint8)
-    parts = [part for file in files for part in (np.fromfile(file, dtype=np.uint8), end)]
-    return np.concatenate(parts) if parts else end

@@ -1,4 +1,4 @@
-"""Documents as byte tokens, and batches of them packed end to end, with their borders."""
+"""Documents as tokens, and batches of them packed end to end, with their borders."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def joined(tokens: Tensor) -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-def separate(tokens: Tensor) -> Batch:
+def separate(tokens: Tensor, end_of_document: int = END_OF_DOCUMENT) -> Batch:
     """Rows [B, T + 1] as one row of separate documents: positions restart, and attention crosses no border.
 
     The last token of a document has no target. A document that continues in the next row is a new one there. The number
     of borders is padded to a power of two by empty sequences at the end, so that few shapes are compiled.
     """
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    ends = inputs == END_OF_DOCUMENT
+    ends = inputs == end_of_document
     starts = ends.roll(1, dims=1)
     starts[:, 0] = True
     borders = starts.flatten().nonzero().squeeze(1)

@@ -16,7 +16,7 @@ from torch import nn
 
 import nsa
 from nsa.attention import resolve_backend
-from nsa.config import ConfigError, TrainConfig
+from nsa.config import TrainConfig
 
 _SHOWN = ("NCCL_", "TORCH", "PYTORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "TRITON_", "SLURM_", "HF_")
 _SHOWN_EXACTLY = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED")
@@ -35,32 +35,6 @@ _GUARDED = (
     ("TORCH_FR_BUFFER_SIZE", "0", "the flight recorder is off: a hang leaves no list of collectives"),
     ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "every tensor is a cudaMalloc: very slow"),
 )
-
-# Environment variables of earlier training scripts, by prefix, and what replaces them.
-_RENAMED = (
-    ("NSA_DDP_SAFE_MODE", "--parallel.ddp.preset safe"),
-    ("NSA_DDP_FIND_UNUSED", "--parallel.ddp.find_unused_parameters true"),
-    ("NSA_DDP_STATIC_GRAPH", "--parallel.ddp.preset static"),
-    ("NSA_DDP_BUCKET", "--parallel.ddp.bucket_cap_mb N"),
-    ("NSA_DDP_", "one of the keys --parallel.ddp.*"),
-    ("NSA_GRADIENT_CHECKPOINTING", "--parallel.activation_checkpointing full"),
-    ("NSA_USE_FA2", "--attention.backend auto: flash-attn is never used"),
-    ("NSA_FORCE_", "--attention.backend, one of auto, torch, triton, sequential, reference"),
-    ("NSA_MEM_DUMP_EVERY", "--telemetry.memory_steps 1,5,100"),
-    ("NSA_TRACE_", "`nsadiag run`, whose probes follow gradients, modules and buckets"),
-    ("NSA_HEARTBEAT", "--telemetry.heartbeat_s"),
-    ("NSA_", "a key of the configuration: `python -m nsa.train --help` lists them"),
-)
-
-
-def check_environment(environment: Any) -> None:
-    """Raise ConfigError for a variable NSA_*, none of which is read; it names the key that replaces it."""
-    for name in sorted(environment):
-        if name.startswith("NSA_"):
-            instead = next(new for old, new in _RENAMED if name.startswith(old))
-            raise ConfigError(
-                f"{name}={environment[name]} is set, and is not read", f"unset it and give {instead}"
-            )
 
 
 def describe_environment(config: TrainConfig, device: torch.device) -> dict[str, Any]:

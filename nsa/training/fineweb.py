@@ -33,6 +33,7 @@ class FinewebStream:
     """
 
     common_state = False  # every rank reads its own share
+    end_of_document = END_OF_DOCUMENT
 
     def __init__(self, config: DataConfig, *, rank: int, world_size: int, evaluation: bool = False) -> None:
         if importlib.util.find_spec("datasets") is None:

@@ -9,7 +9,6 @@ Rank 0 writes `NAME.SUFFIX`, rank N `NAME_rankN.SUFFIX`; heartbeats are `heartbe
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import queue
 import sys
@@ -26,10 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from nsa.attention import backends_used
-from nsa.config import ConfigError, TelemetryConfig, TrainConfig, make_directory
+from nsa.config import TelemetryConfig, TrainConfig, make_directory
 from nsa.layers.sparse import NSAAttention
 from nsa.training.environment import describe_dtypes, describe_environment, memory_dump, memory_now
 from nsa.training.statistics import GATE_COLUMNS, K_COLUMNS, layer_statistics
+from nsa.training.trackers import numbers_in, open_trackers
 
 COLUMNS = {
     "gate_stats": ("step", "layer", *GATE_COLUMNS),
@@ -56,6 +56,7 @@ class Telemetry:
 
     def __init__(self, config: TrainConfig, model: nn.Module, *, rank: int, device: torch.device) -> None:
         self._config: TelemetryConfig = config.telemetry
+        self._mode = {"mode": config.parallel.mode, "preset": config.parallel.ddp.preset}
         self._rank, self._device = rank, device
         self._attentions = [module for module in model.modules() if isinstance(module, NSAAttention)]
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue()  # None ends the thread
@@ -65,7 +66,7 @@ class Telemetry:
         if not self._on:
             return
         self._files = _Files(make_directory("telemetry.dir", config.telemetry.dir), rank)
-        self._tensorboard = _tensorboard(self._config, rank)
+        self._trackers = open_trackers(config, rank)
         self._files.write_json("env", describe_environment(config, device))
         self._files.write_json("mem_boot", memory_dump(device))
         self._thread = threading.Thread(target=self._write_all, name="telemetry", daemon=True)
@@ -98,7 +99,7 @@ class Telemetry:
         tensors = {"scalars": torch.stack([record.loss.detach().float(), record.gradient_norm.float()])}
         if self._wants_statistics(record.step):
             tensors |= layer_statistics(self._attentions)
-        memory = memory_dump(self._device) if record.step in self._config.memory_steps else None
+        memory = memory_dump(self._device) if self._wants_memory(record.step) else None
         statistics = {name: value.to("cpu", non_blocking=True) for name, value in tensors.items()}
         ready = None
         if self._device.type == "cuda":
@@ -120,6 +121,10 @@ class Telemetry:
         # With a timeout: the thread may be waiting for a stuck device. It is a daemon.
         self._thread.join(timeout=self._config.heartbeat_s + 1)
 
+    def _wants_memory(self, step: int) -> bool:
+        every = self._config.memory_every
+        return step in self._config.memory_steps or bool(every and step % every == 0)
+
     def _wants_statistics(self, step: int) -> bool:
         return self._on and (step == 1 or step % self._config.every == 0)
 
@@ -131,8 +136,8 @@ class Telemetry:
             self._files.append("fallback_counters", _fallback_rows(self._now[1]))
             self._beat({"event": "beat"})
             self._files.close()
-            if self._tensorboard is not None:
-                self._tensorboard.close()
+            for tracker in self._trackers:
+                tracker.close()
         except OSError as error:  # a full disk ends telemetry, not the training
             print(f"warning: telemetry of rank {self._rank} has stopped: {error}", file=sys.stderr)
 
@@ -189,17 +194,13 @@ class Telemetry:
         self._draw(record.step, line)
 
     def _draw(self, step: int, values: dict[str, Any]) -> None:
-        """Add the numbers in `values` to TensorBoard's curves; dicts within become groups of curves."""
-        for name, value in values.items() if self._tensorboard is not None else ():
-            if isinstance(value, dict):
-                self._draw(step, {f"{name}/{key}": number for key, number in value.items()})
-            elif isinstance(value, (int, float)):
-                self._tensorboard.add_scalar(name, value, step)
+        for tracker in self._trackers:
+            tracker.log(step, numbers_in(values))
 
     def _beat(self, line: dict[str, Any]) -> None:
         phase, step, since = self._now
         beat = {"time": round(time.time(), 3), "rank": self._rank, "step": step, "phase": phase}
-        beat["phase_s"] = round(time.monotonic() - since, 3)
+        beat |= {"phase_s": round(time.monotonic() - since, 3), **self._mode}
         self._files.beat({**beat, **line, "memory": memory_now(self._device)})
 
 
@@ -234,18 +235,6 @@ class _Files:
     def _path(self, name: str) -> Path:
         stem, _, suffix = name.rpartition(".")
         return self._directory / f"{stem}{self._suffix}.{suffix}"
-
-
-def _tensorboard(config: TelemetryConfig, rank: int) -> Any:
-    """The writer of curves, of rank 0 and where asked for; ConfigError where TensorBoard isn't installed."""
-    if not config.tensorboard or rank:
-        return None
-    if importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("telemetry.tensorboard needs the package tensorboard", "pip install tensorboard")
-    # Imported late: optional, and a second's work.
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(f"{config.dir}/tensorboard")
 
 
 def _fallback_rows(step: int) -> list[tuple[int, str, str, int]]:

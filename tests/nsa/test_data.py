@@ -1,6 +1,7 @@
 """Streams: disjoint over ranks, resumed exactly, and never silent when they stall."""
 
 import json
+import subprocess
 import sys
 import threading
 from itertools import pairwise
@@ -9,8 +10,12 @@ import pytest
 import torch
 
 from nsa.config import ConfigError, DataConfig
+from nsa.options import load_train_config
+from nsa.tokenize import main as tokenize
+from nsa.train import train
 from nsa.training import fineweb
-from nsa.training.data import open_stream
+from nsa.training.corpus import TextFiles, TokensFile, shuffled
+from nsa.training.data import open_stream, pack
 from nsa.training.documents import decode, encode
 
 TEXT = "Hunting a hang that was slowness. " * 200
@@ -34,6 +39,24 @@ def documents(tmp_path):
 
 def take(stream, count):
     return [stream.next_batch() for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """The file of a byte-level tokenizer with 300 tokens, trained on some text."""
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.ByteLevelBPETokenizer()
+    made.train_from_iterator([TEXT], vocab_size=300, special_tokens=["<|endoftext|>"])
+    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(file))
+    return file
+
+
+@pytest.fixture
+def token_ids(text_directory, tokenizer):
+    out = text_directory.parent / f"{text_directory.name}-tokens"
+    assert tokenize([str(text_directory), "--out", str(out), "--tokenizer", str(tokenizer)]) == 0
+    return out
 
 
 def configs(text_directory):
@@ -148,3 +171,132 @@ def test_missing_datasets_is_an_error_with_the_command_to_install_it(monkeypatch
     with pytest.raises(ConfigError) as caught:
         open_stream(DataConfig(source="fineweb"))
     assert caught.value.hint == "pip install datasets"
+
+
+def test_text_is_read_as_if_its_files_were_one_with_an_end_behind_each(tmp_path):
+    contents = [b"one", b"", b"three and more", b"4"]
+    for number, content in enumerate(contents):
+        (tmp_path / str(number)).write_bytes(content)
+    whole = b"".join(content + b"\0" for content in contents)
+    text = TextFiles(tmp_path)
+    assert text.n_tokens == len(whole)
+    for first in range(len(whole)):
+        for n in range(1, len(whole) - first + 1):
+            assert text.read(first, n).tobytes() == whole[first : first + n]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 19, 64, 1000])
+def test_an_order_names_each_number_once_and_epochs_differ(n):
+    orders = [[shuffled(i, n, f"0 {epoch}") for i in range(n)] for epoch in range(3)]
+    assert all(sorted(order) == list(range(n)) for order in orders)
+    if n > 10:
+        assert orders[0] != orders[1] != orders[2]
+        moved = sum(abs(a - b) for a, b in enumerate(orders[0])) / n
+        assert 0.2 * n < moved < 0.5 * n  # a third of n for a random order
+
+
+def test_token_ids_are_those_of_the_tokenizer_with_an_end_behind_each_document(token_ids, tokenizer):
+    from tokenizers import Tokenizer
+
+    corpus, encoder = TokensFile(token_ids), Tokenizer.from_file(str(tokenizer))
+    assert corpus.vocab_size == encoder.get_vocab_size() and corpus.end_of_document == 0
+    documents = [encoder.encode(text).ids for text in (TEXT, TEXT.upper())]
+    expected = [*documents[0], 0, *documents[1], 0]
+    assert corpus.read(0, corpus.n_tokens).tolist() == expected
+    assert (token_ids / "tokens.bin").stat().st_size == 2 * len(expected)
+
+
+def test_a_large_vocabulary_takes_four_bytes_an_id(tmp_path, monkeypatch, tokenizer):
+    from tokenizers import Tokenizer
+
+    encoder = Tokenizer.from_file(str(tokenizer))
+    encoder.add_tokens([f"<{i}>" for i in range(2**16)])
+    encoder.save(str(tmp_path / "large.json"))
+    (tmp_path / "rows.jsonl").write_text('{"text": "<65535>a"}\n\n{"text": "b"}\n')
+    arguments = [
+        str(tmp_path / "rows.jsonl"),
+        "--out",
+        str(tmp_path / "out"),
+        "--tokenizer",
+        str(tmp_path / "large.json"),
+    ]
+    assert tokenize(arguments) == 0
+    corpus = TokensFile(tmp_path / "out")
+    ids = corpus.read(0, corpus.n_tokens).tolist()
+    assert len(ids) == 5 and ids[0] > 2**16 and ids[2] == ids[4] == 0
+    assert corpus.read(0, 1).dtype == "uint32"
+
+
+def test_token_ids_train_with_documents_apart_and_resume_in_order(text_directory, token_ids, tokenizer):
+    config = DataConfig(source="tokens", path=str(token_ids), seq_len=16, batch_size=2)
+    wide = open_stream(config.model_copy(update={"batch_size": 4}), vocab_size=300)
+    ranks = [open_stream(config, vocab_size=300, rank=rank, world_size=2) for rank in range(2)]
+    for _ in range(3):
+        assert torch.equal(wide.next_batch(), torch.cat([rank.next_batch() for rank in ranks]))
+    resumed = open_stream(config, vocab_size=300, rank=1, world_size=2)
+    resumed.load_state_dict(ranks[1].state_dict())
+    assert all(map(torch.equal, take(ranks[1], 40), take(resumed, 40)))
+    rows = text_directory / "short.jsonl"
+    rows.write_text("".join(json.dumps({"text": f"{n} of a hang. " * 3}) + "\n" for n in range(200)))
+    short = token_ids.with_name("short")
+    assert tokenize([str(rows), "--out", str(short), "--tokenizer", str(tokenizer)]) == 0
+    options = ["data.source=tokens", f"data.path={short}", "model.vocab_size=300", "train.eval_every=2"]
+    losses = train(load_train_config("tiny", options))
+    assert losses != train(load_train_config("tiny", [*options, "data.documents=joined"]))
+
+
+def test_the_border_of_documents_is_the_token_that_ends_them():
+    tokens = torch.tensor([[5, 7, 3, 0, 7, 2, 4]])
+    batch = pack(tokens, DataConfig(source="tokens", path="."), end_of_document=7)
+    assert batch.cu_seqlens[:4].tolist() == [0, 2, 5, 6]
+    assert batch.targets.tolist() == [[7, -100, 0, 7, -100, 4]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: (path / "tokens.json").unlink(), "tokens.json cannot be used"),
+        (lambda path: (path / "tokens.json").write_text("[1]"), "tokens.json cannot be used"),
+        (lambda path: (path / "tokens.bin").write_bytes(b"12"), "holds 2 bytes, and tokens.json needs"),
+        (lambda path: None, "model.vocab_size is 256, and .* has ids below 2"),
+    ],
+)
+def test_token_ids_that_do_not_fit_are_refused(token_ids, spoil, message):
+    spoil(token_ids)
+    with pytest.raises(ConfigError, match=message):
+        open_stream(DataConfig(source="tokens", path=str(token_ids), seq_len=16))
+
+
+def test_what_cannot_be_tokenized_is_one_line_and_a_hint(tmp_path, tokenizer, capsys):
+    (tmp_path / "bad.jsonl").write_text('{"txt": 1}')
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for text, file, extra, said in (
+        ("nowhere", tokenizer, [], "nowhere does not exist"),
+        ("bad.jsonl", tokenizer, [], "bad.jsonl cannot be read"),
+        ("binary", tokenizer, [], "binary cannot be read"),
+        ("bad.jsonl", tmp_path / "no.json", [], "no.json is no tokenizer"),
+        ("bad.jsonl", tokenizer, ["--end", "<fin>"], "no token <fin>"),
+    ):
+        out = tmp_path / "out"
+        assert tokenize([str(tmp_path / text), "--out", str(out), "--tokenizer", str(file), *extra]) == 2
+        printed = capsys.readouterr().err
+        assert said in printed and "\nhint: " in printed and not out.exists()
+
+
+def test_a_rank_holds_no_text(tmp_path):
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(2**31)
+    program = """
+import resource, sys
+from nsa.config import DataConfig
+from nsa.training.data import open_stream, pack
+stream = open_stream(DataConfig(source="text", path=sys.argv[1], seq_len=64))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(200):
+    stream.next_batch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 20_000  # KiB; the text is 2 GiB

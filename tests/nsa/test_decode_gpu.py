@@ -51,10 +51,10 @@ def filled_cache(config, lengths, kv_heads, dims, n_new, dtype):
     [
         (12, 2, (64, 64), (4000, 17, 0, 1030), 1, torch.bfloat16),
         (64, 4, (128, 128), (9000,), 1, torch.bfloat16),
-        (16, 1, (192, 128), (2100, 700), 4, torch.bfloat16),
-        (3, 3, (256, 256), (1500,), 2, torch.float16),
-        (12, 4, (64, 64), (5000, 31), 1, torch.float32),
-        (12, 2, (64, 64), (131_000,), 1, torch.bfloat16),
+        pytest.param(16, 1, (192, 128), (2100, 700), 4, torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param(3, 3, (256, 256), (1500,), 2, torch.float16, marks=pytest.mark.slow),
+        pytest.param(12, 4, (64, 64), (5000, 31), 1, torch.float32, marks=pytest.mark.slow),
+        pytest.param(12, 2, (64, 64), (131_000,), 1, torch.bfloat16, marks=pytest.mark.slow),
     ],
 )
 def test_decoding_equals_the_torch_backend_in_fp32(heads, kv_heads, dims, lengths, n_new, dtype):
@@ -82,6 +82,7 @@ def test_decoding_equals_the_prefill_kernels():
     torch.testing.assert_close(decode_attention(q, gates, cache), expected, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_generation_that_cannot_be_recorded_goes_row_by_row():
     torch.manual_seed(0)
     config = load_train_config("tiny", ["attention.branches=selected,sliding"])
@@ -94,7 +95,7 @@ def test_generation_that_cannot_be_recorded_goes_row_by_row():
     )
 
 
-@pytest.mark.parametrize("attention", ["nsa", "dense"])
+@pytest.mark.parametrize("attention", ["nsa", pytest.param("dense", marks=pytest.mark.slow)])
 def test_recorded_generation_is_what_full_forwards_would_choose(attention):
     torch.manual_seed(0)
     config = load_train_config("tiny", [f"model.attention={attention}"])

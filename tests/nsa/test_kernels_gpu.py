@@ -79,7 +79,9 @@ def assert_bits_equal(actual: list[Tensor], expected: list[Tensor]) -> None:
     [
         (64, 4, 128, 128, 2048, 1, torch.bfloat16, 1),
         pytest.param(64, 4, 128, 128, 2200, 1, torch.bfloat16, 1, marks=pytest.mark.slow),
-        (64, 4, 128, 128, 2048, 2, torch.bfloat16, 1),  # by bits, in two rows
+        pytest.param(
+            64, 4, 128, 128, 2048, 2, torch.bfloat16, 1, marks=pytest.mark.slow
+        ),  # by bits, in two rows
         pytest.param(12, 2, 64, 64, 1999, 2, torch.bfloat16, 8, marks=pytest.mark.slow),
         (12, 4, 64, 64, 3001, 2, torch.bfloat16, 1),
         pytest.param(4, 4, 128, 128, 1300, 1, torch.bfloat16, 8, marks=pytest.mark.slow),
@@ -87,7 +89,7 @@ def assert_bits_equal(actual: list[Tensor], expected: list[Tensor]) -> None:
         pytest.param(16, 1, 192, 128, 1500, 1, torch.bfloat16, 1, marks=pytest.mark.slow),
         pytest.param(8, 2, 256, 256, 1100, 1, torch.bfloat16, 1, marks=pytest.mark.slow),
         pytest.param(6, 2, 128, 64, 20, 1, torch.bfloat16, 1, marks=pytest.mark.slow),
-        (6, 2, 64, 64, 1201, 1, torch.float32, 1),
+        pytest.param(6, 2, 64, 64, 1201, 1, torch.float32, 1, marks=pytest.mark.slow),
     ],
 )
 def test_outputs_and_gradients_equal_those_of_torch_in_fp32(
@@ -127,7 +129,7 @@ def test_offsets_beyond_2_to_the_31_reach_the_right_elements():
     ("heads", "kv_heads", "dim", "v_dim", "n_tokens", "batch", "dtype"),
     [
         (64, 4, 128, 128, 2048, 1, torch.bfloat16),
-        (12, 4, 64, 64, 3001, 2, torch.bfloat16),
+        pytest.param(12, 4, 64, 64, 3001, 2, torch.bfloat16, marks=pytest.mark.slow),
         pytest.param(8, 2, 128, 64, 2500, 2, torch.float16, marks=pytest.mark.slow),
     ],
 )
@@ -158,7 +160,7 @@ def test_selection_of_few_blocks_by_bits_is_that_of_the_blocks():
     assert (choose.select_few(q, k, lse, chosen, 0) == expected).float().mean() > 0.999
 
 
-@pytest.mark.parametrize("shape", [(64, 4, 128, 128), (12, 4, 64, 64)])
+@pytest.mark.parametrize("shape", [(64, 4, 128, 128), pytest.param((12, 4, 64, 64), marks=pytest.mark.slow)])
 def test_long_sequences_repeat_bit_for_bit_and_are_finite(shape):
     tensors = inputs(*shape, 16384)
     first = output_and_gradients(tensors)
@@ -166,6 +168,7 @@ def test_long_sequences_repeat_bit_for_bit_and_are_finite(shape):
     assert_bits_equal(output_and_gradients(tensors), first)
 
 
+@pytest.mark.slow
 def test_selection_differs_from_torch_only_between_blocks_that_rounding_ties():
     from nsa.attention.kernels import ops
 
@@ -199,6 +202,7 @@ def test_compiled_without_a_graph_break_gives_the_same_bits():
     assert_bits_equal(output_and_gradients(tensors, run=compiled), output_and_gradients(tensors))
 
 
+@pytest.mark.slow
 def test_inputs_that_are_not_aligned_give_the_same_bits():
     tensors = inputs(12, 4, 64, 64, 2048)
     expected = output_and_gradients(tensors)
@@ -211,7 +215,12 @@ def test_inputs_that_are_not_aligned_give_the_same_bits():
 
 
 @pytest.mark.parametrize(
-    "shape", [(12, 4, 64, 64, 3000), (64, 4, 128, 128, 2048), (64, 4, 128, 128, 3000)]
+    "shape",
+    [
+        (12, 4, 64, 64, 3000),
+        pytest.param((64, 4, 128, 128, 2048), marks=pytest.mark.slow),
+        (64, 4, 128, 128, 3000),
+    ],
 )  # by pointers and by descriptors
 def test_direct_launches_work_and_give_the_bits_of_those_through_triton(monkeypatch, shape):
     from nsa.attention.kernels import launch
@@ -252,7 +261,7 @@ def test_the_ops_pass_opcheck(n_tokens, packed):
     from nsa.attention.kernels import ops
 
     torch.use_deterministic_algorithms(False)  # which fills memory, by which two runs always agree
-    q, *kv, gates, dout = inputs(6, 2, 64, 64, n_tokens, packed=packed)
+    q, *kv, gates, dout = inputs(12, 4, 64, 64, n_tokens, packed=packed)
     k, v, lengths = kv[:3], kv[3:], (16, 32, 64, 512, 0)
     borders = packed_borders(CONFIG, n_tokens, torch.tensor([0, 700, 701, 2000]).cuda()) if packed else None
     torch.library.opcheck(ops.band_attention, (q, k, v, k[0], *lengths, borders))
@@ -287,6 +296,7 @@ def test_forward_mode_is_refused_as_operators_would_drop_its_tangents(argument):
             transform(leaves[argument])
 
 
+@pytest.mark.slow
 def test_the_last_queries_after_a_past_equal_those_of_a_prefill():
     q, *kv, gates, _ = inputs(12, 4, 64, 64, 2000)
     whole = nsa_attention(q, BranchKV(*kv[:3]), BranchKV(*kv[3:]), gates, CONFIG, backend="triton")
@@ -309,9 +319,16 @@ LENGTHS = (1, 20, 0, 1023, 1100, 31)
 
 
 @pytest.mark.parametrize(
-    "shape", [(64, 4, 128, 128), (12, 4, 64, 64), pytest.param((6, 2, 192, 128), marks=pytest.mark.slow)]
+    ("shape", "least"),
+    [
+        pytest.param((64, 4, 128, 128), 0, id="by descriptors"),
+        pytest.param((12, 4, 64, 64), 2**60, id="by pointers"),
+        *(
+            pytest.param(shape, least, marks=pytest.mark.slow)
+            for shape, least in [((64, 4, 128, 128), 2**60), ((12, 4, 64, 64), 0), ((6, 2, 192, 128), 2**60)]
+        ),
+    ],
 )
-@pytest.mark.parametrize("least", [2**60, 0], ids=["by pointers", "by descriptors"])
 def test_packed_sequences_equal_those_of_torch_in_fp32(monkeypatch, shape, least):
     monkeypatch.setattr(f"{DESCRIPTORS}.WORTHWHILE", least)
     tensors = inputs(*shape, sum(LENGTHS) + 77, packed=True)
@@ -325,8 +342,10 @@ def test_packed_sequences_equal_those_of_torch_in_fp32(monkeypatch, shape, least
         assert (a.float() - e).norm() <= TOLERANCE[torch.bfloat16] * e.norm() + 1e-6
 
 
-@pytest.mark.parametrize("shape", [(12, 4, 64, 64), (64, 4, 128, 128)])
-@pytest.mark.parametrize("least", [2**60, 0], ids=["by pointers", "by descriptors"])
+@pytest.mark.parametrize("shape", [(12, 4, 64, 64), pytest.param((64, 4, 128, 128), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "least", [2**60, pytest.param(0, marks=pytest.mark.slow)], ids=["by pointers", "by descriptors"]
+)
 def test_a_packed_sequence_of_nan_leaves_the_others_their_bits(monkeypatch, shape, least):
     monkeypatch.setattr(f"{DESCRIPTORS}.WORTHWHILE", least)
     borders = torch.tensor([0, 1500, 2600, 4000], device="cuda")

@@ -190,6 +190,8 @@ def test_ddp_takes_each_safe_mode_switch():
 def test_a_preset_sets_several_and_what_is_set_by_itself_goes_first():
     assert DDPConfig().arguments() == {}
     assert DDPConfig(preset="safe").arguments() == {
+        "gradient_as_bucket_view": False,
+        "bucket_cap_mb": 5.0,
         "find_unused_parameters": True,
         "broadcast_buffers": False,
     }
@@ -199,7 +201,8 @@ def test_a_preset_sets_several_and_what_is_set_by_itself_goes_first():
 
 @pytest.mark.parametrize("preset", ["safe", "find_unused", "static"])
 def test_every_preset_trains_as_none_does(preset):
-    wanted = of_one_rank("parallel.mode=ddp")
+    gates = ["attention.gate_gradients=false"] if preset == "safe" else []
+    wanted = of_one_rank("parallel.mode=ddp", *gates)
     assert single("parallel.mode=ddp", f"parallel.ddp.preset={preset}") == pytest.approx(wanted, abs=1e-6)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 import threading
 import time
 from pathlib import Path
@@ -32,7 +33,9 @@ def beats(directory, rank=0):
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     directory = tmp_path_factory.mktemp("telemetry")
-    overrides = [f"telemetry.dir={directory}", "telemetry.every=2", "telemetry.memory_steps=1,3"]
+    overrides = [
+        f"telemetry.dir={directory}", "telemetry.every=2", "telemetry.memory_steps=3", "telemetry.memory_every=4",
+    ]  # fmt: skip
     train(load_train_config("tiny", [*overrides, "train.steps=4"]))
     return directory
 
@@ -73,6 +76,7 @@ def test_a_heartbeat_tells_each_step_s_loss_speed_fetch_time_and_memory(recorded
         assert beat["fetch_s"] >= 0
         assert beat["memory"]["rss_mib"] > 10
     assert ["gate_stats" in beat for beat in steps] == [True, True, False, True]
+    assert all((beat["mode"], beat["preset"]) == ("single", "none") for beat in beats(recorded))
 
 
 def test_environment_memory_and_data_types_are_reported(recorded):
@@ -82,8 +86,8 @@ def test_environment_memory_and_data_types_are_reported(recorded):
     assert environment["attention"] == "nsa (torch)"
     assert {file.name for file in recorded.glob("mem_*.json")} == {
         "mem_boot.json",
-        "mem_step1.json",
         "mem_step3.json",
+        "mem_step4.json",
     }
     assert (
         "blocks.1.mlp.fc2.weight\tfloat32\tfloat32\tfloat32" in (recorded / "dtypes_report.txt").read_text()
@@ -168,3 +172,35 @@ def test_a_directory_that_cannot_be_made_is_refused_by_name(tmp_path, key):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=key):
         train(load_train_config("tiny", [f"{key}={tmp_path / 'file' / 'below'}"]))
+
+
+def test_trackers_get_the_numbers_of_each_step(tmp_path, monkeypatch):
+    tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    options = [
+        f"telemetry.dir={tmp_path}",
+        "telemetry.tensorboard=true",
+        "telemetry.wandb=nsa",
+        "train.eval_every=2",
+    ]
+    losses = train(load_train_config("tiny", [*options, "telemetry.every=2"]))
+
+    events = tensorboard.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [point.value for point in events.Scalars("loss")] == pytest.approx(losses)
+    assert [point.step for point in events.Scalars("gate_stats/entropy")] == [1, 2]
+
+    (file,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    written = file.read_bytes()
+    assert written.count(b"tokens_per_s") >= 3  # steps
+    assert b"gate_stats/entropy" in written and b"eval_loss" in written
+
+
+def test_a_tracker_that_is_not_installed_is_refused_with_the_command_to_install_it(tmp_path, monkeypatch):
+    for name in ("wandb", "tensorboard"):
+        monkeypatch.setitem(sys.modules, name, None)
+        value = "true" if name == "tensorboard" else "project"
+        with pytest.raises(ConfigError) as caught:
+            train(load_train_config("tiny", [f"telemetry.dir={tmp_path}", f"telemetry.{name}={value}"]))
+        assert caught.value.hint == f"pip install {name}"

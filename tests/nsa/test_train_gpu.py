@@ -23,7 +23,7 @@ def losses(*overrides):
     return train(load_train_config("tiny", [*OPTIONS, *overrides]))
 
 
-@pytest.mark.parametrize("attention", ["nsa", "dense"])
+@pytest.mark.parametrize("attention", ["nsa", pytest.param("dense", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -40,6 +40,7 @@ def test_recorded_steps_learn_what_plain_ones_do(attention, overrides):
     assert recorded == pytest.approx(control, abs=1e-4)
 
 
+@pytest.mark.slow  # the switches below compile too
 def test_compiled_steps_learn_what_plain_ones_do():
     assert losses("train.compile=true") == pytest.approx(losses(), abs=2e-2)
 
@@ -51,7 +52,7 @@ def test_steps_that_telemetry_watches_run_in_python_between_the_replays(tmp_path
         assert {row["step"] for row in csv.DictReader(file)} == {"1", "6"}
 
 
-@pytest.mark.parametrize("resumed_as", ["true", "false"])
+@pytest.mark.parametrize("resumed_as", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_a_run_resumes_with_its_learning_rate(tmp_path, resumed_as):
     halves = [f"checkpoint.dir={tmp_path}", "checkpoint.every=4"]
     whole = losses(*halves, "train.cuda_graph=true")
