@@ -119,7 +119,8 @@ def _frame(table: Table) -> pd.DataFrame:
         raise UsageError(
             "data frames need pandas, and it is not installed", "pip install 'nsadiag[run]'"
         ) from None
-    return pd.DataFrame({name: table[name].values for name in table.columns})
+    frame: pd.DataFrame = pd.DataFrame({name: table[name].values for name in table.columns})
+    return frame
 
 
 def load(directory: str | Path) -> Run:
