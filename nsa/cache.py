@@ -66,11 +66,11 @@ class Rows:
     def __init__(self, lengths: Tensor, capacity: int, *, used: int | None = None) -> None:
         """Rows of `lengths` [B] in caches of `capacity` tokens.
 
-        `used` is the length of the longest row, which `reserve` counts on from; by default the capacity.
+        `used` is the padded length of the rows, which `reserve` counts on from; by default the capacity.
         """
         self.lengths = lengths  # int64 [B], on the device
         self.capacity = capacity
-        self._used = capacity if used is None else used
+        self.used = capacity if used is None else used
         self.index = torch.arange(len(lengths), device=lengths.device)
 
     @classmethod
@@ -89,10 +89,10 @@ class Rows:
 
     def reserve(self, n: int) -> bool:
         """Reserve n more tokens for the longest row; True if the capacity grew, and each cache has to `grow` too."""
-        self._used += n
-        if self._used <= self.capacity:
+        self.used += n
+        if self.used <= self.capacity:
             return False
-        self.capacity = max(self._used, 2 * self.capacity)
+        self.capacity = max(self.used, 2 * self.capacity)
         return True
 
 

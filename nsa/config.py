@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from nsa.schema import (
     Config,
@@ -72,6 +72,10 @@ class AttentionConfig(Config):
             raise ConfigError(
                 f"branches is {self.branches}: name at least one of compressed, selected, sliding, each once"
             )
+        # In one order, as a layer's columns have theirs: weights fit every configuration that names the same branches.
+        object.__setattr__(
+            self, "branches", tuple(name for name in get_args(Branch) if name in self.branches)
+        )
 
 
 class ModelConfig(Config):
@@ -168,6 +172,13 @@ class DataConfig(Config):
     batch_size: PositiveInt = 1
     loader_timeout_s: PositiveFloat = 60.0
 
+    def check(self) -> None:
+        if self.path is not None and self.source == "synthetic":
+            raise ConfigError(
+                f"data.path is {self.path}, and data.source is synthetic, which reads nothing",
+                "choose another source",
+            )
+
 
 class OptimizerConfig(Config):
     """AdamW with warm-up and a cosine schedule."""
@@ -195,6 +206,16 @@ class LoopConfig(Config):
     eval_batches: PositiveInt = 4
 
 
+def _refuse_without_dir(section: str, config: Config, keys: tuple[str, ...]) -> None:
+    """Raise ConfigError for keys that are set and without effect, as there is no directory."""
+    given = config.model_dump(exclude_defaults=True)
+    for key in keys if config.dir is None else ():
+        if key in given:
+            raise ConfigError(
+                f"{section}.{key} is {given[key]}, and {section}.dir is null", f"give --{section}.dir"
+            )
+
+
 class CheckpointConfig(Config):
     """Files to resume from; `dir: null` writes none."""
 
@@ -203,6 +224,9 @@ class CheckpointConfig(Config):
     resume: bool = False  # from the newest in dir, where there is one
     keep: PositiveInt | None = None  # how many of the newest; null: all
     background: bool = False  # write a copy while training continues
+
+    def check(self) -> None:
+        _refuse_without_dir("checkpoint", self, ("every", "resume", "keep", "background"))
 
 
 class TelemetryConfig(Config):
@@ -213,6 +237,9 @@ class TelemetryConfig(Config):
     heartbeat_s: PositiveFloat = 5.0
     memory_steps: tuple[int, ...] = (1, 5)  # mem_step1, mem_step5: does memory grow?
     tensorboard: bool = False
+
+    def check(self) -> None:
+        _refuse_without_dir("telemetry", self, ("tensorboard",))
 
 
 class TrainConfig(Config):

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nsa.attention.inputs import check_packing, values_are_free
+from nsa.attention.inputs import check_packing, readable, values_are_free
+from nsa.cache import Rows
 
 
 class Packing(NamedTuple):
@@ -29,9 +30,9 @@ class Packing(NamedTuple):
 
 
 def packing_of(attention_mask: Tensor, x: Tensor) -> Packing:
-    """The packing of x [B, T, ...] by a mask [B, T], not 0 at tokens, with padding anywhere.
+    """The packing of x [B, T, ...] by a mask [B, T], 1 at tokens and 0 at padding, which may be anywhere.
 
-    Synchronises with the device to read the number of tokens. ValueError for a mask of another shape.
+    Synchronises with the device to read the number of tokens. ValueError for a mask of another shape or other values.
     """
     check_mask(attention_mask, x)
     kept = attention_mask.bool()
@@ -58,10 +59,10 @@ class Alignment(NamedTuple):
 
 
 def alignment_of(attention_mask: Tensor, x: Tensor) -> Alignment:
-    """The alignment of x [B, T, ...] by a mask [B, T], not 0 at tokens, with padding anywhere.
+    """The alignment of x [B, T, ...] by a mask [B, T], 1 at tokens and 0 at padding, which may be anywhere.
 
-    ValueError for a mask of another shape and, if the mask can be read without synchronising, for a row without tokens,
-    which cannot be continued.
+    ValueError for a mask of another shape or other values and, if the mask can be read without synchronising, for a row
+    without tokens, which cannot be continued.
     """
     check_mask(attention_mask, x)
     kept = attention_mask.bool()
@@ -115,21 +116,45 @@ def check_lengths(lengths: Tensor, tokens: Tensor) -> None:
         raise ValueError(f"lengths is {lengths.tolist()}; each must be 1 to {longest}")
 
 
-def check_new_tokens(attention_mask: Tensor | None, new: Tensor) -> None:
-    """Raise ValueError if the mask of the tokens `new` [B, T, ...], its last T columns, has padding.
+def check_continued(attention_mask: Tensor | None, new: Tensor, rows: Rows) -> None:
+    """Raise ValueError unless the mask is of the tokens that `rows` hold, padding included, and of the `new` ones [B, n, ...].
 
-    The values are read only if that does not synchronise with a device.
+    New tokens have no padding, and the mask keeps as many of the earlier ones as the rows hold. The values are read only
+    if that does not synchronise with a device.
     """
-    if attention_mask is not None and values_are_free(attention_mask):
-        newest = attention_mask[:, -new.shape[1] :]
-        if newest.shape != new.shape[:2] or not bool(newest.all()):
-            raise ValueError("attention_mask has padding among the tokens after a cache: pad only the prompt")
+    if attention_mask is None:
+        return
+    (batch, n), seen = new.shape[:2], rows.used
+    if attention_mask.shape != (batch, seen + n):
+        raise ValueError(
+            f"attention_mask is {tuple(attention_mask.shape)}; with a cache of {seen} tokens and {n} new ones it must be "
+            f"[B, seen + new] = {[batch, seen + n]}"
+        )
+    if not values_are_free(attention_mask):
+        return
+    if not bool(attention_mask[:, -n:].all()):
+        raise ValueError("attention_mask has padding among the tokens after a cache: pad only the prompt")
+    kept, held = attention_mask[:, :-n].sum(1).tolist(), rows.lengths.tolist()
+    if kept != held:
+        raise ValueError(f"attention_mask keeps {kept} tokens of the rows before, and the cache holds {held}")
 
 
 def check_mask(attention_mask: Tensor, x: Tensor) -> None:
-    """Raise ValueError unless the mask is [B, T]; masks of pairs of tokens are not supported."""
+    """Raise ValueError unless the mask is [B, T] with values 0 and 1; masks of pairs of tokens are not supported.
+
+    Synchronises with the device unless the mask is bool: additive masks (0 at tokens) and numbers of documents look alike
+    by shape, and would keep the wrong tokens.
+    """
     if attention_mask.shape != x.shape[:2]:
         has, needed = tuple(attention_mask.shape), list(x.shape[:2])
         raise ValueError(
             f"attention_mask is {has}; it must be [B, T] = {needed}, 1 at tokens and 0 at padding"
+        )
+    if attention_mask.dtype == torch.bool or not readable(attention_mask):
+        return
+    others = attention_mask[(attention_mask != 0) & (attention_mask != 1)]
+    if len(others):
+        raise ValueError(
+            f"attention_mask holds {others[0].item():g}; it must be 1 at tokens and 0 at padding, and is not added to scores: "
+            "give `mask == 0` for an additive mask, and cu_seqlens for documents"
         )

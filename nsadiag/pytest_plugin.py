@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,14 @@ from typing import Any
 
 import pytest
 
+from nsadiag.deadlines import programs
+
 MARK = "distributed"
 IN_A_RANK = "NSADIAG_TEST_RANK"
 PLUGIN = "nsadiag.pytest_plugin"
 NPROC, TIMEOUT_S = 2, 60.0
 GRACE_S = 120.0  # beyond the test's own limit: start-up of nsadiag, last snapshots and the verdict
+STOP_S = 30.0  # for a run past its limit to stop its ranks
 # A test that is slow, or has no torch process to judge, has not failed.
 PASSES = ("healthy", "slow")
 
@@ -90,9 +92,7 @@ def _launching(item: pytest.Item, nproc: int, timeout_s: float) -> Any:
     return runtest
 
 
-def _launched(
-    item: pytest.Item, directory: Path, nproc: int, timeout_s: float
-) -> subprocess.CompletedProcess[str]:
+def _launched(item: pytest.Item, directory: Path, nproc: int, timeout_s: float) -> programs.Finished:
     config = item.config
     test = f"{item.path}::{item.nodeid.partition('::')[2]}"
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
@@ -104,17 +104,14 @@ def _launched(
     judge = [sys.executable, "-m", "nsadiag", "run", "--json", "--force", "--out", str(directory)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     try:
-        return subprocess.run(
+        return programs.run(
             [*judge, "--timeout", str(timeout_s), "--", *ranks, *inner],
             cwd=config.invocation_params.dir,
             env={**environment, IN_A_RANK: "1"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s + GRACE_S,
-            check=False,
+            seconds=timeout_s + GRACE_S,
+            grace_s=STOP_S,
         )
-    except subprocess.TimeoutExpired:
+    except TimeoutError:
         pytest.fail(f"no verdict {GRACE_S:.0f} s after the test's limit of {timeout_s:g} s", pytrace=False)
 
 

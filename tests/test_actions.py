@@ -10,7 +10,7 @@ from support.promises import promises
 from support.verdicts import Verdicts
 
 from nsadiag.analysis.judgement.action import action_of
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Evidence, Finding, Strength
 

@@ -24,19 +24,29 @@ ROOMS: dict[str, frozenset[str]] = {
     "ingest": frozenset({"records"}),
     "facts": frozenset({"records", "ingest"}),
     "case": frozenset({"records", "facts"}),
-    "relations": frozenset({"outliers", "records", "facts", "case"}),
+    "relations": frozenset({"outliers", "records", "ingest", "facts", "case"}),
     "explain": frozenset({"outliers", "records", "ingest", "facts", "case", "relations"}),
-    "scale": frozenset({"outliers", "records", "ingest", "facts"}),
+    "scale": frozenset({"outliers", "records", "ingest", "facts", "relations"}),
     "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
     "judgement": frozenset({"records", "facts", "case", "relations"}),
     "resolve": frozenset({"records", "code_lines", "case", "rules"}),
-    "actors": frozenset({"records"}),
     "verdict": frozenset(
-        {"actors", "code_lines", "records", "ingest", "case", "scale", "explain", "resolve", "judgement"}
+        {
+            "code_lines",
+            "records",
+            "ingest",
+            "case",
+            "scale",
+            "explain",
+            "load",
+            "resolve",
+            "judgement",
+        }
     ),
-    "external": frozenset({"records", "ingest", "facts", "case", "scale", "judgement", "resolve"}),
+    "external": frozenset({"records", "ingest", "facts", "scale"}),
+    "load": frozenset({"records", "ingest", "scale", "external"}),
     "matrix": frozenset({"records", "ingest", "case"}),
-    "diff": frozenset({"records", "case", "scale"}),
+    "diff": frozenset({"records", "case", "load"}),
     "snapshot": frozenset({"facts"}),
 }
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from dump_maker import Job, write_dumps
 
-from nsadiag.analysis.external.judge import judge_external
 from nsadiag.analysis.external.stacks import from_py_spy
 from nsadiag.analysis.ingest.logs import read_log
+from nsadiag.analysis.verdict import judge_evidence as judge_external
 from nsadiag.errors import UsageError
 from nsadiag.evidence.stacks import from_faulthandler
 

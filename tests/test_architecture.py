@@ -18,10 +18,11 @@ EVERY_THIRD_PARTY = frozenset(
 EVERY_ROOM_BUT_WORKER = frozenset(
     f"nsadiag.{room}"
     for room in (
-        "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "reports", "source", "spec",
+        "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "printing", "reports", "source", "spec",
     )
 )  # fmt: skip
-# Besides the standard library, the room itself, nsadiag.version and nsadiag.errors, which every nsadiag room may import.
+# Besides the standard library, the room itself, and these, which every nsadiag room may import.
+COMMON = ("nsadiag", "nsadiag.deadlines", "nsadiag.errors", "nsadiag.printing", "nsadiag.version")
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsa": frozenset(
         {
@@ -36,7 +37,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "transformers",
         }
     ),
+    "nsadiag.deadlines": frozenset(),
     "nsadiag.errors": frozenset(),
+    "nsadiag.printing": frozenset(),
     "nsadiag.version": frozenset(),
     "nsadiag.evidence": frozenset(),
     "nsadiag.source": frozenset({"nsadiag.evidence"}),
@@ -94,7 +97,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 ONLY_INSIDE_FUNCTIONS = {
     ("nsadiag.agent.job.warm_launcher", "torch"),
     ("nsadiag.agent.job.warm_rank", "torch"),
-    ("nsadiag.cluster.meeting", "torch"),
 }
 ANYWHERE = {("nsadiag.agent.job.warm_rank", "nsadiag.worker")}
 
@@ -166,7 +168,7 @@ def is_allowed(arrow: Arrow) -> bool:
     here, there = room(arrow.module), room(arrow.target)
     if there in sys.stdlib_module_names or there == here:
         return True
-    if here.startswith("nsadiag") and there in ("nsadiag", "nsadiag.errors", "nsadiag.version"):
+    if here.startswith("nsadiag") and there in COMMON:
         return True
     if (arrow.module, there) in ANYWHERE:
         return True
@@ -284,7 +286,6 @@ READS_ELSE = {
     "source/archive.py": "Python files of this machine, checked before",
     "source/loop_exits.py": "Python files of this machine, as its processes name them",
     "source/model.py": "Python files of this machine, checked before",
-    "cluster/meeting.py": "the store",
     "commands/listing.py": "modules of nsadiag",
     "commands/messages/github.py": "the summary of GitHub's own job, to add to it",
     "commands/faults.py": "scripts of nsadiag",
@@ -322,6 +323,75 @@ def test_what_others_wrote_is_opened_by_one_function_alone() -> None:
 )
 def test_another_way_to_open_is_seen(source: str) -> None:
     assert reads_in(ast.parse(source))
+
+
+# -- one way out for text ---------------------------------------------------------------------------
+
+# Where text leaves for a reader: a name that makes it, and the only files that may use it. Types do the rest: what a
+# reporter returns is made by a cleaner, and a `str` is none of these.
+WAYS_OUT = {
+    "print": {
+        "printing.py",
+        "agent/captures/gpu/nvml_query.py", "cluster/meeting.py", "commands/batch/serving.py",  # documents to the process that started them
+        "agent/job/warm_rank.py", "engines/on_ray/files.py", "pytest_plugin.py",  # the job's own output
+    },
+    "Console": set(),
+    "Shown": set(), "Commands": {"reports/cleaners/annotation.py"}, "Plain": {"reports/cleaners/plain.py"},
+    "Json": {"reports/cleaners/data.py"}, "Xml": {"reports/cleaners/data.py"}, "Csv": {"reports/cleaners/data.py"},
+    "Page": {"reports/cleaners/page.py"}, "Chat": {"reports/cleaners/chat.py"},
+    "Markdown": {"reports/cleaners/markdown.py"}, "Markup": {"reports/formats/html.py"},
+}  # fmt: skip
+# Modules and classes of rich's, by whoever gives them to all others.
+WORN = {
+    "rich.console.Console": {"reports/terminal/screen.py", "reports/terminal/hanging.py"},
+    "rich.text": {"reports/terminal/text.py", "reports/terminal/hanging.py"},
+}
+ROOMS_THAT_SHOW = ("agent", "cli", "cluster", "commands", "engines", "experiments", "integrations", "reports")
+
+
+def ways_out(tree: ast.Module) -> set[str]:
+    """Ways out that a module uses: calls of them with more than literals, as those are ours, and classes of rich's it imports."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in WAYS_OUT:
+            literal = all(isinstance(each, ast.Constant) for each in node.args)
+            found |= {node.func.id} if node.func.id in ("print", "Console") or not literal else set()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            found |= names & set(WORN)
+        if isinstance(node, ast.Attribute) and node.attr in ("print_exc", "print_exception"):
+            found.add("print")
+    return found
+
+
+def test_what_is_shown_leaves_by_its_cleaner_alone() -> None:
+    root = ROOT / "nsadiag"
+    files = [*root.glob("*.py"), *(path for room in ROOMS_THAT_SHOW for path in (root / room).rglob("*.py"))]
+    found = {
+        (way, path.relative_to(root).as_posix())
+        for path in files
+        for way in ways_out(ast.parse(path.read_text()))
+    }
+    allowed = {(way, file) for way, files_ in {**WAYS_OUT, **WORN}.items() for file in files_}
+    assert found == allowed, found ^ allowed
+
+
+@pytest.mark.parametrize(
+    ("source", "way"),
+    [
+        ("print(verdict.summary)", "print"),
+        ("traceback.print_exc()", "print"),
+        ("Markdown(f'**{verdict.fix}**')", "Markdown"),
+        ("Markup(text)", "Markup"),
+        ("Page(template.render())", "Page"),
+        ("Console()", "Console"),
+        ("from rich.console import Console", "rich.console.Console"),
+        ("from rich.text import Text", "rich.text"),
+    ],
+)
+def test_another_way_out_is_seen(source: str, way: str) -> None:
+    assert ways_out(ast.parse(source)) == {way}
+    assert ways_out(ast.parse("Markdown('**Fix:** {}').format(verdict.fix)")) == set()
 
 
 # -- one reader of syntax trees ---------------------------------------------------------------------

@@ -11,9 +11,9 @@ from support.findings import findings
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.blocked.livelock_user_code import livelock_user_code
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.documents.watch import RankMotion
 
 

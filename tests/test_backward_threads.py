@@ -9,7 +9,7 @@ from support.golden import archive_of, unpack
 from nsadiag.agent.stillness.judgement import judge
 from nsadiag.agent.stillness.motion import motions
 from nsadiag.analysis.facts.device_queue import computes_before
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.documents.kernel import KernelProcess, KernelThread
 from nsadiag.evidence.documents.python_stacks import (
     MAIN_THREAD,

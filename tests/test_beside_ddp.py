@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.rules.correctness.replicas.replica_drift import _beside_the_wrapper, _held_by_ddp
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 
 

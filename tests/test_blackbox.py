@@ -384,7 +384,7 @@ print("alive", flush=True)
 
 def test_a_ring_held_in_memory_is_read_through_its_link(tmp_path: Path) -> None:
     memory = tmp_path / "shm"
-    memory.mkdir()
+    memory.mkdir(mode=0o700)
     box = BlackBox(tmp_path / "blackbox.bin", rank=3, world_size=4, memory=memory)
     box.emit(Kind.STEP, Phase.POINT, box.names("one"), 7)
     assert (tmp_path / "blackbox.bin").is_symlink()

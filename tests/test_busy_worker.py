@@ -12,9 +12,9 @@ from support.findings import findings
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence
 from nsadiag.analysis.rules.blocked.dataloader_worker_fault import dataloader_worker_fault
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.documents.captures import Answer, Answers
 from nsadiag.evidence.documents.watch import Look, RankMotion
 

@@ -33,9 +33,9 @@ from nsadiag.agent.captures.kernel.descriptors import descriptors
 from nsadiag.agent.captures.python.py_spy import find_py_spy
 from nsadiag.agent.captures.python.traceback import catches, rests
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable, Target
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence import cuda_core
-from nsadiag.evidence.layout import CaptureDir, RunDir, read_json
+from nsadiag.evidence.layout import CaptureDir, RunDir, make_private_dir, read_json
 from nsadiag.evidence.pickles import read_pickle
 from nsadiag.worker.failures.traceback_signal import NUMBER
 
@@ -61,7 +61,7 @@ class Rank:
     """A process with our worker in it, and nobody watching."""
 
     def __init__(self, folder: Path, script: str, **environment: str) -> None:
-        (folder / "sockets").mkdir(parents=True, exist_ok=True)
+        make_private_dir(folder / "sockets")
         self.run = RunDir(path=folder / "run")
         own = {
             "NSADIAG_RUN_DIR": str(self.run.path), "NSADIAG_SOCKET_DIR": str(folder / "sockets"),

@@ -10,7 +10,7 @@ from support.golden import GOLDEN, unpack
 from support.promises import promises
 from support.verdicts import Verdicts
 
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.layout import read_json
 

@@ -15,43 +15,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.jobs import wait_until
+from support.jobs import GIVE_UP_S, wait_until
 
 from nsadiag.cluster.arrivals import CHUNK_BYTES, Arrivals
 from nsadiag.cluster.hub import Hub
 from nsadiag.cluster.link import Link, Lost
 from nsadiag.cluster.protocol.clock import Clock, Reading
-from nsadiag.cluster.protocol.seal import MAC_BYTES, seal, unseal
 from nsadiag.cluster.protocol.wire import MOST_NOTE, SIZES, ClientGreeting, Frames, Refused, ServerGreeting
 from nsadiag.cluster.ship import Shipment
+from nsadiag.deadlines.deadline import Deadline
 
 TOKEN = "the token of these tests"
 
 
-# -- sealing ----------------------------------------------------------------------------------------
-
-
-def test_what_was_sealed_is_read_by_who_knows_the_token() -> None:
-    assert unseal(TOKEN, "here", seal(TOKEN, "here", {"a": 1})) == {"a": 1}
-
-
-def test_a_sealed_document_is_nothing_elsewhere_or_to_others() -> None:
-    sealed = seal(TOKEN, "here", {"a": 1})
-    assert unseal(TOKEN, "there", sealed) is None
-    assert unseal("another token of tests", "here", sealed) is None
-
-
-@given(st.binary(max_size=200), st.integers(0, 200), st.integers(1, 255))
-def test_no_garbage_and_no_changed_byte_is_believed(garbage: bytes, place: int, flip: int) -> None:
-    assert unseal(TOKEN, "here", garbage) is None
-    sealed = bytearray(seal(TOKEN, "here", {"a": "x" * 200}))
-    sealed[place] ^= flip
-    assert unseal(TOKEN, "here", bytes(sealed)) is None
-
-
-def test_too_much_is_not_sealed() -> None:
-    with pytest.raises(ValueError, match="too many"):
-        seal(TOKEN, "here", {"a": "x" * 40_000})
+def soon() -> Deadline:
+    return Deadline(GIVE_UP_S)
 
 
 # -- the wire ---------------------------------------------------------------------------------------
@@ -134,7 +112,7 @@ class Nodes:
         self.address = self.listener.getsockname()
         self.arrivals = Arrivals()
         self.arrivals.open(root)
-        self.hub = Hub(TOKEN, self.listener, take=self.arrivals.take)
+        self.hub = Hub(TOKEN, self.listener, 4, take=self.arrivals.take)
         self.links: list[Link] = []
 
     def link(self, node_rank: int = 1, *, agent: str = "a", token: str = TOKEN) -> Link:
@@ -289,7 +267,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 def test_a_nodes_files_arrive_whole_and_private(nodes: Nodes, evidence: Path, tmp_path: Path) -> None:
     link = nodes.met()
-    shipped = Shipment(link, "hostb").send(evidence, ".")
+    shipped = Shipment(link, "hostb", soon()).send(evidence, ".")
     assert shipped.left == []
     sent = files(evidence)
     nodes.arrivals.close()
@@ -305,7 +283,7 @@ class Broken:
         self.link, self.left, self.bytes = link, frames, 0
         self.answer, self.forget_answers = link.answer, link.forget_answers
 
-    def push(self, note: dict[str, Any], blob: bytes = b"") -> None:
+    def push(self, note: dict[str, Any], blob: bytes, deadline: Deadline) -> None:
         self.left -= 1
         if self.left < 0:
             connection = self.link._connection
@@ -313,7 +291,7 @@ class Broken:
             connection.sock.shutdown(socket.SHUT_RDWR)
             raise Lost
         self.bytes += len(blob)
-        self.link.push(note, blob)
+        self.link.push(note, blob, deadline)
 
 
 def test_what_had_come_before_an_interruption_is_not_sent_again(
@@ -323,7 +301,7 @@ def test_what_had_come_before_an_interruption_is_not_sent_again(
     big = 3 * CHUNK_BYTES + 17
     first = Broken(link, 7)
     with pytest.raises(Lost):
-        Shipment(first, "hostb").send(evidence, ".")
+        Shipment(first, "hostb", soon()).send(evidence, ".")
     partly = CHUNK_BYTES
     wait_until(
         lambda: any(p.stat().st_size >= partly for p in (tmp_path / "run/.arriving").rglob("*")), "a part"
@@ -333,7 +311,7 @@ def test_what_had_come_before_an_interruption_is_not_sent_again(
     second = Broken(link, 10_000)
     for _ in range(5):
         try:
-            shipped = Shipment(second, "hostb").send(evidence, ".")
+            shipped = Shipment(second, "hostb", soon()).send(evidence, ".")
             break
         except Lost:
             wait_until(lambda: link.is_connected, "the connection")
@@ -347,8 +325,8 @@ def test_what_had_come_before_an_interruption_is_not_sent_again(
 
 def offered(nodes: Nodes, link: Link, **changed: Any) -> dict[str, Any]:
     about = {"cell": ".", "path": "ranks/00002/x.json", "size": 3, "sha256": "0" * 64, "id": 1}
-    link.push({"kind": "file", **about, **changed})
-    return link.answer(10)
+    link.push({"kind": "file", **about, **changed}, b"", soon())
+    return link.answer(soon())
 
 
 @pytest.mark.parametrize(
@@ -398,18 +376,14 @@ def test_a_part_that_unpacks_to_more_than_a_part_is_not_taken(nodes: Nodes, tmp_
     link = nodes.met()
     bomb = zlib.compress(bytes(50 * CHUNK_BYTES), 9)
     assert offered(nodes, link, size=50 * CHUNK_BYTES)["offset"] == 0
-    link.push({"kind": "chunk", "id": 1, "at": 0, "packed": True}, bomb)
-    assert "no" in link.answer(10)
+    link.push({"kind": "chunk", "id": 1, "at": 0, "packed": True}, bomb, soon())
+    assert "no" in link.answer(soon())
     assert sum(len(data) for data in files(tmp_path).values()) == 0
 
 
 def test_a_file_whose_digest_is_not_what_was_said_does_not_appear(nodes: Nodes, tmp_path: Path) -> None:
     link = nodes.met()
     assert offered(nodes, link)["offset"] == 0
-    link.push({"kind": "chunk", "id": 1, "at": 0, "packed": False}, b"abc")
-    assert link.answer(10)["again"]
+    link.push({"kind": "chunk", "id": 1, "at": 0, "packed": False}, b"abc", soon())
+    assert link.answer(soon())["again"]
     assert files(tmp_path) == {}
-
-
-def test_a_sealed_document_has_room_for_its_proof() -> None:
-    assert len(seal(TOKEN, "x", {})) == MAC_BYTES + 2

@@ -1,4 +1,4 @@
-"""Agents meet in torch's store: those who belong together find each other, and whoever does not is told why."""
+"""Agents meet at node 0's port: those who belong together find each other, and whoever does not is told why."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import pytest
 from support.jobs import wait_until
 
 from nsadiag.cluster.join import Crew, Seat, Stopped, enter, farewell, gather
-from nsadiag.cluster.meeting import Meeting
 from nsadiag.cluster.place import Place, address_to_bind, checked_place, free_port
 from nsadiag.cluster.protocol.hello import Hello, hello_of, mismatch, named_apart
-from nsadiag.cluster.protocol.seal import TOKEN_VARIABLE
+from nsadiag.cluster.protocol.tokens import TOKEN_VARIABLE
 from nsadiag.errors import MachineError, NsadiagError, UsageError
 
 TOKEN = "the token of these tests"
@@ -73,53 +72,6 @@ def test_a_rank_that_was_given_twice_keeps_the_first() -> None:
 @pytest.mark.parametrize("document", [{}, {"node_rank": "x"}, hello(1).document() | {"versions": 3}])
 def test_what_is_no_hello_is_none(document: dict[str, Any]) -> None:
     assert hello_of(document) is None
-
-
-class Kept(dict[str, bytes]):
-    """A store in memory, which whoever can reach the port may read and write."""
-
-    def set(self, key: str, value: str | bytes) -> None:
-        self[key] = value.encode() if isinstance(value, str) else value
-
-    def get(self, key: str) -> bytes:  # type: ignore[override]
-        return self[key]
-
-    def add(self, key: str, amount: int) -> int:
-        self[key] = str(int(self.setdefault(key, b"0")) + amount).encode()
-        return int(self[key])
-
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self for key in keys)
-
-
-def opened(store: Kept) -> tuple[Meeting, Meeting]:
-    """Node 0's end of a meeting, and another node's."""
-    ends = Meeting(store, TOKEN), Meeting(store, TOKEN)
-    ends[0].open()
-    assert ends[1].is_open()
-    return ends
-
-
-def test_a_sealed_hello_says_nothing_in_a_later_meeting_with_the_same_token() -> None:
-    first, second = Kept(), Kept()
-    node_0, node_1 = opened(first)
-    place = node_1.greet(hello(1))
-    assert node_0.hello(1) == (place, hello(1))
-    later, _ = opened(second)
-    second.set(place, first[place])
-    assert later.hello(1) == (place, None)
-
-
-def test_a_sealed_answer_says_nothing_in_a_later_meeting_with_the_same_token() -> None:
-    first, second = Kept(), Kept()
-    node_0, node_1 = opened(first)
-    place = node_1.greet(hello(1))
-    node_0.answer(place, hello(1), {"door": 1})
-    assert node_1.answered(place, hello(1)) == {"door": 1}
-    _, later = opened(second)
-    place = later.greet(hello(1))
-    second |= {key: value for key, value in first.items() if key.endswith(hello(1).agent)}
-    assert later.answered(place, hello(1)) is None
 
 
 def test_hosts_with_one_name_are_told_apart() -> None:
@@ -215,7 +167,7 @@ def test_a_port_that_another_run_has_is_one_clear_line() -> None:
     assert error.exit_code == 3
 
 
-def test_what_listens_there_but_is_no_store_is_told() -> None:
+def test_what_listens_there_but_is_no_run_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=_answer_nonsense, args=(other,), daemon=True).start()
         error = refusal(lambda: enter(place(1, other.getsockname()[1]), hello(1), lambda _: None))
@@ -245,7 +197,7 @@ class Gathering(threading.Thread):
         self.crew: Crew | None = None
         self.error: BaseException | None = None
         self.start()
-        wait_until(lambda: any("waiting at" in line for line in self.said) or self.error, "the store")
+        wait_until(lambda: any("waiting at" in line for line in self.said) or self.error, "the meeting")
 
     def run(self) -> None:
         try:
@@ -254,7 +206,7 @@ class Gathering(threading.Thread):
             self.error = error
 
 
-def test_agents_meet_in_the_store_whatever_else_talks_to_it() -> None:
+def test_agents_meet_whatever_else_talks_to_node_0() -> None:
     at = place(0, port())
     first = Gathering(at)
     draw = random.Random(3)
@@ -272,8 +224,8 @@ def test_agents_meet_in_the_store_whatever_else_talks_to_it() -> None:
     assert first.error is None
     assert first.crew is not None
     assert first.crew.names == {0: "host0", 1: "host1"}
-    # The store is closed as soon as all have met.
-    wait_until(lambda: not _listens(at.master_port), "the store's end")
+    # The meeting is over as soon as all are here.
+    wait_until(lambda: not _listens(at.master_port), "the end of the meeting")
     door = first.crew.hub.port
     assert _listens(door)
     assert not _listens(door, "127.0.0.2")

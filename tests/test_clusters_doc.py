@@ -78,7 +78,7 @@ def test_pods_of_the_indexed_job_find_each_other() -> None:
 
 
 def test_every_token_in_the_page_is_long_enough_to_be_accepted() -> None:
-    from nsadiag.cluster.protocol.seal import SHORTEST_TOKEN
+    from nsadiag.cluster.protocol.tokens import SHORTEST_TOKEN
 
     assert len(of_kind("kind", "Secret")["stringData"]["NSADIAG_RUN_TOKEN"]) >= SHORTEST_TOKEN
 

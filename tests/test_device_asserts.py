@@ -12,8 +12,8 @@ from support.golden import archive_of, unpack
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import device_assert, is_told_late
 from nsadiag.analysis.facts.exits import first_break
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.rules.exits.rank_exception import rank_exception
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.documents.exceptions import Cause
 
 # As torch 2.11 says it of an index that is out of range, once for each thread of the block.

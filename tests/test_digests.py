@@ -17,9 +17,9 @@ from support.crowds import CannotBeCopied, DumpSet
 from support.golden import archive_of, recorded, unpack
 
 from nsadiag.analysis.ingest.run_directory import load_ranks, rank_without_evidence
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.scale.digests import chosen, equivalence, traits
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.scale.digests.equivalence import newest
 from nsadiag.analysis.scale.digests.make import digest_of, write_digest
 from nsadiag.analysis.scale.digests.representatives import FEW_RANKS, representatives

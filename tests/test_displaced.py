@@ -9,8 +9,8 @@ import pytest
 from nsadiag.analysis.facts.exceptions import first_of
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.ingest.masked_exceptions import marked
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.worker.failures.crash import describe
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.ingest.ends import completed_end
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.documents.exceptions import Leaving
 from nsadiag.evidence.documents.watch import End

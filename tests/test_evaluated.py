@@ -8,9 +8,9 @@ from typing import Any
 from support.findings import findings
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.correctness.evaluation_copies import evaluation_copies
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.records import Finding
 

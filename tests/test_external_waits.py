@@ -32,7 +32,7 @@ from nsadiag.agent.stillness.external_waits import (
 from nsadiag.agent.stillness.judgement import NAP_S, judge
 from nsadiag.agent.stillness.motion import Motion
 from nsadiag.agent.stillness.timed_waits import naps
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge as verdict_of
 from nsadiag.evidence.documents.kernel import KernelProcess
 

@@ -10,9 +10,9 @@ import pytest
 from support.events import events
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.worker.probes.data.data import _sampler_of

@@ -10,8 +10,8 @@ from support.findings import findings
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.rules.blocked.gpu_kernel_hang import gpu_kernel_hang
-from nsadiag.analysis.scale.digests.cell import load_cell
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from support.jobs import GIVE_UP_S, Jobs
 from support.ranks import Ranks
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.correctness.stale_optimizer import stale_optimizer
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, read_json_lines, write_json
 from nsadiag.evidence.records import Finding

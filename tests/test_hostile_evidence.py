@@ -15,7 +15,7 @@ import pytest
 from support.golden import archive_of, unpack
 from support.judging import MOST_MIB
 
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.documents.files import EvidenceRefused, open_evidence, read_evidence
 from nsadiag.evidence.documents.types import DOCUMENTS, LINES

@@ -21,9 +21,9 @@ from nsadiag.agent.stillness.idle_consumers import LONG_S, idleness
 from nsadiag.agent.stillness.judgement import judge
 from nsadiag.agent.stillness.motion import Motion, Seen, motion
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.relations.blocked import hung_ranks, may_be_idle
 from nsadiag.analysis.rules.blocked.local_lock_deadlock import _why
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.documents.kernel import KernelProcess
 from nsadiag.evidence.layout import RunDir
 

@@ -9,8 +9,8 @@ import pytest
 from incident_dumps import RANKS, Incident, dump_of, groups_of, write_incident
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.external.judge import judge_external
 from nsadiag.analysis.verdict import judge_directory
+from nsadiag.analysis.verdict import judge_evidence as judge_external
 
 CULPRITS = [(12, 14), (9, 14), (10, 15), (6,), (0, 5, 11)]
 CLASSES = {"gpu": "gpu_kernel_hang", "host": "missing_rank"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.golden import GOLDEN, unpack
 
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.layout import RunDir, read_json
 

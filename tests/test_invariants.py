@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.invariants.broken_equalities import broken_equalities
 from nsadiag.analysis.rules.correctness.invariants.gradient_order import gradient_order
 from nsadiag.analysis.rules.correctness.invariants.partial_gradients import partial_gradients
 from nsadiag.analysis.rules.rule import Draft
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.source.model import SourceModel
 from nsadiag.source.patterns.rank_conditions import setting_of_rank, write_on_one_rank

@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.worker.probes.patch import harmless
 

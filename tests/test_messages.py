@@ -277,6 +277,19 @@ def test_a_run_leaves_its_metrics(jobs: Jobs, tmp_path: Path) -> None:
     )
 
 
+def test_metrics_are_private_unless_the_user_let_others_read_the_file(jobs: Jobs) -> None:
+    shown = jobs.directory / "shown.prom"
+    shown.write_text("")
+    shown.chmod(0o666)
+    for name, mode in (("new.prom", 0o600), ("shown.prom", 0o644)):
+        line = ("run", "--metrics", name, "--out", f"run-{name}", "--", "true")
+        done = jobs.run(*line, behind=["sh", "-c", 'umask 0; exec "$@"', "sh"])
+        assert done.returncode == 0, done.stderr
+        assert (jobs.directory / name).read_text().endswith("# EOF\n")
+        assert (jobs.directory / name).stat().st_mode & 0o777 == mode
+    assert not [path for path in jobs.directory.iterdir() if path.name.startswith(".")]
+
+
 @pytest.mark.parametrize("file", [".", "no/such/folder/x.prom"])
 def test_a_file_of_metrics_that_cannot_be_written_is_refused(file: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nsadiag.agent.watching.oom import kernel_says
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.rules.setup.model_structure_mismatch import differences
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 

@@ -9,7 +9,7 @@ import pytest
 from support.jobs import Jobs
 
 from nsadiag.analysis.facts.exits import first_break
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 
 ASKS = """

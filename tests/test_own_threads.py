@@ -13,7 +13,7 @@ import pytest
 from support.golden import GOLDEN, unpack
 from support.jobs import GIVE_UP_S, Jobs
 
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.layout import read_json, write_json
 

@@ -12,9 +12,9 @@ from support.golden import archive_of, unpack
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.collective_waits import Participation, waits_in
 from nsadiag.analysis.facts.pace import Pace
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.relations.peer_waits import peer_waits
 from nsadiag.analysis.rules.performance.onset import onset_of
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.table import Table

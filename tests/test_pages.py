@@ -37,8 +37,8 @@ def test_a_page_shows_a_script_and_its_verdict(generated: dict[Path, str]) -> No
     without = [
         cls for cls in CLASSES if "The verdict on its recording" not in generated[pages.FOLDER / f"{cls}.md"]
     ]
-    # It takes a machine without memory left.
-    assert without == ["host_oom"]
+    # It takes a machine without memory left, or a job of Ray's: its scripts are in repro/ray/.
+    assert {*without} == {"host_oom", "actor_died", "actor_unschedulable", "actor_call_cycle"}
 
 
 def test_a_page_without_its_marks_is_an_error(tmp_path: Path) -> None:

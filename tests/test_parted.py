@@ -17,6 +17,7 @@ from support.tables import case_of, table
 from support.warm_jobs import WarmJobs
 
 from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal
 from nsadiag.analysis.relations.replication import averaged as names_averaged
@@ -31,7 +32,6 @@ from nsadiag.analysis.rules.correctness.replicas.replica_drift import (
     _not_reduced,
 )
 from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import unsynced_steps
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.documents.training import Bucket, Parameter, WrappedModel
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase

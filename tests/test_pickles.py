@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.pickles import MAX_DEPTH, PickleRefused, loads, read_pickle
 
 # What a gloo rank dumps, by torch's own C++ writer.

@@ -11,7 +11,7 @@ from support.jobs import Jobs, wait_until
 from support.ranks import Ranks
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import Recording

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Verdict

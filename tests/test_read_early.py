@@ -12,8 +12,8 @@ from support.tables import table
 from test_models_compared import ranks
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.rules.correctness.async_work_not_waited import async_work_not_waited
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.evidence.records import Finding
 

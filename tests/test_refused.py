@@ -11,8 +11,8 @@ import pytest
 from support.jobs import Jobs
 
 from nsadiag.analysis.facts.exits import MISMATCH
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.rules.desync.transport_rejections import rejection
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase

@@ -10,11 +10,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
 
 from nsadiag.evidence.layout import write_json
 from nsadiag.reports import load_report, print_report
 from nsadiag.reports.formats.registry import REPORTERS
+from nsadiag.reports.terminal.screen import Screen
 
 NASTY = "<b>x</b> a|b `tick` \x1b[31mred\x1b[0m \x00"
 VERDICT: dict[str, Any] = {
@@ -81,7 +81,7 @@ def rendered(directory: Path, name: str) -> str:
 
 def on_terminal(directory: Path, width: int = 80) -> str:
     stream = io.StringIO()
-    print_report(load_report(directory), Console(file=stream, width=width))
+    print_report(load_report(directory), Screen(file=stream, width=width))
     return stream.getvalue()
 
 

@@ -50,7 +50,7 @@ def test_nothing_is_said_of_loaders_that_were_not_asked_alike(one: list[Answer],
 
 
 def test_a_black_box_tells_the_end_of_the_data(tmp_path: Path) -> None:
-    from nsadiag.analysis.scale.digests.cell import load_cell
+    from nsadiag.analysis.load import load_cell
 
     run = RunDir(path=tmp_path / "run")
     rank = run.rank(0)
@@ -65,7 +65,7 @@ def test_a_black_box_tells_the_end_of_the_data(tmp_path: Path) -> None:
 
 
 def test_a_loader_that_each_rank_goes_through_by_itself_parts_nobody(tmp_path: Path) -> None:
-    from nsadiag.analysis.scale.digests.cell import load_cell
+    from nsadiag.analysis.load import load_cell
 
     run = RunDir(path=tmp_path / "run")
     rank = run.rank(0)

@@ -13,9 +13,9 @@ from support.golden import archive_of, unpack
 from support.jobs import GIVE_UP_S, Jobs
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.correctness.unstable_hash import unstable_hash
-from nsadiag.analysis.scale.digests.cell import load_cell
 
 HEAD = "class Shards:\n    def __init__(self, rank, world): self.rank, self.world = rank, world\n"
 BY_METHOD = HEAD + (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import string
+import time
 from pathlib import Path
 
 import pytest
@@ -257,3 +258,24 @@ def test_the_table_is_as_long_as_it_is_said_to_be() -> None:
     assert len(TOKENS) + len(FORMS) + 15 >= 200
     assert len(NAMES) >= 75
     assert len(HARMLESS_NAMES) + len(HARMLESS) >= 100
+
+
+def test_a_line_of_assignments_without_an_end_is_read() -> None:
+    text = "settings=" * 30_000 + "last"
+    assert mask_likely(text) == text
+    assert mask_likely("settings=" * 5_000 + "api_key='0123456789'").endswith("api_key='***'")
+
+
+def test_the_name_of_a_secret_is_found_at_the_end_of_a_word_of_any_length() -> None:
+    assert mask_likely("x" * 5_000 + "_token='0123456789'").endswith("_token='***'")
+
+
+def test_a_long_number_takes_about_as_long_as_other_text() -> None:
+    def seconds(text: str) -> float:
+        began = time.process_time()
+        mask_likely(text)
+        return time.process_time() - began
+
+    number, words = "7" * 200_000, "one two " * 25_000
+    pairs = [(seconds(number), seconds(words)) for _ in range(5)]
+    assert min(n for n, _ in pairs) < 10 * min(w for _, w in pairs)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsadiag.analysis.facts.quiet_time import in_one_place_s
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 
 

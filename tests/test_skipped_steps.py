@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import SkippedStep, skipped_step
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 

@@ -15,9 +15,9 @@ from support.looks import thread
 from support.tables import table
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.relations.trend import Slowing, _given_more, grows, grows_at_best, slowing
 from nsadiag.analysis.rules.performance.slow_compute import slow_compute
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsadiag.analysis.ingest import sources
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.secrets import masking as secrets
 from nsadiag.evidence.user_code import is_user

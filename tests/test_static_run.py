@@ -15,7 +15,7 @@ from support.jobs import GIVE_UP_S, Jobs
 
 from nsadiag.agent.stillness.device_queue import held_up, queue_of
 from nsadiag.agent.stillness.motion import Motion, Stance
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.cluster.merge import Story, merge
 from nsadiag.cluster.place import Place, free_port

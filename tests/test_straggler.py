@@ -16,9 +16,9 @@ from support.golden import archive_of, unpack
 from support.tables import table
 
 from nsadiag.analysis.case import EVENT_COLUMNS, Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.rules.performance.lags import alike, latest, meet, peers_slow_down
 from nsadiag.analysis.rules.performance.straggler_rank import straggler_rank
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.table import Table

@@ -12,7 +12,7 @@ import pytest
 from nsadiag.agent.captures import capture_all
 from nsadiag.agent.captures.target import Target
 from nsadiag.analysis.facts.thread_state import syscall_of, thread_state_of
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.layout import RunDir
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.rules.exits import missing_files as module
 from nsadiag.analysis.rules.exits.missing_files import MissingFile, missing_file
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.records import Place

@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.wiring.loss_weights import loss_weights
 from nsadiag.analysis.rules.correctness.wiring.misplaced_targets import misplaced_targets
 from nsadiag.analysis.rules.correctness.wiring.severed_gradients import severed_gradients
 from nsadiag.analysis.rules.rule import Draft
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.source.model import SourceModel
 from nsadiag.source.patterns.gradient_cuts import cut_between, number_in_loss, reaches_loss

@@ -23,7 +23,7 @@ from nsadiag.agent.checkup.check import Check
 from nsadiag.agent.checkup.patient import patients
 from nsadiag.agent.checkup.process import FAULTHANDLER, STACKS, with_faulthandler
 from nsadiag.agent.namespaces import pid_of
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json, write_private

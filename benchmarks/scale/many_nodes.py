@@ -30,7 +30,7 @@ from nsadiag.agent.stillness.motion import stances
 from nsadiag.agent.watching.state import LOOKS_APART_S
 from nsadiag.analysis.scale.digests.make import write_digest
 from nsadiag.analysis.scale.digests.shape import packed
-from nsadiag.cluster.protocol.seal import new_token
+from nsadiag.cluster.protocol.tokens import new_token
 from nsadiag.commands.output import machine, versions
 from nsadiag.evidence.layout import RunDir
 

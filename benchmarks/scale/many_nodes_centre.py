@@ -1,6 +1,6 @@
 """Node 0 of benchmarks/scale/many_nodes.py, in a process of its own: the engine as it is, with a job that has no rank here.
 
-Agents connect without the meeting before it (one process each, as torch's store needs them); all else is real.
+Agents connect without the meeting before it; all else is real.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def crew_of(token: str, names: dict[int, str]) -> Crew:
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
     port = listener.getsockname()[1]
     arrivals = Arrivals()
-    hub = Hub(token, listener, take=arrivals.take)
+    hub = Hub(token, listener, len(names), take=arrivals.take)
     for rank in names:
         if rank:
             hub.admit(rank, f"agent {rank}")

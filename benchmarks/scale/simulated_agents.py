@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.stillness.motion import Motion, Stance
-from nsadiag.cluster.link import Lost
+from nsadiag.cluster.link import ANSWER_S, Lost
 from nsadiag.cluster.protocol import clock
 from nsadiag.cluster.protocol.connection import Connection
 from nsadiag.cluster.protocol.notes import Looked, Order, State, looked_document, order_of, to_document
 from nsadiag.cluster.protocol.wire import ClientGreeting
 from nsadiag.cluster.ship import Shipment
 from nsadiag.cluster.watches import STILL_S, TELL_S
+from nsadiag.deadlines.deadline import Deadline
+from nsadiag.engines.static import KEPT_S
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.spans import ranks_in
 
@@ -68,15 +70,15 @@ class Agent:
 
     # -- what Shipment needs of a link ----------------------------------------------------------------
 
-    def push(self, note: dict[str, Any], blob: bytes = b"", /) -> None:
+    def push(self, note: dict[str, Any], blob: bytes = b"", deadline: Deadline | None = None, /) -> None:
         if note["kind"] not in ("file", "chunk", "pong"):
             self.told[note["kind"]] = note
         self.outbox.put((note, blob))
         self.nudge()
 
-    def answer(self, seconds: float, /) -> dict[str, Any]:
+    def answer(self, deadline: Deadline, /) -> dict[str, Any]:
         try:
-            return self.answers.get(timeout=seconds)
+            return self.answers.get(timeout=min(ANSWER_S, deadline.left()))
         except queue.Empty:
             raise Lost from None
 
@@ -89,7 +91,7 @@ class Agent:
         for rank in self.ranks if ranks is None else ranks:
             if not self.run.rank(rank).path.exists():
                 self.crowd.write_rank(self.run, rank)
-        Shipment(self, self.name).send(self.run.path, ".", ranks)
+        Shipment(self, self.name, Deadline(KEPT_S)).send(self.run.path, ".", ranks)
 
     # -- notes ----------------------------------------------------------------------------------------
 

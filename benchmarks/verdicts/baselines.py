@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from shared import environment
 
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.user_code import is_user
 

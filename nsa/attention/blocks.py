@@ -71,7 +71,7 @@ def block_layout(
     borders = sequence_borders(n_tokens, device, cu_seqlens)
     starts, lengths = borders[:-1], borders.diff()
     tokens = torch.arange(n_tokens, device=device)
-    sequence_of = torch.searchsorted(borders[1:], tokens, right=True)
+    sequence = sequence_of(tokens, borders)
 
     compress = _compress_slots(config, borders, n_tokens, packed=cu_seqlens is not None)
     n_selected = -(-n_tokens // config.select_block)
@@ -82,10 +82,10 @@ def block_layout(
         config=config,
         n_tokens=n_tokens,
         query=tokens[past_length:],
-        query_start=starts[sequence_of[past_length:]],
+        query_start=starts[sequence[past_length:]],
         compress_first=compress.first,
         select_first=select.first,
-        select_block_of=select.offset[sequence_of] + (tokens - starts[sequence_of]) // config.select_block,
+        select_block_of=select.offset[sequence] + (tokens - starts[sequence]) // config.select_block,
         stencil_slots=_stencil_slots(config, starts, compress, select),
     )
 
@@ -96,6 +96,12 @@ def sequence_borders(n_tokens: int, device: torch.device, cu_seqlens: Tensor | N
         return torch.arange(2, device=device) * n_tokens  # not torch.tensor, which would wait for a copy
     end = torch.full((1,), n_tokens, device=device)
     return torch.cat([cu_seqlens.to(device=device, dtype=torch.int64), end])
+
+
+def sequence_of(tokens: Tensor, borders: Tensor) -> Tensor:
+    """int64, as `tokens`: the number of the sequence that holds each; `borders` as from `sequence_borders`."""
+    # In all of the borders, as compilers of torch before 2.13 searched the storage of a slice from its beginning.
+    return torch.searchsorted(borders, tokens, right=True) - 1
 
 
 def packed_borders(config: AttentionConfig, n_tokens: int, cu_seqlens: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ def decode_attention(q: Tensor, gates: Tensor, cache: DecodeCache) -> Tensor:
     """
     check_newest(q, gates, cache.keys, len(cache.rows.index), cache.new_tokens)
     backend, reason = decode_backend(cache)
+    if backend == "triton":
+        triton_backend.check_no_tangents()
     if torch.compiler.is_compiling():
         lengths = [getattr(cache.config, name) for name in _LENGTHS]
         keys, values = [*cache.keys], [*cache.values]

@@ -151,6 +151,13 @@ def check_heads(n_heads: int, n_kv_heads: int) -> None:
         raise ValueError(f"n_heads is {n_heads}, which n_kv_heads ({n_kv_heads}) does not divide")
 
 
+def check_positions(positions: Tensor | None, x: Tensor) -> None:
+    """Raise ValueError unless `positions` are [T] or [B, T] for x [B, T, dim]."""
+    if positions is not None and positions.shape not in ((x.shape[1],), tuple(x.shape[:2])):
+        batch, n = x.shape[:2]
+        _refuse("positions", positions, f"[T] = [{n}] or [B, T] = {[batch, n]}")
+
+
 def check_sharded(positions: object, cu_seqlens: object, cache: object) -> None:
     """Raise ValueError for what context parallelism cannot take."""
     if any(given is not None for given in (positions, cu_seqlens, cache)):

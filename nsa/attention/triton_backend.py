@@ -7,6 +7,7 @@ import os
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from nsa.attention.inputs import BranchKV, Call, keys_read
 from nsa.config import AttentionConfig
@@ -52,8 +53,18 @@ def cannot_decode(q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig) 
     return unsupported(q, k, v, config)
 
 
+def check_no_tangents() -> None:
+    """Raise NotImplementedError under forward-mode differentiation, whose tangents custom operators drop without an error."""
+    if forward_ad._current_level >= 0:  # also under torch.func.jvp, jacfwd and linearize
+        raise NotImplementedError(
+            "the triton kernels have no forward-mode derivative: give backend='torch' within "
+            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH), or use reverse mode (vjp, jacrev)"
+        )
+
+
 def triton_attention(call: Call) -> Tensor:
-    """Eq. 5 by the kernels."""
+    """Eq. 5 by the kernels; NotImplementedError under forward-mode differentiation."""
+    check_no_tangents()
     from nsa.attention.kernels.ops import attend
 
     return attend(call)

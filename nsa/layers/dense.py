@@ -7,7 +7,14 @@ from torch import Tensor, nn
 
 from nsa.attention.blocks import sequence_borders
 from nsa.attention.dense import causal_attention, grouped_attention
-from nsa.attention.inputs import check_heads, check_packing, check_sharded, check_states, readable
+from nsa.attention.inputs import (
+    check_heads,
+    check_packing,
+    check_positions,
+    check_sharded,
+    check_states,
+    readable,
+)
 from nsa.cache import DenseDecodeCache, Rows
 from nsa.context import ContextShard
 from nsa.layers.rope import RotationTable, first_rotations, rotate, rotation_of, sequence_start
@@ -61,6 +68,7 @@ class DenseAttention(nn.Module):
     ) -> Tensor:
         """Attend causally within x [B, T, dim], a prompt that fills `cache` if there is one; arguments as in `NSAAttention.forward`."""
         check_states(x, self.in_proj.in_features)
+        check_positions(positions, x)
         if self.context is not None:
             check_sharded(positions, cu_seqlens, cache)
             return self._forward_sharded(x, self.context)

@@ -13,7 +13,9 @@ from nsa.cache import DecodeCache, Rows, one_by_one
 from nsa.config import AttentionConfig
 from nsa.layers.rope import RotationTable
 from nsa.layers.sparse import NSAAttention
-from nsa.padding import alignment_of, check_new_tokens, packing_of
+from nsa.padding import alignment_of, check_continued, packing_of
+
+_ONE_A_ROW = "a cache holds one sequence a row: pad them and give attention_mask, not cu_seqlens"
 
 
 class NativeSparseAttention(NSAAttention):
@@ -61,12 +63,18 @@ class NativeSparseAttention(NSAAttention):
         `attention_mask` [B, T] is 1 at tokens and 0 at padding, on either side; the output of padding is 0.
         `cu_seqlens` [N + 1] are the borders of sequences packed into one row. With `use_cache` a prompt, padded or
         not, returns a cache of this layer; pass it to the next call as `past_key_values`, with the next tokens
-        of every row. Caches are for inference: no gradients flow through them. Raises ValueError for a mask of another shape, for
-        a mask together with `cu_seqlens`, and for padding among the tokens after a cache.
+        of every row; a mask is then of all tokens so far, [B, seen + new]. Caches are for inference: no gradients flow through
+        them. Raises ValueError for a mask of another shape or with values but 0 and 1, for a mask or a cache together with
+        `cu_seqlens`, for padding among the tokens after a cache, and for a cache that is not of such a layer.
         """
         check_states(hidden_states, self.in_proj.in_features)
         if past_key_values is not None:
-            check_new_tokens(attention_mask, hidden_states)
+            if not isinstance(past_key_values, DecodeCache):
+                kind = type(past_key_values).__name__
+                raise ValueError(f"past_key_values is a {kind}; give the cache that this layer returned")
+            if cu_seqlens is not None:
+                raise ValueError(_ONE_A_ROW)
+            check_continued(attention_mask, hidden_states, past_key_values.rows)
             with torch.no_grad():
                 out = one_by_one(
                     hidden_states,
@@ -90,9 +98,7 @@ class NativeSparseAttention(NSAAttention):
         self, prompt: Tensor, attention_mask: Tensor | None, cu_seqlens: Tensor | None
     ) -> tuple[Tensor, None, DecodeCache]:
         if cu_seqlens is not None:
-            raise ValueError(
-                "a cache holds one sequence a row: pad them and give attention_mask, not cu_seqlens"
-            )
+            raise ValueError(_ONE_A_ROW)
         if attention_mask is None:
             attention_mask = torch.ones(prompt.shape[:2], dtype=torch.bool, device=prompt.device)
         alignment = alignment_of(attention_mask, prompt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nsa.attention.blocks import sequence_borders
+from nsa.attention.blocks import sequence_borders, sequence_of
 from nsa.attention.inputs import traced
 
 
@@ -102,4 +102,4 @@ def token_positions(
 def sequence_start(tokens: Tensor, cu_seqlens: Tensor) -> Tensor:
     """The first token of each token's sequence."""
     borders = sequence_borders(len(tokens), tokens.device, cu_seqlens)
-    return borders[torch.searchsorted(borders, tokens, right=True) - 1]
+    return borders[sequence_of(tokens, borders)]

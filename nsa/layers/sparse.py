@@ -10,7 +10,7 @@ from nsa.attention import BRANCHES, BranchKV, nsa_attention
 from nsa.attention.blocks import block_layout, compress_tokens, n_compress_slots
 from nsa.attention.compressed import BlockCompression
 from nsa.attention.decode_attention import decode_attention, decode_backend
-from nsa.attention.inputs import check_heads, check_packing, check_sharded, check_states
+from nsa.attention.inputs import check_heads, check_packing, check_positions, check_sharded, check_states
 from nsa.attention.selected import select_blocks, selected_key_counts
 from nsa.cache import DecodeCache, NSACache, Rows
 from nsa.config import AttentionConfig
@@ -114,6 +114,7 @@ class NSAAttention(nn.Module):
         `cu_seqlens` as in `nsa_attention`; not together with a cache (ValueError).
         """
         check_states(x, self.in_proj.in_features)
+        check_positions(positions, x)
         if self.context is not None:
             check_sharded(positions, cu_seqlens, cache)
             return self._forward_sharded(x, self.context)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.errors import UsageError
 from nsadiag.evidence import table
 from nsadiag.evidence.documents.training import Settings, Table

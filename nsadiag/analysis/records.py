@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from nsadiag.evidence.documents import operations, training
+from nsadiag.evidence.documents.actors import ActorWaits, RayJob
 from nsadiag.evidence.documents.captures import Answers, Gap, NcclStatus, Task
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep
@@ -124,6 +126,57 @@ class RankEvidence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CommunicatorInit:
+    """One line of NCCL's log: a rank begins, or has ended, to create a communicator."""
+
+    communicator: str
+    size: int
+    rank: int  # in the communicator
+    complete: bool
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummarisedWaits:
+    """One rank's sums of DeepSpeed's summary of communication."""
+
+    rank: int
+    least_ms: float  # that its collectives took on the fastest rank
+    more_ms: float  # that they took here: it was early, and waited
+    source: str
+
+
+# What the stacks or dumps of a rank show of its movement: nothing, one snapshot, several at the same lines, several at other
+# lines, or calls so young that a job which runs well looks the same.
+Movement = Literal["unknown", "one", "same", "moved", "young"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """Evidence that other tools left, in place of what nsadiag records while it watches a job; what is not in it is unknown."""
+
+    movement: Movement
+    is_stuck: bool  # somebody waits in it, nobody has ended, and nothing shows that the job moved
+    pending_s: float | None = (
+        None  # for how long the first call had been pending when the evidence was written
+    )
+    launcher_log: str = ""  # the log that says how ranks ended
+    absent_from_barrier: tuple[int, ...] = ()  # as a monitored barrier says
+    barrier_log: str = ""
+    communicators: tuple[CommunicatorInit, ...] = ()
+    summarised: tuple[SummarisedWaits, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayEvidence:
+    """Evidence that `nsadiag attach ray:JOB` left of a job of Ray's. Its processes have the numbers of ranks."""
+
+    job: RayJob
+    waited: Mapping[int, ActorWaits]  # by process, at the first capture
+    waits: Mapping[int, ActorWaits]  # at the second
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellEvidence:
     """One cell: its ranks, and what the agent saw of the whole."""
 
@@ -141,6 +194,8 @@ class CellEvidence:
     parity: ControlComparison = NOT_COMPARED
     # Where there are very many ranks: all of them, those of one kind together, of which `ranks` holds some.
     kinds: tuple[tuple[int, ...], ...] = ()
+    collected: Collected | None = None  # by other tools; None where nsadiag recorded the job
+    ray: RayEvidence | None = None  # of a job of Ray's, which has processes in place of ranks
 
     @cached_property
     def code(self) -> SourceModel:
@@ -158,8 +213,8 @@ class CellEvidence:
 
     @cached_property
     def absent(self) -> frozenset[int]:
-        """Ranks that left none."""
-        return frozenset(range(self.world_size)) - self.present
+        """Ranks that left none; an actor without a process is none."""
+        return frozenset() if self.ray else frozenset(range(self.world_size)) - self.present
 
     @cached_property
     def met(self) -> frozenset[int]:
@@ -193,7 +248,12 @@ class CellEvidence:
 
     @property
     def stopped(self) -> str | None:
-        """The reason for which the agent ended the job: hang, timeout, interrupt; None if it ended by itself."""
+        """The reason for which the agent ended the job: hang, timeout, interrupt; None if it ended by itself.
+
+        Of evidence that others collected: a hang where it shows a job that is stuck, since somebody has ended that, or will.
+        """
+        if self.collected is not None:
+            return "hang" if self.collected.is_stuck else None
         return self.watch.stopped
 
     @property

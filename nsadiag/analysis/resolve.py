@@ -142,25 +142,32 @@ def resolve(case: Case, *, everything: bool = False) -> Resolution:
 
     `everything`: all rules, and which evidence each lacked.
     """
+    rules = rules_for(case)
     if everything:
-        tried = [_in_full(attempt(rule, case), case) for rule in RULES]
+        tried = [_in_full(attempt(rule, case), case) for rule in rules]
         return Resolution(attempts=tuple(tried))
     found: list[Attempt] = []
-    for rule in RULES:
+    for rule in rules:
         found.append(attempt(rule, case))
         first = found[-1].finding
         if first:
-            found[-1] = dataclasses.replace(found[-1], finding=with_others(case, rule, first, RULES))
+            found[-1] = dataclasses.replace(found[-1], finding=with_others(case, rule, first, rules))
             found += _neighbours(case, found)
             break
     return Resolution(attempts=tuple(found))
+
+
+def rules_for(case: Case) -> tuple[Rule, ...]:
+    """The rules that are about what the job is made of, in causal order."""
+    about = "actors" if case.cell.ray else "ranks"
+    return tuple(rule for rule in RULES if rule.about == about)
 
 
 def _neighbours(case: Case, tried: list[Attempt]) -> Iterator[Attempt]:
     """By class that the last of `tried` is confused with: its rules, its own first, until one has something to say."""
     done = {each.rule.name: each for each in tried}
     for cls in tried[-1].rule.confused_with:
-        for rule in sorted(RULES, key=lambda rule: rule.name != cls):
+        for rule in sorted(rules_for(case), key=lambda rule: rule.name != cls):
             if cls not in rule.concludes:
                 continue
             if rule.name not in done:

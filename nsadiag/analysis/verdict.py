@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsadiag.analysis.actors.judge import is_actors, judge_actors
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.code_lines import true_at
 from nsadiag.analysis.explain.candidate import Candidate, Rejection
@@ -24,9 +24,9 @@ from nsadiag.analysis.judgement import (
     progress,
 )
 from nsadiag.analysis.judgement.conclude import verdict_of
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.resolve import Resolution, resolve, with_answers
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Strength, Times, Verdict
@@ -35,8 +35,16 @@ from nsadiag.evidence.user_code import counted, valid_roots
 
 def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     """The cell's verdict. Detectors are tried in causal order: the first that speaks explains the rest."""
-    with counted(root for rank in cell.ranks for root in valid_roots(rank.meta.user_code)):
+    with counted(_user_code(cell)):
         return _judged(cell, verdict_s=verdict_s)
+
+
+def _user_code(cell: CellEvidence) -> Iterator[str]:
+    """Packages that count as the user's."""
+    for rank in cell.ranks:
+        yield from valid_roots(rank.meta.user_code)
+    if cell.ray:
+        yield from valid_roots(cell.ray.job.user_code)
 
 
 def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
@@ -51,17 +59,8 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
         cause = dataclasses.replace(cause, strength=cause.strength.at_most(Strength.LIKELY))
     cause, weight = certainty.weighed(case, cause)
     cause = citations.checked(cell, cause)
-    # Whether a branch, a loop's end or a module led to the other collective stands in the source.
-    if cause.cls == "collective_order_mismatch" and cause.where and not _has_source(cell, cause.where.file):
-        gap = f"the source of {cause.where.file} is not available: why the ranks diverged could not be read"
-        strength = cause.strength.at_most(Strength.LIKELY)
-        cause = dataclasses.replace(cause, strength=strength, gaps=(*cause.gaps, gap))
     verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))
     return dataclasses.replace(verdict, certainty=weight, peer_waits=progress.peer_waits_in(case))
-
-
-def _has_source(cell: CellEvidence, file: str | None) -> bool:
-    return file is None or cell.code.file(file) is not None
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
@@ -94,7 +93,7 @@ def trials_of(path: Path, cls: str | None = None) -> Trials:
     The rules of `cls`, and that of the verdict, say what they were told.
     """
     cell = load_cell(path)
-    with counted(root for rank in cell.ranks for root in valid_roots(rank.meta.user_code)):
+    with counted(_user_code(cell)):
         cell = masked_exceptions.marked(cell)
         case = Case(cell)
         with sources.shown(cell):
@@ -116,6 +115,11 @@ def _held_at(case: Case, rejection: Rejection) -> tuple[str, ...]:
     return () if condition.differs else true_at(lambda: program.provenance_of(condition))
 
 
+def judge_evidence(path: Path) -> Verdict:
+    """The verdict on what other tools left; nothing is written. Raises UsageError where nothing in `path` is evidence."""
+    return judge(load_cell(path))
+
+
 def judge_directory(path: Path, *, live: bool = False) -> Verdict:
     """Judges what lies in a run directory and writes verdict.json there.
 
@@ -132,6 +136,6 @@ def judge_directory(path: Path, *, live: bool = False) -> Verdict:
         # The answer was there before the job was ended.
         first = read_json(run.verdict, {}).get("times", {}).get("verdict_s")
         verdict_s = first if first is not None else verdict_s
-    verdict = judge_actors(cell) if is_actors(path) else judge(cell, verdict_s=verdict_s)
+    verdict = judge(cell, verdict_s=verdict_s)
     write_json(run.verdict, verdict.to_json())
     return verdict

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from nsadiag.cli.shared import FORCE, JSON, OUT, app
+from nsadiag.printing import show
 
 REPEAT = typer.Option(
     metavar="N", help="Number of runs of the points at the boundary; failures may be flaky", min=1
@@ -74,10 +75,10 @@ def bisect(
         line=("nsadiag", *sys.argv[1:]),
     )
     if dry_run:
-        print(points.plan(request, as_json=as_json))
+        show(points.plan(request, as_json=as_json))
         return
     result = command.run_bisect(request)
-    print(command.shown(result, as_json=as_json))
+    show(command.shown(result, as_json=as_json))
     raise typer.Exit(result.exit_code)
 
 
@@ -116,8 +117,8 @@ def shrink(
         line=("nsadiag", *sys.argv[1:]),
     )
     if dry_run:
-        print(command.shown_plan(request, as_json=as_json))
+        show(command.shown_plan(request, as_json=as_json))
         return
     result = command.run_shrink(request)
-    print(command.shown(result, as_json=as_json))
+    show(command.shown(result, as_json=as_json))
     raise typer.Exit(result.exit_code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from nsadiag.cli.shared import FORCE, JSON, OUT, VERBOSE, app, console, print_directory, print_report
 from nsadiag.errors import UsageError
+from nsadiag.printing import note, show
 
 
 @app.command(
@@ -70,7 +70,8 @@ def analyze(
     if why_not is not None or explain:
         _print_trials(path, why_not, as_json=as_json)
         return
-    from nsadiag.commands.analyze import analyze_path, is_matrix, is_ours
+    from nsadiag.analysis.load import is_run_directory
+    from nsadiag.commands.analyze import is_matrix
     from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_TIMEOUT
 
     if is_matrix(path):
@@ -78,7 +79,7 @@ def analyze(
 
         outcome = "healthy" if rejudge(path) else "finding"
         print_directory(path, as_json=as_json)
-    elif is_ours(path):
+    elif is_run_directory(path):
         from nsadiag.analysis.verdict import judge_directory
         from nsadiag.reports.formats.registry import write_reports
 
@@ -86,7 +87,9 @@ def analyze(
         write_reports(path)
         print_directory(path, as_json=as_json)
     else:
-        report = analyze_path(path)
+        from nsadiag.reports.load import load_collected
+
+        report = load_collected(path)
         print_report(report, as_json=as_json)
         outcome = report.state
     raise typer.Exit({"healthy": EXIT_HEALTHY, "incomplete": EXIT_TIMEOUT}.get(outcome, EXIT_FINDING))
@@ -96,10 +99,9 @@ def _print_trials(path: Path, why_not: str | None, *, as_json: bool) -> None:
     import json
 
     from nsadiag.commands import explain
-    from nsadiag.reports.words import clean
 
     document = explain.explain(path) if why_not is None else explain.why_not(path, why_not)
-    print(json.dumps(document, indent=2) if as_json else clean(explain.text_of(document)))
+    show(json.dumps(document, indent=2) if as_json else explain.text_of(document))
 
 
 @app.command(
@@ -132,7 +134,7 @@ def report(
 
         path = latest()
     if is_experiment(path):
-        print(render_experiment(path, "json" if as_json else format_), end="")
+        show(render_experiment(path, "json" if as_json else format_), end="")
         return
     if format_ == "terminal":
         print_directory(path, as_json=as_json, verbose=verbose)
@@ -143,7 +145,7 @@ def report(
     if format_ not in REPORTERS:
         raise UsageError(f"no such format: {format_}", f"choose from {', '.join(REPORTERS)}")
     text = REPORTERS["json" if as_json else format_](load_report(path))
-    print(text, end="" if text.endswith("\n") or not text else "\n")
+    show(text, end="" if text.endswith("\n") or not text else "\n")
 
 
 @app.command(
@@ -166,7 +168,7 @@ def diff(
 
     rows = command.rows_of(a, b)
     if as_json:
-        print(command.as_json(rows, a, b))
+        show(command.as_json(rows, a, b))
     else:
         command.show(rows, a, b, console(), everything=everything)
     raise typer.Exit(command.exit_code(rows))
@@ -194,10 +196,10 @@ def invariants(
     from nsadiag.errors import EXIT_FINDING
 
     if kept is None:
-        print(json.dumps(command.document_of(path), indent=1))
+        show(json.dumps(command.document_of(path), indent=1))
         return
     found = command.against(path, kept)
-    print(command.as_json(found) if as_json else command.text_of(found))
+    show(command.as_json(found) if as_json else command.text_of(found))
     if found:
         raise typer.Exit(EXIT_FINDING)
 
@@ -224,7 +226,7 @@ def top(
 
         directory = latest()
     if as_json:
-        print(command.as_json(command.look(directory)))
+        show(command.as_json(command.look(directory)))
     else:
         command.follow(directory, console(), once=once)
 
@@ -240,7 +242,7 @@ def ls(
     from nsadiag.commands import runs
 
     found = runs.runs(runs.existing(folder))
-    print(runs.as_json(found) if as_json else "\n".join(runs.lines(found) or [f"no run in {folder}"]))
+    show(runs.as_json(found) if as_json else "\n".join(runs.lines(found) or [f"no run in {folder}"]))
 
 
 @app.command(
@@ -263,9 +265,9 @@ def clean(
 
     gone = runs.clean(folder, keep, dry_run=dry_run)
     if as_json:
-        print(runs.as_json(gone))
+        show(runs.as_json(gone))
     else:
         for run in gone:
-            print(f"{'would remove' if dry_run else 'removed'} {run.directory}")
+            show(f"{'would remove' if dry_run else 'removed'} {run.directory}")
         if not gone:
-            print(f"nothing to remove in {folder}", file=sys.stderr)
+            note(f"nothing to remove in {folder}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -13,7 +14,8 @@ import typer
 from nsadiag.agent import interrupts
 from nsadiag.cli.defaults import defaults
 from nsadiag.cli.shared import app
-from nsadiag.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, MachineError, NsadiagError
+from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, NsadiagError
+from nsadiag.printing import note, show
 
 
 def main() -> None:
@@ -23,54 +25,72 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="surrogateescape")  # names of files that are in no encoding
+    commands: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
     try:
         command: Any = typer.main.get_command(app)  # once: it takes as long as importing typer
-        found = defaults(command.commands, Path.cwd(), os.environ)
+        commands |= command.commands
+        found |= defaults(commands, Path.cwd(), os.environ)
         code = command(standalone_mode=False, default_map=found)
         # Newer typers turn Ctrl-C into this code by themselves; a job that ended with it has said so itself.
         if code == EXIT_INTERRUPTED and interrupts.asked():
             _interrupted()
         sys.exit(code if isinstance(code, int) else 0)
-    except NsadiagError as error:
-        _fail(error.message, error.hint, error.exit_code)
     except typer.Exit as leaving:
         sys.exit(leaving.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         _interrupted()
-    except BrokenPipeError:
-        sys.exit(EXIT_USAGE)
-    except OSError as error:
-        machine = MachineError(f"{error.strerror}: {error.filename}" if error.filename else str(error))
-        _fail(machine.message, "check space and permission under --out (df -h, ls -ld)", machine.exit_code)
     except Exception as error:
-        _fail_ourselves(error)
+        _start_unrecorded(commands, found, error)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(EXIT_USAGE)
+        _fail_with(error)
+
+
+def _start_unrecorded(commands: dict[str, Any], found: dict[str, dict[str, Any]], error: Exception) -> None:
+    """Nothing of ours keeps a job of --passthrough from starting: then this does not return."""
+    with contextlib.suppress(Exception):
+        from nsadiag.cli.unrecorded import start_instead
+
+        start_instead(sys.argv[1:], commands, found, _said(error)[0])
+
+
+def _said(error: Exception) -> tuple[str, str, int]:
+    """Message, hint and exit code."""
+    if isinstance(error, NsadiagError):
+        return error.message, error.hint, error.exit_code
+    if isinstance(error, OSError):
+        message = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        return message, "check space and permission under --out (df -h, ls -ld)", EXIT_ENVIRONMENT
+    # Newer typers carry a click of their own, so its exceptions are known by what they can do.
+    if hasattr(error, "format_message"):
+        from nsadiag.cli.mistakes import said_of
+
+        return *said_of(error, sys.argv[1:]), EXIT_USAGE
+    return (
+        f"this is a fault of nsadiag: {error!r}",
+        "please report it with the traceback above",
+        EXIT_INTERNAL,
+    )
+
+
+def _fail_with(error: Exception) -> None:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        show(error.format_message())  # type: ignore[attr-defined]
+        sys.exit(EXIT_USAGE)
+    message, hint, code = _said(error)
+    if code == EXIT_INTERNAL:
+        import traceback
+
+        note("".join(traceback.format_exception(error)), end="")
+    _fail(message, hint, code)
 
 
 def _fail(message: str, hint: str, code: int) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    note(f"error: {message}")
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        note(f"hint: {hint}")
     sys.exit(code)
-
-
-def _fail_ourselves(error: Exception) -> None:
-    if isinstance(error, typer.Abort):
-        _interrupted()
-    # Newer typers carry a click of their own, so its exceptions are known by what they can do.
-    format_message = getattr(error, "format_message", None)
-    if format_message is not None:
-        if type(error).__name__ == "NoArgsIsHelpError":
-            print(format_message())
-            sys.exit(EXIT_USAGE)
-        from nsadiag.cli.mistakes import said_of
-
-        _fail(*said_of(error, sys.argv[1:]), EXIT_USAGE)
-    import traceback
-
-    traceback.print_exception(error)
-    _fail(
-        f"this is a fault of nsadiag: {error!r}", "please report it with the traceback above", EXIT_INTERNAL
-    )
 
 
 def _interrupted() -> None:

@@ -35,6 +35,7 @@ from nsadiag.cli.shared import (
     print_of_node,
 )
 from nsadiag.errors import UsageError
+from nsadiag.printing import show
 
 if TYPE_CHECKING:
     from nsadiag.cluster.place import Place
@@ -225,7 +226,7 @@ def _run(
         batch_options.check_cells(request.cells, options)
         if dry_run:
             text = submission.plan(request, scheduler, options).rstrip()
-            print(json.dumps({"engine": request.engine, "plan": text}, indent=1) if as_json else text)
+            show(json.dumps({"engine": request.engine, "plan": text}, indent=1) if as_json else text)
             return
         request = submission.through(request, scheduler, options)
     result = run_matrix(request, progress)
@@ -316,7 +317,7 @@ def _print_manifests(
         claim=claim,
     )
     text = manifests(manifest or "trainjob", deployment)
-    print(json.dumps({"engine": "kubernetes", "plan": text.rstrip()}, indent=1) if as_json else text, end="")
+    show(json.dumps({"engine": "kubernetes", "plan": text.rstrip()}, indent=1) if as_json else text, end="")
 
 
 def _print_cells(cells: list[Cell], *, nnodes: int, as_json: bool) -> None:
@@ -331,11 +332,11 @@ def _print_cells(cells: list[Cell], *, nnodes: int, as_json: bool) -> None:
             }
             for cell in cells
         ]
-        print(json.dumps(rows, indent=1))
+        show(json.dumps(rows, indent=1))
         return
     for cell in cells:
         variables = [f"{name}={value}" for name, value in cell.env.items()]
-        print(f"{cell.id}\n    {shlex.join([*variables, *_command(cell, nnodes)])}")
+        show(f"{cell.id}\n    {shlex.join([*variables, *_command(cell, nnodes)])}")
 
 
 def _command(cell: Cell, nnodes: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -38,6 +37,7 @@ from nsadiag.cli.shared import (
 )
 from nsadiag.cli.shared import patience as seconds_of_patience
 from nsadiag.errors import UsageError
+from nsadiag.printing import note
 
 if TYPE_CHECKING:
     from nsadiag.cluster.place import Place
@@ -53,7 +53,7 @@ def _last_word(code: int | None) -> Iterator[None]:
         if code is None:
             raise
         with contextlib.suppress(OSError):
-            print(f"nsadiag: no verdict is shown: {error!r}", file=sys.stderr)
+            note(f"nsadiag: no verdict is shown: {error!r}")
         raise typer.Exit(code) from None
 
 

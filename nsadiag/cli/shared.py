@@ -13,16 +13,16 @@ import typer
 
 from nsadiag.cli.help import Application
 from nsadiag.errors import UsageError
+from nsadiag.printing import show
 from nsadiag.version import __version__
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from nsadiag.cluster.place import Place
     from nsadiag.commands.matrix.run import MatrixResult
     from nsadiag.commands.nodes import NodeResult
     from nsadiag.commands.run import RunResult
     from nsadiag.reports import Report
+    from nsadiag.reports.terminal.screen import Screen
 
 UNBROKEN = 100_000  # columns
 BLANKS = re.compile(r"[ \t]+(?=\n|\Z)")
@@ -40,7 +40,7 @@ app = Application(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"nsadiag {__version__}")
+        show(f"nsadiag {__version__}")
         raise typer.Exit
 
 
@@ -134,15 +134,15 @@ RUNTIME_ENV = typer.Option(
 )
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False) -> Screen:
     """As wide as the terminal; into a pipe or a file each sentence is one line, for grep and less, unless COLUMNS is set."""
-    from rich.console import Console
+    from nsadiag.reports.terminal.screen import Screen
 
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
-        return Console(stderr=stderr, highlight=False)
+        return Screen(stderr=stderr)
     width = None if "COLUMNS" in os.environ else UNBROKEN
-    return Console(file=cast(TextIO, _Piped(stream)), width=width, highlight=False)
+    return Screen(file=cast(TextIO, _Piped(stream)), width=width)
 
 
 class _Piped:
@@ -174,7 +174,7 @@ def print_report(report: Report, *, as_json: bool, verbose: bool = False) -> Non
     if as_json:
         from nsadiag.reports.formats.document import render_json
 
-        print(render_json(report))
+        show(render_json(report))
     else:
         from nsadiag.reports import print_report
 
@@ -231,7 +231,7 @@ def place_of(
     wait: float,
 ) -> Place | None:
     """The meeting place of this node's agent and the others; None for a single node."""
-    from nsadiag.cluster.protocol.seal import TOKEN_VARIABLE
+    from nsadiag.cluster.protocol.tokens import TOKEN_VARIABLE
 
     given = nnodes, node_rank, master_addr, master_port, local_addr, run_token
     if nnodes == 1 or (all(value is None for value in given) and TOKEN_VARIABLE not in os.environ):
@@ -256,9 +256,9 @@ def print_of_node(result: RunResult | MatrixResult | NodeResult, *, as_json: boo
     if not isinstance(result, NodeResult):
         print_directory(result.directory, as_json=as_json, is_new=True)
     elif as_json:
-        print(json.dumps(result.to_json(), indent=1))
+        show(json.dumps(result.to_json(), indent=1))
     else:
-        print(result.shown())
+        show(result.shown())
     raise typer.Exit(result.exit_code)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from nsadiag.cli.shared import FORCE, JSON, OUT, app, console, print_directory
+from nsadiag.printing import show
 
 
 @app.command(
@@ -60,7 +61,7 @@ def doctor(
 
     checks, tried = command.run_checks(python=python, out=out, pid=pid)
     if as_json:
-        print(command.as_json(checks, tried))
+        show(command.as_json(checks, tried))
     else:
         command.show(checks, tried, console())
     raise typer.Exit(command.exit_code(checks))
@@ -83,10 +84,10 @@ def list_(
 
     if as_json:
         known = {"faults": {f.name: f.to_json() for f in every_fault()}} if faults else command.parts()
-        print(json.dumps(known, indent=1))
+        show(json.dumps(known, indent=1))
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
-    print("\n".join(command.fault_table(width) if faults else command.part_table(width)))
+    show("\n".join(command.fault_table(width) if faults else command.part_table(width)))
 
 
 @app.command(

@@ -81,7 +81,7 @@ class Arrivals:
             return {"kind": "file", "id": note.get("id"), "no": str(error)}
         except OSError as error:
             return {"kind": "file", "id": note.get("id"), "no": f"node 0 cannot write it: {error.strerror}"}
-        except (KeyError, TypeError, ValueError, zlib.error):
+        except (KeyError, TypeError, ValueError, OverflowError, zlib.error):
             return {"kind": "file", "id": note.get("id"), "no": "not understood"}
 
     def close(self) -> None:

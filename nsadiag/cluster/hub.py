@@ -11,20 +11,18 @@ import selectors
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nsadiag.cluster.protocol.clock import Clock, Offset, Reading, read, reading_of
 from nsadiag.cluster.protocol.connection import Connection
-from nsadiag.cluster.protocol.wire import Refused, ServerGreeting
+from nsadiag.cluster.protocol.wire import Refused
+from nsadiag.cluster.strangers import Strangers
 
 TICK_S = 0.2
 PING_S = 1.0
 PING_EACH_S = 0.004  # of a thousand nodes each is asked every four seconds
-GREETING_S = 5.0
-MOST_STRANGERS = 64
 BACK_S = 10.0  # a connection that broke may come back
 SILENT_S = (
     15.0  # one that stands and says nothing is as good as broken: a cable tells nobody that it was pulled
@@ -52,22 +50,20 @@ class _Node:
 class Hub:
     """`admitted`: by node rank, who that is; filled in as agents are met. `take` gets frames that belong to a file."""
 
-    def __init__(self, token: str, listener: socket.socket, *, take: Take) -> None:
-        listener.setblocking(False)
-        self._token, self._listener, self._take = token, listener, take
+    def __init__(self, token: str, listener: socket.socket, nnodes: int, *, take: Take) -> None:
+        self._listener, self._take = listener, take
         self.port = int(listener.getsockname()[1])
         self._nodes: dict[int, _Node] = {}
         self._lock = threading.Lock()
-        self._strangers: list[Connection] = []
         self._full: set[Connection] = set()  # that do not take all we have for them
-        self.refused: Counter[str] = Counter()
         self._closing = False
         self._pinged = 0.0
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
+        self._strangers = Strangers(listener, token, self._selector, nnodes)
+        self.refused = self._strangers.refused
         self._thread = threading.Thread(target=self._run, name="nsadiag-hub", daemon=True)
         self._thread.start()
 
@@ -131,7 +127,7 @@ class Hub:
         while not self._closing:
             for key, _ in self._selector.select(TICK_S):
                 if key.fileobj is self._listener:
-                    self._accept()
+                    self._strangers.accept()
                 elif key.fileobj is self._woken:
                     with contextlib.suppress(BlockingIOError):
                         self._woken.recv(4096)
@@ -144,23 +140,11 @@ class Hub:
         self._selector.close()
         self._wake.close()
 
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
-        # All nodes of a large job come at the same moment.
-        if len(self._strangers) >= MOST_STRANGERS + len(self._nodes):
-            self._drop(self._strangers[0], "one of too many that did not say who they are")
-        connection = Connection(sock, ServerGreeting(self._token))
-        self._strangers.append(connection)
-        self._selector.register(sock, selectors.EVENT_READ, connection)
-        with contextlib.suppress(OSError):
-            connection.flush()
-
     def _serve(self, connection: Connection) -> None:
         try:
-            for note, blob in connection.receive():
+            frames = connection.receive()
+            self._strangers.note(connection)
+            for note, blob in frames:
                 self._hear(connection, note, blob)
             connection.flush()
         except Refused as error:
@@ -196,7 +180,7 @@ class Hub:
                 connection.send(answer)
 
     def _learn(self, node: _Node, note: dict[str, Any]) -> None:
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             asked = node.asked.pop(int(note["to"]))
             node.clock.learn(asked, reading_of(note), read())
 
@@ -204,7 +188,7 @@ class Hub:
         """It is who it was met as; an earlier connection of it is over, whether it knows or not."""
         if node.connection is not None:
             self._drop(node.connection, None)
-        self._strangers.remove(connection)
+        self._strangers.welcome(connection)
         with self._lock:
             node.connection, node.last_heard = connection, time.monotonic()
             node.untold = set(node.told)
@@ -239,8 +223,7 @@ class Hub:
     def _look_round(self) -> None:
         """Asks for a sign of life, and closes to those who never said who they are."""
         now = time.monotonic()
-        for stranger in [c for c in self._strangers if now - c.began > GREETING_S]:
-            self._drop(stranger, "one that did not say who it is")
+        self._strangers.expire()
         if now - self._pinged < max(PING_S, PING_EACH_S * len(self._nodes)):
             return
         self._pinged = now
@@ -262,8 +245,7 @@ class Hub:
             self._selector.unregister(connection.sock)
         connection.close()
         self._full.discard(connection)
-        if connection in self._strangers:
-            self._strangers.remove(connection)
+        self._strangers.welcome(connection)
         with self._lock:
             for node in self._nodes.values():
                 if node.connection is connection:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import resource
-import select
 import socket
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +14,15 @@ from nsadiag.agent import interrupts
 from nsadiag.cluster.arrivals import Arrivals
 from nsadiag.cluster.hub import Hub
 from nsadiag.cluster.link import Link
+from nsadiag.cluster.meeting import Meeting, ask
 from nsadiag.cluster.place import Place, address_to_bind, listen, resolved
-from nsadiag.cluster.protocol.hello import Hello, hello_of, named_apart
+from nsadiag.cluster.protocol.hello import Hello, mismatch, named_apart
+from nsadiag.cluster.protocol.wire import Refused, WrongToken
+from nsadiag.cluster.strangers import OTHER_FILES
+from nsadiag.deadlines.deadline import Deadline
 from nsadiag.errors import EXIT_ENVIRONMENT, MachineError, NsadiagError, UsageError
 
 TICK_S = 0.2
-KNOCK_S = 2.0
-OTHER_FILES = 256  # that the command, its job and the meeting have open
 LAST_PORT = 65535
 DOOR_S = 30.0  # from the meeting to the side channel
 Say = Callable[[str], None]
@@ -66,79 +62,20 @@ class Seat:
     node_rank: int
 
 
-class _Meeting:
-    """The process in which the store is (cluster.meeting)."""
-
-    def __init__(self, request: dict[str, Any], listener: socket.socket | None = None) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "nsadiag.cluster.meeting"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
-            # Where the store cannot be reached it says so many times; once, by us, is enough.
-            env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"},
-            pass_fds=(listener.fileno(),) if listener else (), start_new_session=True,
-        )  # fmt: skip
-        assert self._popen.stdin and self._popen.stdout
-        self._unread = b""
-        self._popen.stdin.write((json.dumps(request) + "\n").encode())
-        self._popen.stdin.flush()
-
-    def answers(self) -> Iterator[dict[str, Any] | None]:
-        """The answers of the process, with None now and then; ends with the process."""
-        assert self._popen.stdout
-        out = self._popen.stdout.fileno()
-        while True:
-            interrupts.check()
-            if not select.select([out], [], [], TICK_S)[0]:
-                yield None
-                continue
-            data = os.read(out, 65536)
-            if not data:
-                return
-            self._unread += data
-            while b"\n" in self._unread:
-                line, _, self._unread = self._unread.partition(b"\n")
-                yield json.loads(line)
-
-    def last_words(self) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][:300] if lines else "it said nothing"
-
-    def close(self) -> None:
-        self._popen.kill()
-        self._popen.wait()
-        for stream in (self._popen.stdin, self._popen.stdout, self._log):
-            if stream:
-                stream.close()
-
-
 def gather(place: Place, hello: Hello, say: Say) -> Crew:
     """Node 0: everybody who belongs to the run, connected. Raises NsadiagError, having told those who came."""
     _make_room(place.nnodes)
     family, address = address_to_bind(place)
-    store = listen(place, family, address, place.master_port)
+    listener = listen(place, family, address, place.master_port)
     door = _open_door(place, family, address)
     arrivals = Arrivals()
-    hub = Hub(place.token, door, take=arrivals.take)
-    request = {
-        "role": "host",
-        "token": place.token,
-        "listener": store.fileno(),
-        "address": [address, place.master_port],
-        "hello": hello.document(),
-        "door": door.getsockname()[1],
-    }
+    hub = Hub(place.token, door, place.nnodes, take=arrivals.take)
     crew = Crew(
         hub=hub, arrivals=arrivals, hellos={0: hello}, names={}, place=place, address=address, family=family
     )
     try:
-        meeting = _Meeting(request, store)
-        store.close()
-        try:
-            _meet_all(meeting, crew, place, say)
-        finally:
-            meeting.close()
+        with contextlib.closing(Reception(crew, listener, say)) as reception:
+            reception.meet_all()
     except BaseException as error:
         dismiss(crew, error)
         raise
@@ -168,43 +105,53 @@ def _open_door(place: Place, family: socket.AddressFamily, address: str) -> sock
     return listen(place, family, address, 0)
 
 
-def _meet_all(meeting: _Meeting, crew: Crew, place: Place, say: Say) -> None:
-    deadline = time.monotonic() + place.wait_s
-    told, fatal = False, None
-    for answer in meeting.answers():
-        if answer is None or fatal:
-            # The store stays open until the one who may not join has read why.
-            pass
-        elif answer.get("open"):
-            told = True
-            say(f"waiting at {crew.address}:{place.master_port} for {_missing(place, crew)}")
-        elif "met" in answer:
-            met = hello_of(answer["met"])
-            assert met is not None
-            crew.hub.admit(met.node_rank, met.agent)
-            crew.hellos[met.node_rank] = met
-            say(f"node {met.node_rank} ({met.host}) is here")
-        elif "refused" in answer:
-            wrong = answer["refused"]
-            if wrong["fatal"]:
-                fatal = Stopped(wrong["message"], wrong["hint"], int(wrong["exit_code"]))
-            crew.turned_away.append(wrong["message"])
-            say(wrong["message"])
-        else:
-            raise MachineError(
-                f"agents cannot meet at {crew.address}:{place.master_port}: {answer.get('failed')}"
-            )
-        if len(crew.hellos) == place.nnodes and all(crew.hub.heard(r, "agent") for r in crew.others):
-            return
-        if time.monotonic() > deadline:
-            raise MachineError(
-                f"{_missing(place, crew)} did not come within {place.wait_s:g} s",
-                f"run the same command there, with its own --node-rank; node 0 is at {crew.address}:{place.master_port}",
-            )
-    if fatal:
-        raise fatal
-    words = meeting.last_words()
-    raise MachineError(f"agents cannot meet: {'the store ended' if told else 'no store'}: {words}")
+class Reception:
+    """The meeting, as node 0 holds it: who comes is let in, or hears why not."""
+
+    def __init__(self, crew: Crew, listener: socket.socket, say: Say) -> None:
+        self._crew, self._say = crew, say
+        self._fatal: Stopped | None = None
+        place = crew.place
+        self._meeting = Meeting(listener, place.token, place.nnodes, self._decide)
+
+    def meet_all(self) -> None:
+        """Returns when all are connected. Raises MachineError, and Stopped where one does not belong to the run."""
+        crew, place = self._crew, self._crew.place
+        at = f"{crew.address}:{place.master_port}"
+        self._say(f"waiting at {at} for {_missing(place, crew)}")
+        deadline = Deadline(place.wait_s)
+        while len(crew.hellos) < place.nnodes or not all(crew.hub.heard(r, "agent") for r in crew.others):
+            interrupts.check()
+            self._meeting.turn(TICK_S)
+            if self._fatal is not None:
+                raise self._fatal
+            if deadline.has_passed():
+                raise MachineError(
+                    f"{_missing(place, crew)} did not come within {place.wait_s:g} s{self._others()}",
+                    f"run the same command there, with its own --node-rank; node 0 is at {at}",
+                )
+
+    def _others(self) -> str:
+        count = sum(self._meeting.refused.values())
+        return f" ({count} other connections were refused)" if count else ""
+
+    def _decide(self, hello: Hello) -> dict[str, Any]:
+        crew = self._crew
+        wrong = mismatch(crew.hellos[0], hello, crew.hellos)
+        if wrong is not None:
+            crew.turned_away.append(wrong.message)
+            self._say(wrong.message)
+            if wrong.fatal:
+                self._fatal = Stopped(wrong.message, wrong.hint, wrong.exit_code)
+            return {"refused": wrong.document()}
+        if hello.node_rank not in crew.hellos:
+            crew.hub.admit(hello.node_rank, hello.agent)
+            crew.hellos[hello.node_rank] = hello
+            self._say(f"node {hello.node_rank} ({hello.host}) is here")
+        return {"door": crew.hub.port}
+
+    def close(self) -> None:
+        self._meeting.close()
 
 
 def _missing(place: Place, crew: Crew) -> str:
@@ -235,20 +182,9 @@ def farewell(crew: Crew, body: dict[str, Any], seconds: float = 3.0) -> None:
 
 def enter(place: Place, hello: Hello, say: Say) -> Seat:
     """Every other node: finds node 0, and is let in. Raises NsadiagError."""
-    deadline = time.monotonic() + place.wait_s
+    deadline = Deadline(place.wait_s)
     _, address = resolved(place.master_addr)
-    _knock(place, address, deadline, say)
-    request = {
-        "role": "join",
-        "token": place.token,
-        "address": [address, place.master_port],
-        "hello": hello.document(),
-    }
-    meeting = _Meeting(request)
-    try:
-        answer = _admission(meeting, place, deadline)
-    finally:
-        meeting.close()
+    answer = _admission(place, address, hello, deadline, say)
     link = Link(place.token, (address, int(answer["door"])), place.node_rank, hello.agent)
     until = time.monotonic() + DOOR_S
     while not link.is_connected:
@@ -261,47 +197,33 @@ def enter(place: Place, hello: Hello, say: Say) -> Seat:
     return Seat(link=link, node_rank=place.node_rank)
 
 
-def _knock(place: Place, address: str, deadline: float, say: Say) -> None:
-    """Waits until something listens there."""
-    told = False
-    while True:
-        interrupts.check()
-        try:
-            with socket.create_connection((address, place.master_port), KNOCK_S) as sock:
-                # A store waits to be asked, also one whose process is still starting.
-                if select.select([sock], [], [], TICK_S)[0]:
-                    raise MachineError(
-                        f"what listens at {place.master_addr}:{place.master_port} is no run of nsadiag",
-                        "give the --master-port that node 0 says",
-                    )
-            return
-        except OSError as error:
-            why = error.strerror or str(error)
-        if time.monotonic() > deadline:
-            raise MachineError(
-                f"nobody answers at {place.master_addr}:{place.master_port} ({why}) after {place.wait_s:g} s",
-                "is that the address of node 0, is nsadiag running there, and does a firewall let its port through?",
-            )
-        if not told:
-            say(f"waiting for node 0 at {place.master_addr}:{place.master_port}")
-            told = True
-        time.sleep(min(1.0, max(deadline - time.monotonic(), 0.01)))
+def _admission(place: Place, address: str, hello: Hello, deadline: Deadline, say: Say) -> dict[str, Any]:
+    """The port to go to, once node 0 has been found. Raises NsadiagError."""
+    at = f"{place.master_addr}:{place.master_port}"
+    missed: list[str] = []
 
+    def note(why: str) -> None:
+        if not missed:
+            say(f"waiting for node 0 at {at}")
+        missed[:] = [why]
 
-def _admission(meeting: _Meeting, place: Place, deadline: float) -> dict[str, Any]:
-    for answer in meeting.answers():
-        if answer is not None and "door" in answer:
-            return answer
-        if answer is not None and "refused" in answer:
-            wrong = answer["refused"]
-            raise Stopped(wrong["message"], wrong["hint"], int(wrong["exit_code"]))
-        if answer is not None:
-            raise MachineError(
-                f"cannot meet node 0 at {place.master_addr}:{place.master_port}: {answer.get('failed')}"
-            )
-        if time.monotonic() > deadline:
-            raise MachineError(
-                f"node 0 at {place.master_addr}:{place.master_port} did not answer within {place.wait_s:g} s",
-                "look at what it says there; if it says nothing of this run, something else has that port",
-            )
-    raise UsageError(f"node 0 at {place.master_addr}:{place.master_port} has gone: {meeting.last_words()}")
+    try:
+        answer = ask((address, place.master_port), place.token, hello, deadline, note)
+    except WrongToken:
+        raise UsageError(
+            f"the run that is met at {at} has another run token",
+            "give the token that node 0 was given or has printed, and a --master-port that no other run uses",
+        ) from None
+    except Refused:
+        raise MachineError(
+            f"what listens at {at} is no run of nsadiag", "give the --master-port that node 0 says"
+        ) from None
+    except TimeoutError:
+        raise MachineError(
+            f"nobody answers at {at} ({''.join(missed) or 'no answer'}) after {place.wait_s:g} s",
+            "is that the address of node 0, is nsadiag running there, and does a firewall let its port through?",
+        ) from None
+    if "refused" in answer:
+        wrong = answer["refused"]
+        raise Stopped(wrong["message"], wrong["hint"], int(wrong["exit_code"]))
+    return answer

@@ -14,11 +14,13 @@ from typing import Any
 from nsadiag.cluster.protocol import clock
 from nsadiag.cluster.protocol.connection import Connection
 from nsadiag.cluster.protocol.wire import ClientGreeting, Refused
+from nsadiag.deadlines.deadline import Deadline
 
 TICK_S = 0.2
 CONNECT_S = 3.0
 AGAIN_S = 1.0
 SILENT_S = 15.0
+ANSWER_S = 30.0  # about one file
 # All that node 0 has to say besides its questions for a sign of life, and its answers to files.
 NOTES = frozenset({"start", "part", "order", "bye"})
 ROOM_BYTES = 1024 * 1024  # of evidence that is on its way
@@ -79,23 +81,24 @@ class Link:
 
     # -- for evidence -------------------------------------------------------------------------------
 
-    def push(self, note: dict[str, Any], blob: bytes = b"") -> None:
-        """A frame of a file; waits until there is room for it. Raises Lost."""
+    def push(self, note: dict[str, Any], blob: bytes, deadline: Deadline) -> None:
+        """A frame of a file; waits until there is room for it. Raises Lost, and TimeoutError."""
         with self._lock:
             while self._connection is not None and self._queued > ROOM_BYTES:
-                self._lock.wait(TICK_S)
+                self._lock.wait(min(TICK_S, deadline.left()))
+            deadline.left()
             if self._connection is None:
                 raise Lost
             self._queued += len(blob) + 1
             self._frames.put((note, blob))
         self._nudge()
 
-    def answer(self, seconds: float) -> dict[str, Any]:
-        """The answer of node 0 about a file. Raises Lost."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+    def answer(self, deadline: Deadline) -> dict[str, Any]:
+        """The answer of node 0 about a file. Raises Lost, and TimeoutError."""
+        until = time.monotonic() + ANSWER_S
+        while time.monotonic() < until:
             with contextlib.suppress(queue.Empty):
-                return self._answers.get(timeout=TICK_S)
+                return self._answers.get(timeout=min(TICK_S, deadline.left()))
             if self._connection is None:
                 break
         raise Lost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from nsadiag.evidence.documents.files import read_text
 from nsadiag.evidence.layout import CLOCK, RunDir, make_private_dir, read_json, write_json, write_private
 
 MOST_SOURCES = 64
+NO_WORD, MOST_NAME = re.compile(r"[^\w.+-]"), 60  # of a source's name, which another node gives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,8 @@ def merge(run: RunDir, first: str, others: Sequence[Story]) -> None:
         theirs = _document(home / run.watch.name)
         if story.offset is not None:
             about = {"node_rank": story.node_rank, **dataclasses.asdict(story.offset)}
-            write_json(make_private_dir(home) / CLOCK, about)
+            with contextlib.suppress(OSError):  # something that was sent lies there: the clock is a gap
+                write_json(make_private_dir(home) / CLOCK, about)
         ends |= _in_our_time(_document(home / run.ends.name), theirs, ours, story.offset)
         codes.append(theirs.get("launcher_exit_code"))
         alive += theirs.get("left_alive") or []
@@ -110,7 +113,7 @@ def _take_sources(run: RunDir, story: Story) -> Iterator[str]:
                 yield f"{story.name}: {file} is not the same there as on node 0"
         elif len(ours) < MOST_SOURCES:
             make_private_dir(run.sources)
-            ours[file] = f"{len(ours):02d}-{Path(file).name}"
+            ours[file] = f"{len(ours):02d}-{NO_WORD.sub('_', Path(file).name)[-MOST_NAME:]}"
             write_private(run.sources / ours[file], text)
     if theirs:
         write_json(run.sources_index, ours)

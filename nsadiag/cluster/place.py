@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from nsadiag.cluster.protocol.seal import SHORTEST_TOKEN, TOKEN_VARIABLE, checked_token, new_token
+from nsadiag.cluster.protocol.tokens import SHORTEST_TOKEN, TOKEN_VARIABLE, checked_token, new_token
 from nsadiag.errors import MachineError, UsageError
 
 # torchrun's own rendezvous has 29400, its job 29500: a line of the user's that names neither must not meet us.
 DEFAULT_PORT = 29450
 DEFAULT_WAIT_S = 300.0
-BACKLOG = 128
+BACKLOG = 4096  # strangers may fill it; the kernel takes net.core.somaxconn where that is less
 
 
 @dataclass(frozen=True, kw_only=True)

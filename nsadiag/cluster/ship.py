@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from nsadiag.cluster.arrivals import CHUNK_BYTES, PART, digest_of
+from nsadiag.deadlines.deadline import Deadline
 from nsadiag.evidence.documents.files import open_evidence
 
-ANSWER_S = 30.0
 RATE_BYTES = 64 * 2**20  # a second
 IN_MEMORY = 8 * 2**20  # a file that may change under our hands, such as a ring, is read once
 ATTEMPTS = 3
@@ -27,8 +27,8 @@ REDUCED = (".json", ".gz")  # digests, ends, the watch: no logs
 class Channel(Protocol):
     """The methods of the link that shipping needs."""
 
-    def push(self, note: dict[str, Any], blob: bytes = b"", /) -> None: ...
-    def answer(self, seconds: float, /) -> dict[str, Any]: ...
+    def push(self, note: dict[str, Any], blob: bytes, deadline: Deadline, /) -> None: ...
+    def answer(self, deadline: Deadline, /) -> dict[str, Any]: ...
     def forget_answers(self) -> None: ...
 
 
@@ -71,18 +71,22 @@ def _is_wanted(folder: str, name: Path, only: frozenset[int]) -> bool:
 class Shipment:
     """Sends what lies in one directory after the other; can be called again after Lost, and goes on."""
 
-    def __init__(self, channel: Channel, node: str) -> None:
-        self._channel, self._node = channel, node
+    def __init__(self, channel: Channel, node: str, deadline: Deadline) -> None:
+        """What has not gone at the deadline stays: node 0 waits no longer for it."""
+        self._channel, self._node, self._deadline = channel, node, deadline
         self._number = 0
         self._began, self._sent = time.monotonic(), 0
 
     def send(self, run: Path, cell: str, only: frozenset[int] | None = None) -> Shipped:
         """All files of the directory, or those of `only`. Raises Lost."""
+        late = f"not sent within {self._deadline.seconds:g} s"
         self._channel.forget_answers()
         done = Shipped()
         for path, name in to_ship(run, self._node, only):
             try:
                 why = self._file(path, cell, name, done)
+            except TimeoutError:
+                why = late
             except OSError as error:
                 why = error.strerror or "cannot be read"
             if why:
@@ -92,6 +96,7 @@ class Shipment:
     def _file(self, path: Path, cell: str, name: str, done: Shipped) -> str | None:
         """The reason for a file that was not sent; None if it was."""
         for _ in range(ATTEMPTS):
+            self._deadline.left()
             with open_evidence(path) as opened:
                 size = path.stat().st_size
                 file: IO[bytes] = io.BytesIO(opened.read(size)) if size <= IN_MEMORY else opened
@@ -115,7 +120,7 @@ class Shipment:
             "size": size,
             "sha256": digest,
         }
-        self._channel.push(about)
+        self._channel.push(about, b"", self._deadline)
         answer = self._answer()
         if "offset" not in answer:
             return answer
@@ -128,14 +133,14 @@ class Shipment:
             packed = zlib.compress(data, 1)
             smaller = len(packed) < len(data)
             note = {"kind": "chunk", "id": self._number, "at": at, "packed": smaller}
-            self._channel.push(note, packed if smaller else data)
+            self._channel.push(note, packed if smaller else data, self._deadline)
             at += len(data)
             self._slow_down(len(packed) if smaller else len(data))
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         """To the file that is being sent; those to earlier ones were given up on."""
-        while (answer := self._channel.answer(ANSWER_S)).get("id") != self._number:
+        while (answer := self._channel.answer(self._deadline)).get("id") != self._number:
             pass
         return answer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -20,6 +19,7 @@ from nsadiag.commands.run import answer_first, judge_and_report, load_analysis
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.secrets.masking import mask_command
+from nsadiag.printing import note
 
 NOTIFY = "NSADIAG_NOTIFY"
 KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
@@ -57,7 +57,7 @@ def look_on(
     if in_notebook:
         return
     words = f"{verdict.outcome}: {verdict.summary}" if verdict.outcome != "healthy" else "healthy"
-    print(f"nsadiag: {words}\nnsadiag: report in {run.path}", file=sys.stderr, flush=True)
+    note(f"nsadiag: {words}\nnsadiag: report in {run.path}")
 
 
 def _notifier(run: RunDir, name: str) -> notify.Notifier | None:
@@ -68,7 +68,7 @@ def _notifier(run: RunDir, name: str) -> notify.Notifier | None:
     try:
         notify.check(targets)
     except UsageError as error:
-        print(f"nsadiag: {NOTIFY}: {error.message}", file=sys.stderr, flush=True)
+        note(f"nsadiag: {NOTIFY}: {error.message}")
         return None
     return notify.Notifier(targets=targets, run=run, name=name)
 

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.measure import Measurement
 from rich.table import Table
-from rich.text import Text
 
 from nsadiag.analysis.diff import Row, compare, matters, side
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
 from nsadiag.evidence.layout import SCHEMA_VERSION
 from nsadiag.evidence.phrases import count
 from nsadiag.reports.terminal.hanging import Hanging, labelled
-from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean
+from nsadiag.reports.terminal.screen import Screen
+from nsadiag.reports.terminal.text import Text
+from nsadiag.reports.words import NOT_KNOWN
 
 LONGEST = 60  # of a value in a table
 
@@ -43,16 +44,15 @@ def as_json(rows: list[Row], a: Path, b: Path) -> str:
     return json.dumps(document, indent=1)
 
 
-def show(rows: list[Row], a: Path, b: Path, console: Console, *, everything: bool) -> None:
+def show(rows: list[Row], a: Path, b: Path, console: Screen, *, everything: bool) -> None:
     """A table of what differs, the timing always; what was compared and agrees is counted."""
     shown = [r for r in rows if everything or r.differs or r.section == "timing"]
     with console.capture() as capture:
         console.print(_title(rows), soft_wrap=True)
-        console.print(Text(f"  a  {clean(a)}\n  b  {clean(b)}\n"), soft_wrap=True)
+        console.print(Text(f"  a  {a}\n  b  {b}\n"), soft_wrap=True)
         for part in _parts(shown, console):
             console.print(part, crop=False, end="" if isinstance(part, Hanging) else "\n")
-    text = capture.get()
-    console.file.write(ascii_only(text) if console.options.ascii_only else text)
+    console.write(capture.get())
 
 
 def _title(rows: list[Row]) -> Text:
@@ -64,7 +64,7 @@ def _title(rows: list[Row]) -> Text:
     return Text(f"{count(len(differing), 'difference')}: {sections} ({agree} more compared)", style="bold")
 
 
-def _parts(rows: list[Row], console: Console) -> Iterator[RenderableType]:
+def _parts(rows: list[Row], console: Screen) -> Iterator[RenderableType]:
     """A table as far as values fit into one; the others below each other, whole: a path can be copied."""
     short = [row for row in rows if max(len(_value(row.a)), len(_value(row.b))) <= LONGEST]
     table = _table(short)
@@ -75,7 +75,7 @@ def _parts(rows: list[Row], console: Console) -> Iterator[RenderableType]:
     for row in rows:
         if row not in short:
             style = "yellow" if row.differs else "dim"
-            yield Hanging(Text(), Text.assemble((row.section, "bold"), "  ", clean(row.name)), indent=0)
+            yield Hanging(Text(), Text.assemble((row.section, "bold"), "  ", row.name), indent=0)
             yield from labelled(
                 [(Text(side_), Text(_value(value), style)) for side_, value in (("a", row.a), ("b", row.b))]
             )
@@ -93,7 +93,7 @@ def _table(rows: list[Row]) -> Table:
         style = "yellow" if row.differs else "dim"
         table.add_row(
             Text(row.section if row.section != section else "", style="bold"),
-            Text(clean(row.name)),
+            Text(row.name),
             Text(_value(row.a), style=style),
             Text(_value(row.b), style=style),
             Text(f"{row.ratio:.2f}" if row.ratio is not None else ""),
@@ -105,4 +105,4 @@ def _table(rows: list[Row]) -> Table:
 def _value(value: Any) -> str:
     if value is None:
         return NOT_KNOWN
-    return f"{value:.9g}" if isinstance(value, float) else clean(value)
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from nsadiag.agent.checkup import Check, check_process, checkup
 from nsadiag.agent.checkup.patient import find_python
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_HEALTHY, UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION
 from nsadiag.evidence.phrases import count
-from nsadiag.reports.words import ascii_only, clean
+from nsadiag.reports.terminal.screen import Screen
+from nsadiag.reports.terminal.text import Text
 
 # Letter and colour of each answer; the word itself is in --json.
 MARKS = {
@@ -62,12 +61,12 @@ def as_json(checks: Sequence[Check], tried: str) -> str:
     return json.dumps(document, indent=1)
 
 
-def show(checks: Sequence[Check], tried: str, console: Console) -> None:
+def show(checks: Sequence[Check], tried: str, console: Screen) -> None:
     """Each check, its status and its hint, which gets its own column where the terminal is wide enough."""
     remedies = [check for check in checks if check.status in ("limited", "missing") and check.remedy]
     beside = console.width >= WIDE and bool(remedies)
     with console.capture() as capture:
-        title, python = _title(checks), Text(clean(tried), style="dim")
+        title, python = _title(checks), Text(tried, style="dim")
         beside_title = title.cell_len + len(" · ") + python.cell_len <= console.width
         console.print(
             title.append(" · ", style="dim").append(python) if beside_title else title, soft_wrap=True
@@ -80,8 +79,7 @@ def show(checks: Sequence[Check], tried: str, console: Console) -> None:
             console.print()
             console.print(Text("  To change", style="bold"))
             console.print(_remedies(remedies))
-    text = capture.get()
-    console.file.write(ascii_only(text) if console.options.ascii_only else text)
+    console.write(capture.get())
 
 
 def _title(checks: Sequence[Check]) -> Text:
@@ -107,9 +105,9 @@ def _table(checks: Sequence[Check], *, with_remedies: bool) -> Table:
     for check in checks:
         letter, style = MARKS[check.status]
         plain = "dim" if check.status == "not here" else ""
-        cells = [Text(check.name, style=plain), Text(clean(check.detail), style=plain)]
+        cells = [Text(check.name, style=plain), Text(check.detail, style=plain)]
         remedy = check.remedy if check.status in ("limited", "missing") else ""
-        more = [Text(clean(remedy), style="cyan")] if with_remedies else []
+        more = [Text(remedy, style="cyan")] if with_remedies else []
         table.add_row(Text(f"  {letter}", style=style), *cells, *more)
     return table
 
@@ -120,5 +118,5 @@ def _remedies(checks: Sequence[Check]) -> Table:
     table.add_column(overflow="fold")
     for check in checks:
         needed = " (needed)" if check.stands_in_the_way else ""
-        table.add_row(Text(f"  {check.name}{needed}", style="dim"), Text(clean(check.remedy), style="cyan"))
+        table.add_row(Text(f"  {check.name}{needed}", style="dim"), Text(check.remedy, style="cyan"))
     return table

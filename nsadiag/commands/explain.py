@@ -20,7 +20,7 @@ from nsadiag.analysis.explain.candidate import (
 from nsadiag.analysis.resolve import Attempt
 from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.analysis.verdict import Trials, trials_of
-from nsadiag.commands.analyze import is_matrix, is_ours
+from nsadiag.commands.analyze import is_matrix
 from nsadiag.errors import UsageError
 from nsadiag.evidence.spans import spans
 from nsadiag.spec.strict import nearest
@@ -36,9 +36,11 @@ OF_CANDIDATES = {*CLASS_OF_KIND.values(), *CLASS_OF_PROVENANCE.values()}
 
 
 def _trials(path: Path, cls: str | None = None) -> Trials:
-    if is_matrix(path) or not is_ours(path):
+    if is_matrix(path):
+        raise UsageError(f"{path} is a matrix", "give the directory of one of its cells")
+    if not path.exists():
         raise UsageError(
-            f"{path} is no run directory", "give the directory of one run, or of one cell of a matrix"
+            f"{path} does not exist", "give a run directory, or dumps, stacks or logs of other tools"
         )
     return trials_of(path, cls)
 

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.load import is_run_directory, load_cell
 from nsadiag.analysis.relations.invariants.summary import Broken, broken, facts_of
-from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.commands.analyze import is_matrix, is_ours
+from nsadiag.commands.analyze import is_matrix
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, read_json
 from nsadiag.evidence.phrases import count
-from nsadiag.reports.words import clean
 
 
 def document_of(path: Path) -> dict[str, Any]:
     """The invariants of a run, as they are kept. Raises UsageError where it is no run, or has none."""
-    if is_matrix(path) or not is_ours(path):
+    if is_matrix(path) or not is_run_directory(path):
         raise UsageError(
             f"{path} is no run directory", "give the directory of one run, or of one cell of a matrix"
         )
@@ -57,7 +56,7 @@ def text_of(found: list[Broken]) -> str:
     if not found:
         return "All invariants are kept."
     lines = [f"{count(len(found), 'invariant')} broken:"]
-    lines += [f"  {clean(b.fact)}: {clean(_shown(b.found))}, was {clean(_shown(b.kept))}" for b in found]
+    lines += [f"  {b.fact}: {_shown(b.found)}, was {_shown(b.kept)}" for b in found]
     return "\n".join(lines)
 
 

@@ -7,7 +7,6 @@ import json
 import platform
 import re
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,14 @@ from typing import Any
 
 from nsadiag.cluster.join import Crew, dismiss, enter, farewell, gather
 from nsadiag.cluster.place import Place, with_token
-from nsadiag.cluster.protocol.hello import Hello
-from nsadiag.cluster.protocol.seal import TOKEN_VARIABLE
+from nsadiag.cluster.protocol.hello import Hello, host_word
+from nsadiag.cluster.protocol.tokens import TOKEN_VARIABLE
 from nsadiag.cluster.watches import Crowd
 from nsadiag.commands import output
 from nsadiag.engines.room import this_machine
 from nsadiag.engines.static_member import Member
 from nsadiag.errors import EXIT_INTERNAL, NsadiagError, UsageError
+from nsadiag.printing import note
 
 SAME_EVERYWHERE = ("nsadiag", "torch")
 TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
@@ -59,7 +59,7 @@ class NodeResult:
 
 def say(line: str) -> None:
     """Progress is on stderr."""
-    print(f"nsadiag: {line}", file=sys.stderr, flush=True)
+    note(f"nsadiag: {line}")
 
 
 def hello_for(place: Place, task: Any) -> Hello:
@@ -68,7 +68,7 @@ def hello_for(place: Place, task: Any) -> Hello:
     return Hello(
         node_rank=place.node_rank,
         nnodes=place.nnodes,
-        host=platform.node(),
+        host=host_word(platform.node()),
         agent=secrets.token_hex(8),
         task=hashlib.sha256(json.dumps(task, sort_keys=True, default=str).encode()).hexdigest()[:16],
         versions={name: versions[name] for name in SAME_EVERYWHERE if name in versions},

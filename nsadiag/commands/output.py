@@ -45,6 +45,8 @@ def prepare(out: Path | None, name: str, *, force: bool) -> RunDir:
                     f"{path} exists and is not empty", "choose another --out, or replace it with --force"
                 )
             _remove_earlier_run(path)
+        if out is None:
+            make_private_dir(runs.FOLDER)
         make_private_dir(path)
         if out is None:
             runs.enter(path)

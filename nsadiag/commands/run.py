@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +27,9 @@ from nsadiag.evidence import cuda_core
 from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
+from nsadiag.printing import note
 
+MOST_OF_NAME = 200
 STOPPING = f"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). {CONSEQUENCE}"
 
 
@@ -104,7 +105,7 @@ def run_once(request: RunRequest) -> RunResult:
         interrupted = True
     with showing(status, pace.elapsed, "reading the evidence"):
         verdict, failure = answer(run, about, request, interrupted=interrupted)
-    return concluded(run, request, watch, follow, verdict, failure, interrupted=interrupted)
+    return concluded(run, request, watch, follow, notifier, verdict, failure, interrupted=interrupted)
 
 
 def check_request(request: RunRequest) -> None:
@@ -144,9 +145,9 @@ def _metrics_file(request: RunRequest, run: RunDir) -> metrics.MetricsFile | Non
     return metrics.MetricsFile(path=request.metrics, run=run, name=name_of(request.command))
 
 
-def tell(request: RunRequest, run: RunDir, verdict: Verdict) -> None:
+def tell(request: RunRequest, run: RunDir, notifier: notify.Notifier | None, verdict: Verdict) -> None:
     """The verdict to everyone who was named."""
-    file, notifier = _metrics_file(request, run), notifier_of(request, run)
+    file = _metrics_file(request, run)
     if file:
         with contextlib.suppress(OSError):
             file.write(verdict)
@@ -170,12 +171,13 @@ def judged(
     request: RunRequest,
     watch: Watch | None,
     follow: Follow,
+    notifier: notify.Notifier | None,
     *,
     interrupted: bool,
 ) -> RunResult:
     """The verdict of what lies in the directory, and the exit code; the job's output has been shown before it returns."""
     verdict, failure = answer(run, about, request, interrupted=interrupted)
-    return concluded(run, request, watch, follow, verdict, failure, interrupted=interrupted)
+    return concluded(run, request, watch, follow, notifier, verdict, failure, interrupted=interrupted)
 
 
 def answer(
@@ -195,6 +197,7 @@ def concluded(
     request: RunRequest,
     watch: Watch | None,
     follow: Follow,
+    notifier: notify.Notifier | None,
     verdict: Verdict | None,
     failure: Exception | None,
     *,
@@ -204,7 +207,7 @@ def concluded(
     say_unwritten(watch)
     follow.finish()
     if verdict:
-        tell(request, run, verdict)
+        tell(request, run, notifier, verdict)
     left = watch is not None and watch.left_running
     if request.log_limit_mib and watch is not None and not left:
         close_holes(logs_of(run))
@@ -223,9 +226,9 @@ def say_unwritten(watch: Watch | None) -> None:
     found = kept.unwritten()
     if found:
         names = ", ".join(sorted({Path(path).name for path in found}))
-        print(f"nsadiag: not written: {names} ({next(iter(found.values()))})", file=sys.stderr)
+        note(f"nsadiag: not written: {names} ({next(iter(found.values()))})")
     for failure in watch.failures if watch else ():
-        print(f"nsadiag: the watch has a gap: {failure}", file=sys.stderr)
+        note(f"nsadiag: the watch has a gap: {failure}")
 
 
 def begin(run: RunDir, request: RunRequest) -> dict[str, Any]:
@@ -297,7 +300,7 @@ def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:
             pass
         except Exception as error:
             # The verdict is there, and can still be shown on the terminal.
-            print(f"nsadiag: no report could be made: {error!r}", file=sys.stderr)
+            note(f"nsadiag: no report could be made: {error!r}")
     return verdict
 
 
@@ -319,4 +322,4 @@ def exit_code(verdict: Verdict | None, watch: Watch | None, *, passthrough: bool
 def name_of(command: list[str]) -> str:
     script = next((w for w in command if w.endswith(".py")), None)
     module = command[command.index("-m") + 1] if "-m" in command[:-1] else None
-    return Path(script).stem if script else module or Path(command[0]).name
+    return (Path(script).stem if script else module or Path(command[0]).name)[:MOST_OF_NAME]

@@ -84,7 +84,7 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
     except KeyboardInterrupt:
         interrupted = True
     lead.finish(run)
-    return judged(run, about, request, watch, follow, interrupted=interrupted)
+    return judged(run, about, request, watch, follow, notifier, interrupted=interrupted)
 
 
 def _take_part(request: RunRequest, place: Place, line: nodes.Line) -> nodes.NodeResult:

@@ -14,6 +14,7 @@ from typing import Any
 
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import make_private_dir, read_json, replace_private
+from nsadiag.evidence.ownership import check_not_planted
 
 FOLDER = Path("artifacts")
 LATEST = "latest"
@@ -73,15 +74,22 @@ def existing(folder: Path) -> Path:
         raise UsageError(
             f"there is no directory {folder}", "`nsadiag run` makes artifacts/ where it is typed"
         )
+    if folder == FOLDER:  # that nobody has named
+        try:
+            check_not_planted(folder)
+        except OSError as error:
+            raise UsageError(
+                f"{folder}: {error.strerror}", "name the directory, if it is to be read"
+            ) from None
     return folder
 
 
 def latest(folder: Path = FOLDER) -> Path:
     """The newest run under a folder. Raises UsageError where there is none."""
-    link = folder / LATEST
+    link = existing(folder) / LATEST
     if link.is_symlink() and (link / "run.json").exists():
         return link.resolve()
-    for run in runs(existing(folder)):
+    for run in runs(folder):
         return run.directory
     raise UsageError(f"there is no run in {folder}", "give a run directory, or make a run: `nsadiag demo`")
 

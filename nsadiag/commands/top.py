@@ -7,17 +7,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.live import Live
 from rich.measure import Measurement
 from rich.table import Table
-from rich.text import Text
 
 from nsadiag.analysis.snapshot import RankNow, is_over, ranks_now, running_in
 from nsadiag.evidence.layout import SCHEMA_VERSION
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.spans import spans
-from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, duration
+from nsadiag.printing import ascii_only
+from nsadiag.reports.terminal.screen import Screen
+from nsadiag.reports.terminal.text import Text
+from nsadiag.reports.words import NOT_KNOWN, duration
 
 REFRESH_S = 1.0
 QUIET_S = 5.0  # from here on a silence is worth a colour
@@ -46,7 +47,7 @@ def as_json(cells: Cells) -> str:
     return json.dumps(document, indent=1)
 
 
-def follow(directory: Path, console: Console, *, once: bool) -> None:
+def follow(directory: Path, console: Screen, *, once: bool) -> None:
     """Shows it again and again until the job is over, or Ctrl-C; once where nothing can be redrawn."""
     if once or not console.is_terminal or console.is_dumb_terminal:
         console.print(rendered(look(directory), console))
@@ -60,7 +61,7 @@ def follow(directory: Path, console: Console, *, once: bool) -> None:
             return  # that is how one leaves such a view
 
 
-def rendered(cells: Cells, console: Console) -> Table | Text:
+def rendered(cells: Cells, console: Screen) -> Table | Text:
     """A row a rank, those that lag behind first; as many as there is room for."""
     rows = [(name, rank) for name, ranks in cells.items() for rank in ranks]
     if not rows:
@@ -68,7 +69,7 @@ def rendered(cells: Cells, console: Console) -> Table | Text:
     rows.sort(key=lambda row: (row[0], row[1].ended, row[1].step, -(row[1].quiet_s or 0.0), row[1].rank))
     furthest = max(rank.step for _, rank in rows)
     room = max(console.size.height - ROOM, 8) if console.is_terminal else len(rows)
-    shown = [(Text(clean(name)), *_row(rank, furthest)) for name, rank in rows[:room]]
+    shown = [(Text(name), *_row(rank, furthest)) for name, rank in rows[:room]]
     if console.options.ascii_only:
         return Text(ascii_only("\n".join(" ".join(str(cell) for cell in row[1:]) for row in shown)))
     table = _widest(shown, console, TITLES[len(cells) == 1 :])
@@ -77,7 +78,7 @@ def rendered(cells: Cells, console: Console) -> Table | Text:
     return table
 
 
-def _widest(rows: Sequence[Sequence[Text]], console: Console, titles: Sequence[str]) -> Table:
+def _widest(rows: Sequence[Sequence[Text]], console: Screen, titles: Sequence[str]) -> Table:
     """The table with as many columns as fit beside each other, each value whole."""
     for left_out in range(len(SPARED) + 1):
         table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
@@ -100,9 +101,9 @@ def _row(rank: RankNow, furthest: int) -> list[Text]:
         Text(NOT_KNOWN if rank.rate_per_s is None else f"{rank.rate_per_s:.2f}"),
         Text(NOT_KNOWN if rank.quiet_s is None else duration(rank.quiet_s), style="red" if quiet else ""),
         Text(_waited_for(rank), style="red" if rank.waited_for_s > QUIET_S and not rank.ended else ""),
-        Text(clean(rank.phase), style="dim" if rank.ended else ""),
-        Text(clean(rank.place)),
-        Text(clean(rank.last), style="dim"),
+        Text(rank.phase, style="dim" if rank.ended else ""),
+        Text(rank.place),
+        Text(rank.last, style="dim"),
     ]
 
 

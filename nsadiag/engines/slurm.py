@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from nsadiag.deadlines import programs
 from nsadiag.engines.batch import BatchEngine, BatchOptions, JobState, Task, seat
 from nsadiag.errors import MachineError, UsageError
 
@@ -180,11 +180,11 @@ def _script(parameters: dict[str, Any], group: list[Task], logs: Path) -> str:
     return str(slurm._make_sbatch_string(command=command, folder=logs, map_count=count, **parameters))
 
 
-def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+def _ask(*command: str) -> programs.Finished:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=ASK_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(command, 1, "", f"{command[0]}: {error}")
+        return programs.run(command, seconds=ASK_S)
+    except OSError as error:
+        return programs.Finished(returncode=1, stdout="", stderr=f"{command[0]}: {error}")
 
 
 def _controller(job_id: str) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nsadiag.deadlines import programs
 from nsadiag.errors import MachineError, UsageError
 
 ASK_S = 30.0
+CANCEL_S = 5.0  # for srun to end its step on every node
 STEP_S = 180.0  # two looks 5 s apart, stacks of many ranks, and a node that does not answer
 
 
@@ -53,11 +54,9 @@ def on_each_node(job: RunningJob, command: Sequence[str]) -> str:
         "--cpus-per-task=1", "--cpu-bind=none", "--kill-on-bad-exit=0", "--input=none", "--job-name=nsadiag-attach",
     )  # fmt: skip
     try:
-        done = subprocess.run([*step, *command], capture_output=True, text=True, check=False, timeout=STEP_S)
-    except subprocess.TimeoutExpired as late:
-        said = late.stderr or b""
-        return said.decode(errors="replace") if isinstance(said, bytes) else said
-    return done.stderr
+        return programs.run([*step, *command], seconds=STEP_S, grace_s=CANCEL_S).stderr
+    except programs.Unfinished as late:
+        return late.stderr
 
 
 def error_in(said: str) -> str:
@@ -66,10 +65,10 @@ def error_in(said: str) -> str:
     return line.rpartition("error: ")[2].strip()
 
 
-def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+def _ask(*command: str) -> programs.Finished:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ASK_S)
-    except subprocess.TimeoutExpired:
+        done = programs.run(command, seconds=ASK_S)
+    except TimeoutError:
         raise MachineError(
             f"{command[0]} does not answer", "is Slurm's controller up? (scontrol ping)"
         ) from None

@@ -16,7 +16,7 @@ from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.cluster.join import Crew
 from nsadiag.cluster.merge import Story, merge
 from nsadiag.cluster.place import free_port
-from nsadiag.cluster.protocol.notes import state_of
+from nsadiag.cluster.protocol.notes import Ready, ready_of, state_of
 from nsadiag.cluster.watches import Crowd, LeadWatch
 from nsadiag.errors import MachineError
 from nsadiag.evidence.layout import NODE, RunDir, write_private
@@ -74,7 +74,7 @@ class Lead:
         self.crew, self.root, self._crowd = crew, root, crowd
         self.name = crew.names[0]
         self._count = 0
-        self._ready: dict[int, dict[str, Any]] = {}
+        self._ready: dict[int, Ready] = {}
         self.gone: dict[int, str] = {}  # nodes that take part no more, and why
         self.watch: LeadWatch | None = None  # of the job that runs, or ran last
         crew.arrivals.open(root.path)
@@ -93,11 +93,13 @@ class Lead:
         while waited := [rank for rank in self.crew.others if rank not in self._ready]:
             interrupts.check()
             for rank in waited:
-                told = self.crew.hub.heard(rank, "ready")
-                if told is not None and "failed" in told:
-                    raise MachineError(f"{self._called(rank)}: {told['failed']}", str(told.get("hint", "")))
-                if told is not None:
-                    self._ready[rank] = told
+                note = self.crew.hub.heard(rank, "ready")
+                if note is None:
+                    continue
+                told = ready_of(note)
+                if told.failed:
+                    raise MachineError(f"{self._called(rank)}: {told.failed}", told.hint)
+                self._ready[rank] = told
             if time.monotonic() > deadline or any(self.crew.hub.is_lost(rank) for rank in waited):
                 raise MachineError(f"{self._called(waited[0])} was here, and is not heard any more")
             time.sleep(0.02)
@@ -172,13 +174,13 @@ class Lead:
             ready, kept = self._ready[rank], self._kept(rank, watch.cell) or {}
             if ended and self.crew.hub.is_lost(rank):
                 watch.note_lost(rank)
-            at = Path(str(ready["directory"])) / run.path.relative_to(self.root.path)
+            at = Path(ready.directory) / run.path.relative_to(self.root.path)
             stories.append(
                 Story(
                     node_rank=rank,
                     name=self.crew.names[rank],
                     directory=str(at),
-                    shared=bool(ready["shared"]),
+                    shared=ready.shared,
                     ranks=watch.state(rank).ranks,
                     offset=self.crew.hub.offset(rank),
                     lost_s=watch.lost.get(rank),

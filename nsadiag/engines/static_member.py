@@ -18,6 +18,7 @@ from nsadiag.cluster.member_watch import MemberWatch
 from nsadiag.cluster.protocol.notes import Order, State, order_of, to_document
 from nsadiag.cluster.ship import Shipment, Shipped
 from nsadiag.cluster.watches import ALONE_S, Crowd
+from nsadiag.deadlines.deadline import Deadline
 from nsadiag.engines.static import KEPT_S, SIGN, Part, part_of
 from nsadiag.errors import EXIT_ENVIRONMENT
 from nsadiag.evidence.layout import NODE, RunDir, make_private_dir
@@ -165,9 +166,10 @@ class Member:
         """After Lost once more, as long as node 0 may come back."""
         if self.shared:
             return Shipped()
+        deadline = Deadline(KEPT_S)
         while True:
             try:
-                return Shipment(self.link, self.name).send(run.path, part.at, only)
+                return Shipment(self.link, self.name, deadline).send(run.path, part.at, only)
             except Lost:
                 if self.link.heard("bye") or self.link.silent_s() > ALONE_S:
                     return Shipped(left=["all of them: node 0 is gone"])

@@ -13,8 +13,10 @@ from json import dumps, loads
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from nsadiag.errors import MachineError
 from nsadiag.evidence.documents import kept
 from nsadiag.evidence.documents.files import check_own_folder, holds_anything, numbered, read_evidence
+from nsadiag.evidence.ownership import check_not_planted
 from nsadiag.evidence.secrets.masking import mask_text
 
 if TYPE_CHECKING:
@@ -41,6 +43,17 @@ UNGRADED_HANDLER = "nsadiag_ungraded"
 PYTHON_HANDLER = "nsadiag_python"
 # How the name of a worker server's socket ends once its rank has come to its exit handlers (instead of ".sock").
 LEAVING = ".leaving.sock"
+
+
+class Unwritable(MachineError, OSError):
+    """A file that could not be written: an OSError for those who go on without it, and words for a person."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        why = error.strerror or str(error)
+        is_directory = error.errno == errno.EISDIR
+        hint = "remove the directory" if is_directory else "check space and permission (df -h, ls -ld)"
+        super().__init__(f"cannot write {path}: {why[:1].lower()}{why[1:]}", hint)
+        self.errno, self.strerror, self.filename = error.errno, why, str(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,10 +218,21 @@ def this_node() -> str:
 
 
 def make_private_dir(path: Path) -> Path:
-    """Creates the directory and those above it that are missing, all private whatever the umask; others stay as they are."""
-    if not path.is_dir():
+    """Creates the directory and those above it that are missing, all private whatever the umask; others stay as they are.
+
+    Raises OSError, also for one that another user made in a directory that everybody may write to.
+    """
+    if path.is_dir():
+        check_not_planted(path)
+        return path
+    if not path.parent.is_dir():
         make_private_dir(path.parent)
-        path.mkdir(exist_ok=True, mode=DIRECTORY_MODE)
+    try:
+        path.mkdir(mode=DIRECTORY_MODE)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        check_not_planted(path)
     return path
 
 
@@ -240,10 +264,13 @@ def write_json(path: Path, value: Any) -> None:
     replace_private(path, f"{mask_text(dumps(value, indent=1, default=str))}\n".encode())
 
 
-def replace_private(path: Path, content: bytes) -> None:
-    """Writes a new file and puts it where the old one is, or the link: never through one. Raises OSError."""
+def replace_private(path: Path, content: bytes, *, readers: int = 0) -> None:
+    """Writes a new file and puts it where the old one is, or the link: never through one. Raises OSError.
+
+    `readers`: bits of its mode by which others may read it.
+    """
     try:
-        _replace(path, content)
+        _replace(path, content, FILE_MODE | readers)
     except OSError as error:
         if not kept.keep(path, content, error):
             raise
@@ -251,15 +278,22 @@ def replace_private(path: Path, content: bytes) -> None:
         kept.forget(path)
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path: Path, content: bytes, mode: int) -> None:
     check_own_folder(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise Unwritable(path, error) from None
     try:
         with io.open(handle, "wb") as file:  # noqa: UP020 - `open` is what programs replace, os.fdopen imports
             file.write(content)
+            if mode != FILE_MODE:
+                os.fchmod(handle, mode)
         Path(temporary).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise Unwritable(path, error) from None
         raise
 
 

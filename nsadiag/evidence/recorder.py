@@ -71,6 +71,9 @@ class Dump(TypedDict, total=False):
     entries: list[Entry]
 
 
+# The version of what is no dump, but made from a line of NCCL's watchdog: it has the call that timed out, and no other.
+OF_WATCHDOG = "watchdog"
+
 # NCCL's name of a transfer, with ranks of the group: its own, and the peer's.
 NUMBERS = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # ranks: a longer one is damage
 TRANSFER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")

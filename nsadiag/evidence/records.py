@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from dataclasses import dataclass, field
 from enum import Enum
@@ -212,6 +213,15 @@ class Verdict:
     action: Action | None = None
     peer_waits: tuple[PeerWait, ...] = ()  # those who are waited for now first, then by their total
 
+    @functools.cached_property
+    def guilty(self) -> frozenset[int]:
+        """To ask of each of many ranks whether it is one of many."""
+        return frozenset(self.guilty_ranks)
+
+    @functools.cached_property
+    def blocked(self) -> frozenset[int]:
+        return frozenset(self.blocked_ranks)
+
     @property
     def signature(self) -> str:
         """Equal for the same failure: class and place, without ranks, paths or numbers that vary by run."""
@@ -225,7 +235,9 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The document that CONTRACT promises, keys in its order."""
-        body = dataclasses.asdict(self)
+        # A million ranks, copied one by one, take seconds.
+        body = dataclasses.asdict(dataclasses.replace(self, guilty_ranks=(), blocked_ranks=()))
+        body |= {"guilty_ranks": list(self.guilty_ranks), "blocked_ranks": list(self.blocked_ranks)}
         rejected = [{"class": r.cls, "because": r.because, "source": r.source} for r in self.rejected]
         return {
             "schema_version": SCHEMA_VERSION,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nsadiag.deadlines import programs
 from nsadiag.errors import MachineError, UsageError
+
+GIT_S = 600.0  # for one command: a checkout of a large tree over a network file system
+UNLOCK_S = 5.0  # for git to remove its locks when it is ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,21 +63,20 @@ def _commit(top: Path, name: str) -> str:
 
 def _is_ancestor(top: Path, first: str, last: str) -> bool:
     command = ["git", "-C", str(top), "merge-base", "--is-ancestor", first, last]
-    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+    return programs.run(command, seconds=GIT_S, grace_s=UNLOCK_S).returncode == 0
 
 
 def _git(folder: Path, *words: str) -> str:
     try:
-        done = subprocess.run(
-            # A hook of the user's would act on a checkout that is not his.
-            ["git", "-C", str(folder), "-c", "core.hooksPath=/dev/null", *words],
-            check=False,
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
+        # A hook of the user's would act on a checkout that is not his.
+        line = ["git", "-C", str(folder), "-c", "core.hooksPath=/dev/null", *words]
+        done = programs.run(line, seconds=GIT_S, grace_s=UNLOCK_S)
     except FileNotFoundError:
         raise MachineError("git is not installed", "--git needs it") from None
+    except TimeoutError as error:
+        raise MachineError(
+            f"{error}: git {words[0]}", f"try it in {folder}: a filter or a server may hang"
+        ) from None
     if done.returncode:
         said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
         raise UsageError(f"git {words[0]}: {said}", f"in {folder}")

@@ -18,7 +18,8 @@ import ray
 from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
 from ray.train.v2.api.exceptions import WorkerGroupError
 
-from nsadiag.evidence.layout import RunDir, read_json
+from nsadiag.deadlines import programs
+from nsadiag.evidence.layout import RunDir, make_private_dir, open_private, read_json
 from nsadiag.evidence.records import Verdict
 
 DOCUMENT = "ray.json"
@@ -100,8 +101,7 @@ class NsadiagCallback(WorkerGroupCallback, ReportCallback):  # type: ignore[misc
 
     def _give_up(self) -> None:
         if self._look is not None:
-            self._look.kill()
-            self._look.wait()
+            programs.end(self._look)
             self._look = None
 
     def _turn(self) -> TrainingHungError | None:
@@ -122,10 +122,10 @@ class NsadiagCallback(WorkerGroupCallback, ReportCallback):  # type: ignore[misc
         context = ray.get_runtime_context()
         self._number += 1
         self._out = base = Path(self._out or tempfile.mkdtemp(prefix="nsadiag-train-"))
-        base.mkdir(parents=True, exist_ok=True)
+        make_private_dir(base)
         self._directory, self._began = base / f"look-{self._number}", time.monotonic()
         line = [sys.executable, "-m", "nsadiag", "attach", f"ray:{context.get_job_id()}", "--force"]
-        with (base / f"look-{self._number}.log").open("wb") as log:
+        with open_private(base / f"look-{self._number}.log", "wb") as log:
             self._look = subprocess.Popen(
                 [*line, "--out", str(self._directory)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, env={**os.environ, "RAY_ADDRESS": context.gcs_address},

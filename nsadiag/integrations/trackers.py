@@ -14,6 +14,7 @@ from typing import Any
 
 import nsadiag
 from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import write_private
 from nsadiag.integrations.watching import metrics_of
 from nsadiag.reports.loaded import Run
 
@@ -94,7 +95,7 @@ def log_to_tensorboard(directory: str | Path, writer: Any) -> None:
         for name, seconds in values.items():
             writer.add_scalar(name, seconds, step)
     writer.flush()
-    (Path(writer.log_dir) / f"nsadiag-{PAGE}").write_text(loaded.to_html(), encoding="utf-8")
+    write_private(Path(writer.log_dir) / f"nsadiag-{PAGE}", loaded.to_html())
 
 
 @contextmanager

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nsadiag.reports.formats.markdown import cell_code, code, escape, table
-from nsadiag.reports.words import clean, duration
+from nsadiag.printing import clean
+from nsadiag.reports.cleaners.markdown import Markdown, code, escape, paragraphs, table
+from nsadiag.reports.words import duration
 
 Document = Mapping[str, Any]
 HOW = {"good": "healthy", "bad": "fails", "flaky": "fails at times", "other": "fails in another way"}
@@ -121,22 +122,21 @@ def lines(document: Document, directory: object) -> Iterator[str]:
     yield f"report: {directory}/report.md"
 
 
-def markdown(document: Document) -> str:
+def markdown(document: Document) -> Markdown:
     """The document, ending in a newline."""
-    header = (document["axis"], "how it went", "failed", "a step", "run")
-    body = [(escape(r[0]), escape(r[1]), r[2], r[3], cell_code(r[4])) for r in rows(document)]
-    parts = [f"# {escape(document['name'])}", escape(document["summary"])]
+    header = [escape(name) for name in (document["axis"], "how it went", "failed", "a step", "run")]
+    body = [[*map(escape, row[:4]), code(row[4])] for row in rows(document)]
+    parts = [Markdown("# {}").format(document["name"]), escape(document["summary"])]
     run = boundary(document)
     if run and document["conclusion"] == "threshold":
         parts.append(escape(run["summary"]))
         if at := _place(run):
-            parts.append(f"At {code(at)}" + (f": {code(line)}" if (line := _code(run)) else ""))
+            said = Markdown("At {}").format(code(at))
+            parts.append(said + Markdown(": {}").format(code(line)) if (line := _code(run)) else said)
         if run["fix"]:
-            parts.append(f"**Fix:** {escape(run['fix'])}")
+            parts.append(Markdown("**Fix:** {}").format(run["fix"]))
     if document["fixed"]:
-        parts.append(f"Fixed: {escape(document['fixed'])}.")
-    parts.append(f"{len(body)} of {document['points_in_all']} points were run.")
-    parts.append(f"Command: {code(' '.join(document['command']))}")
-    if body:
-        parts.append(table(header, body))
-    return "\n\n".join(parts) + "\n"
+        parts.append(Markdown("Fixed: {}.").format(document["fixed"]))
+    parts.append(Markdown("{} of {} points were run.").format(len(body), document["points_in_all"]))
+    parts.append(Markdown("Command: {}").format(code(" ".join(document["command"]))))
+    return paragraphs([*parts, table(header, body)] if body else parts)

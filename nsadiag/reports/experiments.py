@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import read_json
+from nsadiag.printing import Shown
+from nsadiag.reports.cleaners.data import json_text
+from nsadiag.reports.cleaners.plain import plain
 
 KINDS = ("bisect", "shrink")
 
@@ -15,7 +17,7 @@ def is_experiment(directory: Path) -> bool:
     return read_json(directory / "run.json", {}).get("kind") in KINDS
 
 
-def render_experiment(directory: Path, format_: str) -> str:
+def render_experiment(directory: Path, format_: str) -> Shown:
     """The document, ending in a newline. Raises UsageError for a format that there is not."""
     kind = read_json(directory / "run.json", {}).get("kind")
     document = read_json(directory / f"{kind}.json")
@@ -23,13 +25,13 @@ def render_experiment(directory: Path, format_: str) -> str:
         raise UsageError(f"{directory} holds no {kind}.json", "it was ended before its first run was over")
     from nsadiag.reports import bisect, shrink  # drawing libraries come with them
 
-    room = bisect if kind == "bisect" else shrink
+    markdown, lines = (bisect.markdown, bisect.lines) if kind == "bisect" else (shrink.markdown, shrink.lines)
     if format_ == "json":
-        return json.dumps(document, indent=1) + "\n"
+        return json_text(document)
     if format_ == "md":
-        return str(room.markdown(document))
+        return markdown(document)
     if format_ == "terminal":
-        return "\n".join(room.lines(document, directory)) + "\n"
+        return plain("\n".join(lines(document, directory)) + "\n")
     if format_ == "html" and kind == "bisect":
         from nsadiag.reports.formats.bisect_page import render_bisect  # the analysis comes with its pictures
 

@@ -12,8 +12,9 @@ from nsadiag.evidence.phrases import DTYPES, call_name, count, tensor_names
 from nsadiag.evidence.rates import rate
 from nsadiag.evidence.records import Collective, PeerWait, Place, Progress, Times, Verdict, Where
 from nsadiag.evidence.spans import spans
+from nsadiag.printing import one_line
 from nsadiag.reports.model import RankReport, RunReport
-from nsadiag.reports.words import duration, one_line, percent, rank_list
+from nsadiag.reports.words import duration, percent, rank_list
 
 ENDS_SHOWN = 4
 RANKS_SHOWN = 64
@@ -92,7 +93,7 @@ def judge_again(run: RunReport) -> str:
 
 def ranks_to_show(run: RunReport) -> list[RankReport]:
     """The guilty first, then the others in order, as many as one reads."""
-    guilty = run.verdict.guilty_ranks if run.verdict else ()
+    guilty = run.verdict.guilty if run.verdict else frozenset[int]()
     return sorted(run.ranks, key=lambda rank: rank.rank not in guilty)[:RANKS_SHOWN]
 
 

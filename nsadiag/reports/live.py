@@ -9,14 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Verdict
+from nsadiag.printing import ascii_only, clean, one_line
 from nsadiag.reports.facts import headline
-from nsadiag.reports.words import ascii_only, clean, duration, mark_of, one_line, roughly, tally
+from nsadiag.reports.terminal.screen import Screen
+from nsadiag.reports.terminal.text import Text
+from nsadiag.reports.words import duration, mark_of, roughly, tally
 
 Clock = Callable[[], float]
 
@@ -39,7 +41,7 @@ class MatrixProgress(Protocol):
     ) -> None: ...
 
 
-def matrix_progress(console: Console) -> MatrixProgress:
+def matrix_progress(console: Screen) -> MatrixProgress:
     """The live view where the console is a terminal that can redraw lines, plain lines elsewhere."""
     if console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only:
         return LiveProgress(console)
@@ -102,7 +104,7 @@ class Tally:
 class PlainProgress:
     """One line a cell, for logs and pipes: whole lines, never redrawn."""
 
-    def __init__(self, console: Console, clock: Clock = time.monotonic) -> None:
+    def __init__(self, console: Screen, clock: Clock = time.monotonic) -> None:
         self._console = console
         self._tally = Tally(clock)
 
@@ -127,7 +129,7 @@ class PlainProgress:
 
     def _say(self, text: str) -> None:
         line = ascii_only(text) if self._console.options.ascii_only else text
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
+        self._console.print(line, soft_wrap=True)
 
     def __enter__(self) -> PlainProgress:
         return self
@@ -143,7 +145,7 @@ class PlainProgress:
 class LiveProgress:
     """A few lines redrawn in place: counts, a strip of letters, what runs now, what failed."""
 
-    def __init__(self, console: Console, clock: Clock = time.monotonic) -> None:
+    def __init__(self, console: Screen, clock: Clock = time.monotonic) -> None:
         self._console = console
         self._tally = Tally(clock)
         self._failures: deque[Text] = deque(maxlen=FAILURES_KEPT)
@@ -177,7 +179,7 @@ class LiveProgress:
 
     def note(self, text: str) -> None:
         """Printed above the live lines, where it stays."""
-        self._console.print(one_line(text), highlight=False, markup=False, emoji=False)
+        self._console.print(one_line(text))
 
     def __enter__(self) -> LiveProgress:
         self._live.start()

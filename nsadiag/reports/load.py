@@ -21,16 +21,33 @@ LAST_WORDS_BYTES = 4096
 LAST_WORDS_LINES = 20
 
 
-def load_report(directory: Path) -> Report:
-    """The report on whatever lies in `directory`; raises UsageError if nsadiag did not write it."""
-    kind = _kind(directory)
-    return _load_matrix(directory) if kind == "matrix" else _load_run(directory)
+def load_report(path: Path) -> Report:
+    """The report on a run or matrix directory, or on evidence that other tools left. Raises UsageError where there is none."""
+    kind = _kind(path)
+    if kind == "matrix":
+        return _load_matrix(path)
+    return _load_run(path) if kind == "run" else load_collected(path)
+
+
+def load_collected(path: Path) -> RunReport:
+    """The report on files that nsadiag did not write, judged here: nothing is written beside them. Raises UsageError."""
+    from nsadiag.analysis.verdict import judge_evidence  # all rules come with it
+
+    verdict = judge_evidence(path)
+    return RunReport(
+        directory=path if path.is_dir() else path.parent,
+        one_file=None if path.is_dir() else path,
+        name=path.resolve().name,
+        world_size=verdict.world_size,
+        verdict=verdict,
+    )
 
 
 def _kind(directory: Path) -> str:
-    if not directory.is_dir():
-        what = "is a file" if directory.exists() else "does not exist"
-        raise UsageError(f"{directory} {what}", "give a run directory: `nsadiag report artifacts/NAME`")
+    if not directory.exists():
+        raise UsageError(
+            f"{directory} does not exist", "give a run directory, or dumps, stacks or logs of other tools"
+        )
     kind = read_json(directory / "run.json", {}).get("kind")
     if kind in ("run", "matrix"):
         return str(kind)
@@ -38,10 +55,7 @@ def _kind(directory: Path) -> str:
         return "matrix"
     if any((directory / name).exists() for name in ("run.json", "verdict.json", "cell.json", "ranks")):
         return "run"
-    raise UsageError(
-        f"{directory} is not a run directory: no run.json, matrix.json or verdict.json in it",
-        "runs land in artifacts/<time>-<name>; evidence from elsewhere goes to `nsadiag analyze`",
-    )
+    return "collected"
 
 
 def _load_run(directory: Path) -> RunReport:
@@ -77,7 +91,7 @@ def _ranks(run_dir: RunDir, verdict: Verdict | None, gaps: list[str]) -> tuple[R
     unfit: Gaps = []
     ends = read_json(run_dir.ends, {}, unfit)
     gaps += map(str, unfit)
-    guilty = verdict.guilty_ranks if verdict else ()
+    guilty = verdict.guilty if verdict else frozenset[int]()
     seen = {rank_dir.rank for rank_dir in run_dir.ranks()}
     seen |= set(map(int, ends))
     return tuple(

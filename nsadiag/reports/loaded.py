@@ -55,7 +55,7 @@ class Run:
                 f"{self.directory} is a matrix", "load one of its cells: nsadiag.load(DIR / 'cells' / ID)"
             )
         from nsadiag.analysis.case import Case
-        from nsadiag.analysis.scale.digests.cell import load_cell
+        from nsadiag.analysis.load import load_cell
 
         return Case(load_cell(self.directory))
 

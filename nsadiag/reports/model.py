@@ -38,9 +38,9 @@ class RankReport:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """One run directory; everything but the directory may be unknown."""
+    """One run directory, or evidence that other tools left; everything but the directory may be unknown."""
 
-    directory: Path
+    directory: Path  # to which the sources of evidence are relative
     name: str
     command: tuple[str, ...] = ()
     started_at: str | None = None
@@ -54,6 +54,12 @@ class RunReport:
     verdict: Verdict | None = None
     ranks: tuple[RankReport, ...] = ()
     gaps: tuple[str, ...] = ()
+    one_file: Path | None = None  # the evidence, where that is a single file of other tools
+
+    @property
+    def evidence(self) -> Path:
+        """Whatever the verdict rests on."""
+        return self.one_file or self.directory
 
     @property
     def state(self) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nsadiag.reports.formats.markdown import block, code, escape
-from nsadiag.reports.words import clean, duration
+from nsadiag.printing import clean
+from nsadiag.reports.cleaners.markdown import Markdown, block, code, escape, paragraphs
+from nsadiag.reports.words import duration
 
 Document = Mapping[str, Any]
 
@@ -43,10 +44,9 @@ def lines(document: Document, directory: object) -> Iterator[str]:
         yield f"run: {clean(document['run'])}"
 
 
-def markdown(document: Document) -> str:
+def markdown(document: Document) -> Markdown:
     """The document, ending in a newline."""
-    parts = [f"# {escape(document['name'])}", escape(summary(document))]
+    parts = [Markdown("# {}").format(document["name"]), escape(summary(document))]
     if document.get("source"):
-        parts += [f"Run: {code(document['run'])}", block(document["source"], "python")]
-    parts += [f"- {escape(note)}" for note in document["notes"]]
-    return "\n\n".join(parts) + "\n"
+        parts += [Markdown("Run: {}").format(code(document["run"])), block(document["source"], "python")]
+    return paragraphs([*parts, *(Markdown("- {}").format(note) for note in document["notes"])])

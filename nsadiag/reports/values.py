@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from nsadiag.evidence.command_line import shortened
 from nsadiag.evidence.documents.shapes import LARGEST
 
 
@@ -43,8 +44,8 @@ def whole(value: Any) -> int | None:
 
 def command(value: Any) -> tuple[str, ...]:
     if isinstance(value, list):
-        return tuple(map(str, value))
-    return (value,) if isinstance(value, str) and value else ()
+        return tuple(shortened([str(word) for word in value]))
+    return tuple(shortened([value])) if isinstance(value, str) and value else ()
 
 
 def signal_name(value: Any) -> str | None:

@@ -40,17 +40,7 @@ STATUS_MARKS = {
     "not tested": Mark(letter="-", word="not tested", style="dim"),
 }
 
-# Escape sequences of a terminal (colours, cursor moves, window titles) and bare control characters: text from
-# a user's log must not drive the reader's terminal.
-_CONTROL = re.compile(
-    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-    # What is shown in another order than it is written in, or not at all: a path could be read backwards.
-    r"|[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
-_UNENCODED = re.compile("[\ud800-\udfff]")  # bytes of a file's name, as Python keeps them
 NOT_KNOWN = "-"
-# For terminals that show nothing else; the legend goes through the same table, so letters stay explained.
-_ASCII = str.maketrans({"✓": "+", "✗": "x", "±": "+-", "·": ".", "µ": "u", "…": "~", "━": "=", "─": "-"})
 
 
 def mark_of(name: str) -> Mark:
@@ -61,20 +51,6 @@ def mark_of(name: str) -> Mark:
 def status_mark(status: str) -> Mark:
     """The mark of a claim's status."""
     return STATUS_MARKS.get(status) or Mark(letter="?", word=status, style="cyan")
-
-
-def clean(text: object) -> str:
-    """The text without terminal escapes and control characters; newlines and tabs stay, what is in no encoding is a mark."""
-    return _UNENCODED.sub("\ufffd", _CONTROL.sub("", str(text)))
-
-
-def one_line(text: object) -> str:
-    return " ".join(clean(text).split())
-
-
-def ascii_only(text: str) -> str:
-    """The same in ASCII: an encoding error must not hide a verdict."""
-    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 def moment(iso: str) -> str:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from nsadiag.evidence.layout import RunDir, make_private_dir, this_node, write_private
+from nsadiag.evidence.ownership import check_private
 from nsadiag.worker import session, startup
 from nsadiag.worker.failures import crash
 from nsadiag.worker.introspection import server
@@ -32,6 +33,8 @@ FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "
 STARTER = (
     "import os, sys; os.fork() and os._exit(0); from nsadiag.commands.beside import main; main(*sys.argv[1:])"
 )
+POLL_S = 0.005
+START_S = 30.0  # for Python to start; a rank does not wait longer for its watch
 KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
 _times = 0  # that a watch was begun in this process
 
@@ -118,9 +121,9 @@ def _directory(out: str | Path | None) -> Path:
     script = Path(sys.argv[0]).stem or "python"
     script = "notebook" if script in KERNELS else script
     again = f"-{_times}" if _times > 1 else ""
-    folder, name = Path("artifacts"), f"-{script}-{_family()}{again}"
+    folder, name = make_private_dir(Path("artifacts")), f"-{script}-{_family()}{again}"
     # Should the clock be set between the starts of two ranks, the later one finds what the first has made.
-    made = (p for p in folder.iterdir() if p.name.endswith(name)) if folder.is_dir() else iter(())
+    made = (p for p in folder.iterdir() if p.name.endswith(name))
     return next(made, folder / f"{_started()}{name}")
 
 
@@ -172,7 +175,9 @@ def _sockets(run: RunDir) -> Path:
         mine.rmdir()
     finally:
         said.unlink()
-    return Path(where.read_text())
+    shared = Path(where.read_text())
+    check_private(shared)
+    return shared
 
 
 def _look_on(
@@ -198,7 +203,9 @@ def _look_on(
         start_new_session=True,
         env={**environment, "PYTHONPATH": path},
     )
-    starter.wait()
+    deadline = time.monotonic() + START_S
+    while starter.poll() is None and time.monotonic() < deadline:
+        time.sleep(POLL_S)
 
 
 def _meet(model: Any) -> None:

@@ -67,6 +67,9 @@ def redirect_to_files(directory: RankDir) -> None:
     _redirect(2, str(directory.stderr))
 
 
+_plain_write = io.FileIO.write
+
+
 class _Forgiving(io.FileIO):
     """Loses what finds no room or no disk: it was us who pointed the stream at one, so print() must not raise.
 
@@ -74,15 +77,19 @@ class _Forgiving(io.FileIO):
     """
 
     def write(self, data: Any, /) -> int:
+        # For each line that is printed, and twice where nothing is buffered: without `super()`, and asking little.
+        size = len(data) if type(data) is bytes else memoryview(data).nbytes
         try:
-            written = super().write(data)
+            written = _plain_write(self, data)
+            if written == size:
+                return size
         except OSError as error:
             if error.errno not in OURS or not self._is_ours():
                 leave_no_frame(error)
                 raise
-            written = self._write_elsewhere(data) if error.errno == errno.EFBIG else memoryview(data).nbytes
+            written = self._write_elsewhere(data) if error.errno == errno.EFBIG else size
         # A pipe takes all: where nothing is buffered, nobody asks again for the rest.
-        if written and written < memoryview(data).nbytes and self._is_ours():
+        if written and written < size and self._is_ours():
             return written + self.write(memoryview(data).cast("B")[written:])
         return written
 
@@ -132,7 +139,7 @@ def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 
 def _redirect(descriptor: int, path: str) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     _our_files.add(file_id(file))
     os.dup2(file, descriptor)
     os.close(file)

@@ -26,12 +26,16 @@ _MISSING = object()
 
 
 def faithful(around: Callable[..., Any], original: Callable[..., Any]) -> Any:
-    """A stand-in for `original`: `around`, which takes the same arguments and calls the original itself.
+    """A stand-in for `original`: `around`, which takes the same arguments, calls the original itself, and leaves no frame of
+    its own in a traceback.
 
     A builtin is replaced by an object that is not bound as a method either; a Python function by a function.
     """
     if isinstance(original, types.BuiltinFunctionType):
-        return _Builtin(around, original)
+        # A class each, whose call is `around` itself: a method that passes the arguments on would be one frame more.
+        return type(_Builtin.__name__, (_Builtin,), {**_AS_IT_SAYS, "__call__": staticmethod(around)})(
+            original
+        )
     if isinstance(around, types.MethodType):
         around = _function(around)  # a bound method takes no attributes
     functools.update_wrapper(around, original)
@@ -53,17 +57,10 @@ def _function(method: Callable[..., Any]) -> Callable[..., Any]:
 class _Builtin:
     """Looks like the builtin: `isinstance`, `inspect`, `repr`, weak references and pickles by name take it for one."""
 
-    __slots__ = ("__weakref__", "_around", "_original")
+    __slots__ = ("__weakref__", "_original")
 
-    def __init__(self, around: Callable[..., Any], original: Callable[..., Any]) -> None:
-        self._around, self._original = around, original
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return self._around(*args, **kwargs)
-        except BaseException as error:
-            leave_no_frame(error)
-            raise
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self._original = original
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
@@ -80,10 +77,15 @@ class _Builtin:
     def __reduce__(self) -> Any:
         return self._original.__reduce__()
 
-    # Found on the class before __getattr__ is asked.
     __class__ = property(lambda self: type(self._original))
-    __module__ = property(lambda self: self._original.__module__)
-    __doc__ = property(lambda self: self._original.__doc__)
+
+
+# Found on the class, which has them of its own, before __getattr__ is asked.
+_AS_IT_SAYS: dict[str, Any] = {
+    "__slots__": (),
+    "__module__": property(lambda self: self._original.__module__),
+    "__doc__": property(lambda self: self._original.__doc__),
+}
 
 
 def noted(before: Callable[..., Any], original: Callable[..., Any]) -> Any:

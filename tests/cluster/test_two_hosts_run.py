@@ -10,7 +10,7 @@ from support.hosts import DISK, Hosts, send
 from support.jobs import BIN, GIVE_UP_S, wait_until
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 TOKEN = "0123456789abcdef0123456789abcdef"

@@ -8,7 +8,7 @@ from attention_cases import SMALL
 from torch import Tensor
 
 import nsa
-from nsa import AttentionConfig, BranchKV, NativeSparseAttention, nsa_attention
+from nsa import AttentionConfig, BranchKV, ModelConfig, NativeSparseAttention, NSAModel, nsa_attention
 from nsa.attention.compressed import BlockCompression
 from nsa.attention.inputs import Call
 from nsa.attention.reference import reference_attention
@@ -160,8 +160,37 @@ def test_packed_rows_and_padded_new_tokens_have_no_cache():
     with pytest.raises(ValueError, match="pad them and give attention_mask"):
         attention(x[:1], use_cache=True, cu_seqlens=torch.tensor([0, 30]))
     cache = attention(x, mask, use_cache=True)[2]
-    with pytest.raises(ValueError, match="padding among the tokens after a cache"):
-        attention(x[:, :2], mask[:, :2], past_key_values=cache)
+    padded = torch.tensor([[1, 1], [1, 0], [1, 1]])
+    for refused, message in (
+        ({"attention_mask": torch.cat([mask, padded], dim=1)}, "padding among the tokens after a cache"),
+        ({"attention_mask": mask}, r"\[B, seen \+ new\] = \[3, 32\]"),
+        ({"attention_mask": torch.ones(3, 32)}, r"keeps .* the cache holds"),
+        ({"cu_seqlens": torch.tensor([0, 2])}, "pad them and give attention_mask"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            attention(x[:, :2], past_key_values=cache, **refused)
+    with pytest.raises(ValueError, match="past_key_values is a NSACache"):
+        attention(x[:, :2], past_key_values=attention.new_cache())
+    attention(x[:, :2], torch.cat([mask, torch.ones(3, 2, dtype=mask.dtype)], dim=1), past_key_values=cache)
+
+
+MODEL = NSAModel(ModelConfig(layers=1, dim=16, heads=2, kv_groups=1, head_dim=8), SMALL)
+MASKED = {
+    "layer": layer(),
+    "layer_with_a_cache": lambda x, mask: layer()(x, mask, use_cache=True),
+    "model": lambda x, mask: MODEL(x[..., 0].long(), attention_mask=mask),
+    "generate": lambda x, mask: MODEL.generate(x[..., 0].long(), 1, attention_mask=mask),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mask_that_is_added_to_scores_or_numbers_documents_is_refused(name):
+    x, mask = masked("left")
+    for wrong in (torch.where(mask == 1, 0.0, -torch.inf), (mask - 1) * 1e9, mask.cumsum(1)):
+        with pytest.raises(ValueError, match=r"attention_mask holds .* 1 at tokens and 0 at padding"):
+            MASKED[name](x.abs(), wrong)
+    MASKED[name](x.abs(), mask.double())
+    MASKED[name](x.abs(), mask.bool())
 
 
 @pytest.mark.parametrize("use_cache", [True, False])

@@ -166,3 +166,18 @@ def test_statistics_are_left_only_when_asked_for():
     assert torch.equal(layer.last_selected_counts, expected.expand(2, 2, 40))
     layer.collect_stats = False
     assert torch.equal(out, layer(tokens()))
+
+
+@pytest.mark.parametrize("shape", [(1,), (39,), (3, 40), (2, 40, 1)])
+@pytest.mark.parametrize("name", ["nsa", "dense"])
+def test_positions_of_another_shape_are_refused_and_not_broadcast(name, shape):
+    with pytest.raises(ValueError, match=r"positions is .*\[T\] = \[40\] or \[B, T\] = \[2, 40\]"):
+        LAYERS[name]()(tokens(), positions=torch.zeros(shape, dtype=torch.long))
+
+
+def test_weights_fit_a_layer_whose_branches_are_named_in_another_order():
+    orders = (("compressed", "selected", "sliding"), ("sliding", "compressed", "selected"))
+    first, second = (nsa_layer(SMALL.model_copy(update={"branches": order})) for order in orders)
+    second.load_state_dict(first.state_dict())
+    assert first.config == second.config
+    assert torch.equal(first(tokens()), second(tokens()))

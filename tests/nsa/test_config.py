@@ -98,3 +98,17 @@ def test_the_production_configuration_is_the_field_s():
     assert (config.model.layers, config.model.dim, config.model.kv_groups) == (12, 768, 2)
     assert config.attention == AttentionConfig(compression="mean")
     assert (config.data.seq_len, config.data.batch_size, config.train.precision) == (2048, 1, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("checkpoint.resume=true", "checkpoint.resume is True, and checkpoint.dir is null"),
+        ("checkpoint.every=100", "checkpoint.every is 100, and checkpoint.dir is null"),
+        ("telemetry.tensorboard=true", "telemetry.tensorboard is True, and telemetry.dir is null"),
+        ("data.path=/tmp", "data.path is /tmp, and data.source is synthetic"),
+    ],
+)
+def test_a_key_without_effect_is_refused(override, named):
+    with pytest.raises(ConfigError, match=named):
+        load_train_config("tiny", [override])

@@ -75,13 +75,44 @@ def test_a_cache_gives_the_logits_of_none():
     torch.testing.assert_close(went_on.logits, whole.logits[:, 27:], rtol=1e-4, atol=1e-5)
 
 
+def test_a_second_turn_continues_the_cache_as_one_that_begins_anew():
+    model = tiny()
+    tokens, mask = prompts()
+    options = {"max_new_tokens": 4, "do_sample": False}
+    first = model.generate(tokens, attention_mask=mask, return_dict_in_generate=True, **options)
+    everything = torch.cat([first.sequences, tokens[:, :6]], dim=1)
+    ones = mask.new_ones(3, everything.shape[1] - mask.shape[1])
+    options["attention_mask"] = torch.cat([mask, ones], dim=1)
+    cache = first.past_key_values
+    assert cache.get_seq_length() == 33
+    continued = model.generate(everything, past_key_values=cache, **options)
+    assert torch.equal(continued, model.generate(everything, **options))
+    assert cache.get_seq_length() == everything.shape[1] + 3
+
+
+def test_a_mask_that_is_not_of_the_tokens_seen_and_the_new_ones_is_refused():
+    model = tiny()
+    tokens, mask = prompts()
+    with torch.no_grad():
+        past = model(tokens[:, :27], attention_mask=mask[:, :27]).past_key_values
+        with pytest.raises(ValueError, match=r"\[B, seen \+ new\] = \[3, 57\]"):
+            model(tokens, attention_mask=mask, past_key_values=past)  # all of the tokens, some of them twice
+        with pytest.raises(ValueError, match=r"keeps .* the cache holds"):
+            model(tokens[:, 27:], attention_mask=torch.ones_like(mask), past_key_values=past)
+        with pytest.raises(ValueError, match="cu_seqlens"):
+            model(tokens[:, 27:], past_key_values=past, cu_seqlens=torch.tensor([0, 3]))
+        with pytest.raises(ValueError, match="position_ids do not continue"):
+            model(tokens[:, 27:], past_key_values=past, position_ids=torch.arange(3)[None])
+
+
 def test_padding_after_a_cache_is_refused():
     model = tiny()
     tokens, mask = prompts()
     with torch.no_grad():
         past = model(tokens[:, :27], attention_mask=mask[:, :27]).past_key_values
+    mask[0, 28] = 0
     with pytest.raises(ValueError, match="padding among the tokens after a cache"):
-        model(tokens[:, 27:], attention_mask=1 - mask, past_key_values=past)
+        model(tokens[:, 27:], attention_mask=mask, past_key_values=past)
 
 
 def test_beams_are_those_of_a_model_without_a_cache():
@@ -180,8 +211,82 @@ def test_sizes_that_do_not_fit_are_refused():
         NSAConfig(head_dim=15)
     with pytest.raises(ValueError, match="select_block is 10"):
         NSAConfig(select_block=10)
-    with pytest.raises(ValueError, match="inputs_embeds are not supported"):
+    with pytest.raises(ValueError, match="inputs_embeds would not be read"):
         tiny()(prompts()[0], inputs_embeds=torch.zeros(1))
+
+
+def test_the_base_of_rotations_has_their_names_too(tmp_path):
+    from nsa.hf import NSAConfig
+
+    default = {"rope_theta": 5e5, "rope_type": "default"}
+    for names in ({"rope_theta": 5e5}, {"rope_base": 5e5}, {"rope_parameters": default}):
+        config = NSAConfig(**names)
+        assert config.model_config().rope_base == config.rope_theta == 5e5
+    config.rope_theta = 2e4
+    config.save_pretrained(tmp_path)
+    assert NSAConfig.from_pretrained(tmp_path).rope_base == 2e4
+    assert NSAConfig.from_dict({"rope_theta": 3e4, "hidden_size": 48}).rope_base == 3e4
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("sliding_window", "'window'"),
+        ("hidden_act", "'mlp'"),
+        ("num_hidden_layer", "'num_hidden_layers'"),
+        ("attention_dropout", "did you mean"),
+        ("max_position_embeddings", "no limit"),
+    ],
+)
+def test_a_key_that_nobody_would_read_is_refused(key, hint):
+    from nsa.hf import NSAConfig
+
+    with pytest.raises(ValueError, match=f"unknown key '{key}'.*{hint}"):
+        NSAConfig(**{key: 1})
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"rope_scaling": {"factor": 2.0}},
+        {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}},
+        {"rope_parameters": {"rope_type": "linear"}},
+        {"rope_theta": 5e5, "rope_base": 2e5},
+    ],
+)
+def test_rotations_that_we_do_not_have_are_refused(keys):
+    from nsa.hf import NSAConfig
+
+    with pytest.raises(ValueError, match="rope_"):
+        NSAConfig(**keys)
+
+
+@pytest.mark.parametrize(
+    ("use_cache", "side"), [(False, "left"), (True, "left"), (False, "right"), (None, None)]
+)
+def test_hidden_states_are_the_inputs_of_blocks_and_what_the_head_reads(use_cache, side):
+    model = tiny()
+    tokens, mask = prompts(side or "left")
+    mask = mask if side else None
+    with torch.no_grad():
+        out = model(tokens, attention_mask=mask, use_cache=use_cache, output_hidden_states=True)
+    assert len(out.hidden_states) == 3
+    kept = torch.ones(3, 30, dtype=torch.bool) if mask is None else mask == 1
+    assert torch.equal(out.hidden_states[0][kept], model.get_input_embeddings()(tokens)[kept])
+    torch.testing.assert_close(model.get_output_embeddings()(out.hidden_states[-1]), out.logits)
+    assert model(tokens, use_cache=use_cache).hidden_states is None
+
+
+def test_hidden_states_of_the_tokens_after_a_cache_are_those_of_none():
+    model = tiny()
+    tokens, mask = prompts()
+    model.config.output_hidden_states = True
+    with torch.no_grad():
+        past = model(tokens[:, :27], attention_mask=mask[:, :27]).past_key_values
+        continued = model(tokens[:, 27:], attention_mask=mask, past_key_values=past)
+        whole = model(tokens, attention_mask=mask, use_cache=False)
+    for some, all_of_them in zip(continued.hidden_states, whole.hidden_states, strict=True):
+        torch.testing.assert_close(some, all_of_them[:, 27:], rtol=1e-4, atol=1e-5)
 
 
 def test_the_trained_model_that_we_ship_counts():
@@ -260,6 +365,17 @@ def test_a_restart_of_position_ids_begins_a_sequence_as_in_flattened_batches():
         ({"position_ids": torch.arange(5, 35)[None]}, "position_ids"),
         ({"position_ids": torch.tensor([[*range(15), *range(15)]]).repeat(3, 1)}, "one row"),
         ({"attention_mask": torch.ones(3, 1, 30, 30)}, r"attention_mask is \(3, 1, 30, 30\)"),
+        ({"attention_mask": torch.zeros(3, 30).fill_(-torch.inf)}, "attention_mask holds -inf"),
+        ({"attention_mask": torch.ones(3, 30).cumsum(1).long()}, "attention_mask holds 2"),
+        (
+            {"attention_mask": torch.ones(3, 30), "position_ids": torch.tensor([[*range(15)] * 2])},
+            "position_ids do",
+        ),
+        ({"position_ids": torch.arange(31)[None]}, "position_ids is"),
+        ({"output_attentions": True}, "output_attentions"),
+        ({"token_type_ids": torch.zeros(3, 30)}, "token_type_ids would not be read"),
+        ({"cu_seq_lens_q": torch.tensor([0, 30])}, "cu_seq_lens_q would not be read: give .*cu_seqlens"),
+        ({"num_items_in_batch": 3}, "num_items_in_batch would not be read"),
     ],
 )
 def test_what_would_be_ignored_is_refused(arguments, message):

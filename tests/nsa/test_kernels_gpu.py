@@ -78,15 +78,15 @@ def assert_bits_equal(actual: list[Tensor], expected: list[Tensor]) -> None:
     ("heads", "kv_heads", "dim", "v_dim", "n_tokens", "batch", "dtype", "scale"),
     [
         (64, 4, 128, 128, 2048, 1, torch.bfloat16, 1),
-        (64, 4, 128, 128, 2200, 1, torch.bfloat16, 1),
+        pytest.param(64, 4, 128, 128, 2200, 1, torch.bfloat16, 1, marks=pytest.mark.slow),
         (64, 4, 128, 128, 2048, 2, torch.bfloat16, 1),  # by bits, in two rows
-        (12, 2, 64, 64, 1999, 2, torch.bfloat16, 8),
+        pytest.param(12, 2, 64, 64, 1999, 2, torch.bfloat16, 8, marks=pytest.mark.slow),
         (12, 4, 64, 64, 3001, 2, torch.bfloat16, 1),
-        (4, 4, 128, 128, 1300, 1, torch.bfloat16, 8),
-        (16, 4, 64, 64, 2500, 1, torch.float16, 1),
-        (16, 1, 192, 128, 1500, 1, torch.bfloat16, 1),
-        (8, 2, 256, 256, 1100, 1, torch.bfloat16, 1),
-        (6, 2, 128, 64, 20, 1, torch.bfloat16, 1),
+        pytest.param(4, 4, 128, 128, 1300, 1, torch.bfloat16, 8, marks=pytest.mark.slow),
+        pytest.param(16, 4, 64, 64, 2500, 1, torch.float16, 1, marks=pytest.mark.slow),
+        pytest.param(16, 1, 192, 128, 1500, 1, torch.bfloat16, 1, marks=pytest.mark.slow),
+        pytest.param(8, 2, 256, 256, 1100, 1, torch.bfloat16, 1, marks=pytest.mark.slow),
+        pytest.param(6, 2, 128, 64, 20, 1, torch.bfloat16, 1, marks=pytest.mark.slow),
         (6, 2, 64, 64, 1201, 1, torch.float32, 1),
     ],
 )
@@ -102,6 +102,7 @@ def test_outputs_and_gradients_equal_those_of_torch_in_fp32(
     assert_bits_equal(output_and_gradients(tensors), actual)
 
 
+@pytest.mark.slow
 def test_offsets_beyond_2_to_the_31_reach_the_right_elements():
     n_tokens, n_last = 2**31 // (64 * 128) + 1000, 5
     torch.use_deterministic_algorithms(False)  # the fills would take longer than the kernels
@@ -127,7 +128,7 @@ def test_offsets_beyond_2_to_the_31_reach_the_right_elements():
     [
         (64, 4, 128, 128, 2048, 1, torch.bfloat16),
         (12, 4, 64, 64, 3001, 2, torch.bfloat16),
-        (8, 2, 128, 64, 2500, 2, torch.float16),
+        pytest.param(8, 2, 128, 64, 2500, 2, torch.float16, marks=pytest.mark.slow),
     ],
 )
 def test_tiles_by_descriptors_equal_torch_in_fp32(
@@ -244,21 +245,46 @@ def test_a_step_allocates_its_output_its_gradients_and_less_than_two_tensors_as_
     assert torch.cuda.max_memory_allocated() - before < outputs + 2 * tensors[0].nbytes
 
 
-@pytest.mark.parametrize("n_tokens", [1200, 2100])  # by bits, and by lists
-def test_the_ops_pass_opcheck(n_tokens):
+@pytest.mark.parametrize(
+    ("n_tokens", "packed"), [(1200, False), (2100, False), (2100, True)]
+)  # bits, lists, lists
+def test_the_ops_pass_opcheck(n_tokens, packed):
     from nsa.attention.kernels import ops
 
-    q, *kv, gates, _ = (x.requires_grad_() for x in inputs(6, 2, 64, 64, n_tokens))
-    k, v = ([x.detach() for x in each] for each in (kv[:3], kv[3:]))
-    lengths = (16, 32, 64, 512, 0)
-    torch.library.opcheck(ops.band_attention, (q.detach(), k, v, k[0], *lengths))
-    *bands, _ = ops.band_attention(q.detach(), k, v, k[0], *lengths)
+    torch.use_deterministic_algorithms(False)  # which fills memory, by which two runs always agree
+    q, *kv, gates, dout = inputs(6, 2, 64, 64, n_tokens, packed=packed)
+    k, v, lengths = kv[:3], kv[3:], (16, 32, 64, 512, 0)
+    borders = packed_borders(CONFIG, n_tokens, torch.tensor([0, 700, 701, 2000]).cuda()) if packed else None
+    torch.library.opcheck(ops.band_attention, (q, k, v, k[0], *lengths, borders))
+    *bands, _ = ops.band_attention(q, k, v, k[0], *lengths, borders)
     bands = [None if i % 3 == 1 else x for i, x in enumerate(bands)]
-    selection = (q.detach(), k[0], bands[3], 16, 32, 64, 16, 1, 2, 0)
+    selection = (q, k[0], bands[3], 16, 32, 64, 16, 1, 2, 0, borders)
     torch.library.opcheck(ops.select_blocks, selection)
     blocks = ops.select_blocks(*selection)
     assert blocks.dim() == (3 if n_tokens <= 2048 else 4)
-    torch.library.opcheck(ops.gated_attention, (q, *kv, gates, *bands, blocks, *lengths))
+    leaves = [x.requires_grad_() for x in (q, *kv, gates)]
+    torch.library.opcheck(ops.gated_attention, (*leaves, *bands, blocks, *lengths, borders))
+    with torch.no_grad():
+        _, out, lse, *union = ops.gated_attention(*leaves, *bands, blocks, *lengths, borders)
+        saved = (dout, [bands[0], out, bands[2]], [bands[3], lse, bands[5]], gates.detach())
+        torch.library.opcheck(ops.gates_backward, saved)
+        _, stats = ops.gates_backward(*saved)
+        detached = (q.detach(), [x.detach() for x in k], [x.detach() for x in v])
+        torch.library.opcheck(
+            ops._branches_backward, (dout, *detached, stats, blocks, union, *lengths, borders)
+        )
+
+
+@pytest.mark.parametrize("argument", range(8))
+def test_forward_mode_is_refused_as_operators_would_drop_its_tangents(argument):
+    *leaves, _ = inputs(6, 2, 64, 64, 1200)
+
+    def attend(x: Tensor) -> Tensor:
+        return call([*leaves[:argument], x, *leaves[argument + 1 :]])
+
+    for transform in (lambda x: torch.func.jvp(attend, (x,), (x,)), torch.func.jacfwd(attend)):
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            transform(leaves[argument])
 
 
 def test_the_last_queries_after_a_past_equal_those_of_a_prefill():
@@ -282,7 +308,9 @@ def test_auto_is_triton_and_fp64_falls_back_to_torch_and_is_counted():
 LENGTHS = (1, 20, 0, 1023, 1100, 31)
 
 
-@pytest.mark.parametrize("shape", [(64, 4, 128, 128), (12, 4, 64, 64), (6, 2, 192, 128)])
+@pytest.mark.parametrize(
+    "shape", [(64, 4, 128, 128), (12, 4, 64, 64), pytest.param((6, 2, 192, 128), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("least", [2**60, 0], ids=["by pointers", "by descriptors"])
 def test_packed_sequences_equal_those_of_torch_in_fp32(monkeypatch, shape, least):
     monkeypatch.setattr(f"{DESCRIPTORS}.WORTHWHILE", least)

@@ -13,6 +13,7 @@ from launching import ROOT
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.slow,
     pytest.mark.skipif(
         not torch.cuda.is_available(), reason="needs a GPU: `pytest -m gpu` on such a machine"
     ),

@@ -1,6 +1,7 @@
 """Training on a GPU: recorded and compiled steps learn what plain ones do."""
 
 import csv
+import itertools
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def losses(*overrides):
     [
         [],
         ["train.accumulate=2", "parallel.activation_checkpointing=full", "optimizer.warmup_steps=4"],
-        ["train.compile=true"],
+        pytest.param(["train.compile=true"], marks=pytest.mark.slow),
     ],
     ids=["plain", "accumulated_and_recomputed", "compiled"],
 )
@@ -62,3 +63,35 @@ def test_a_run_resumes_with_its_learning_rate(tmp_path, resumed_as):
 def test_a_step_graph_across_ranks_is_refused():
     with pytest.raises(ConfigError, match="cuda_graph is true with parallel"):
         losses("train.cuda_graph=true", "parallel.mode=ddp")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("texts")
+    for i in range(12):
+        (directory / f"{i:02}.txt").write_text(f"The {i} of {i * i} is {i + 1}. " * (40 + 97 * i))
+    return directory
+
+
+# One that crashed a device, and every other one.
+SWITCHES = [
+    pytest.param(*switches, id="-".join(switches), marks=[] if switches == CRASHED else pytest.mark.slow)
+    for CRASHED in [("compiled", "separate", "none")]
+    for switches in itertools.product(
+        ("compiled", "eager"), ("separate", "joined"), ("none", "selective", "full")
+    )
+]
+
+
+@pytest.mark.parametrize(("how", "documents", "recomputed"), SWITCHES)
+def test_statistics_of_telemetry_change_no_step(how, documents, recomputed, texts, tmp_path):
+    overrides = [
+        "data.source=text", f"data.path={texts}", f"data.documents={documents}", "data.batch_size=2",
+        f"train.compile={how == 'compiled'}", f"parallel.activation_checkpointing={recomputed}", "train.eval_every=4",
+    ]  # fmt: skip
+    watched = losses(*overrides, f"telemetry.dir={tmp_path}", "telemetry.every=3")
+    assert watched == pytest.approx(losses(*overrides), abs=1e-6 if how == "eager" else 2e-2)
+    with (tmp_path / "k_stats.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["step"] for row in rows} == {"1", "3", "6"}
+    assert all(0 < float(row["mean"]) <= float(row["max"]) <= 32 for row in rows)  # 4 blocks of 8 keys

@@ -109,6 +109,32 @@ def test_second_derivatives_exist_by_the_math_kernel():
         assert torch.autograd.gradgradcheck(lambda *each: nsa_attention(*each, config), inputs)
 
 
+@pytest.mark.parametrize("backend", ["torch", "sequential", "reference"])
+@pytest.mark.parametrize("argument", range(4), ids=["q", "k", "v", "gates"])
+@pytest.mark.parametrize("math", [True, False])
+def test_forward_mode_gives_the_finite_difference_or_an_error(backend, argument, math):
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((1, 12, 2, 4), (1, 12, 1, 4), (1, 12, 1, 4), (1, 12, 2, 3))
+    inputs = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    inputs[3] = inputs[3].sigmoid()
+    config = AttentionConfig(**{**LENGTHS, "backend": backend})
+    direction = torch.randn(shapes[argument], generator=generator, dtype=torch.float64)
+
+    def attend(x):
+        return nsa_attention(*inputs[:argument], x, *inputs[argument + 1 :], config)
+
+    step, x = 1e-6 * direction, inputs[argument]
+    expected = (attend(x + step) - attend(x - step)) / 2e-6
+    kernels = list(SDPBackend.__members__.values()) if not math else [SDPBackend.MATH]
+    try:
+        with sdpa_kernel([each for each in kernels if each != SDPBackend.ERROR]):
+            _, actual = torch.func.jvp(attend, (x,), (direction,))
+    except (NotImplementedError, RuntimeError) as error:
+        assert backend != "torch" or not math, error
+    else:
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("sizes", "named"),
     [

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 
 from .freeze import ACTED_UPON

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from dump_maker import Job, write_dumps
 
-from nsadiag.analysis.external.judge import judge_external
 from nsadiag.analysis.verdict import judge_directory
+from nsadiag.analysis.verdict import judge_evidence as judge_external
 from nsadiag.errors import NsadiagError
 from nsadiag.reports import load_report
 from nsadiag.reports.formats.registry import REPORTERS, write_reports

@@ -8,14 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
-
 from nsadiag.analysis.rules.registry import CLASSES, RULES
 from nsadiag.analysis.rules.rule import Rule
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.commands.faults import Fault, faults
 from nsadiag.evidence.layout import write_json
 from nsadiag.reports import load_report, print_report
+from nsadiag.reports.terminal.screen import Screen
 from nsadiag.source.literals import docstring_of
 
 from .golden import archive_of, unpack
@@ -137,7 +136,7 @@ def verdict_on(name: str) -> str:
         write_json(run.verdict, judge_directory(run.path).to_json())
         text = io.StringIO()
         print_report(
-            load_report(run.path), Console(file=text, width=COLUMNS, no_color=True, force_terminal=False)
+            load_report(run.path), Screen(file=text, width=COLUMNS, no_color=True, force_terminal=False)
         )
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     return "".join(f"{line}\n" for line in lines if not line.startswith(WROTE))

@@ -9,8 +9,8 @@ from typing import Any
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import Candidate
 from nsadiag.analysis.explain.explanation import explain
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 

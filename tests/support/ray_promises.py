@@ -69,10 +69,10 @@ def told(directory: Path, verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def names_in(directory: Path) -> dict[int, str]:
-    from nsadiag.analysis.actors.judge import job_of
-    from nsadiag.analysis.scale.digests.cell import load_cell
+    from nsadiag.analysis.facts.actors.job import ActorJob
+    from nsadiag.analysis.load import load_cell
 
-    return job_of(load_cell(directory)).names
+    return ActorJob(cell=load_cell(directory)).names
 
 
 def misses(promise: RayPromise, directory: Path) -> list[str]:

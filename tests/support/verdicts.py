@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge, judge_directory
 from nsadiag.evidence.layout import RunDir
 

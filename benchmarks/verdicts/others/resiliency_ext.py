@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from nsadiag.analysis.external.judge import judge_external
+from nsadiag.analysis.verdict import judge_evidence as judge_external
 
 TRACES = Path("tests/attribution/unit/fr_traces")
 INJECTED = re.compile(r"Rank (\d+), fault_type: (\w+)")

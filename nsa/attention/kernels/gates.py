@@ -65,7 +65,9 @@ def _branch_backward(
         gate = tl.load(GATES + row * 3 + BRANCH, mask=live, other=1.0).to(tl.float32)
         lse = tl.load(LSE + row_at, mask=live, other=0.0)
         tl.store(LSE_OUT + row_at, lse - tl.log2(gate), mask=live)
-        tl.store(DOT_OUT + row_at, dot, mask=live)
+    else:
+        tl.store(LSE_OUT + row_at, dot, mask=live)
+    tl.store(DOT_OUT + row_at, dot, mask=live)
     tl.store(DGATES + row * 3 + BRANCH, dot.to(DGATES.dtype.element_ty), mask=live)
 
 
@@ -128,8 +130,8 @@ def gate_backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradient of the gates [B, T, H, 3], and for every branch lse - log2(gate) and dout · out.
 
-    The last two are [2, 3, B, H, T], fp32. With them the backward of a branch takes `dout` as if it had no gate:
-    with P' = gate * P, dV = P'^T dout and dS = P' (dout V^T - dout · out).
+    The last two are [2, 3, B, H, T], fp32, 0 for a branch that is not there. With them the backward of a branch
+    takes `dout` as if it had no gate: with P' = gate * P, dV = P'^T dout and dS = P' (dout V^T - dout · out).
     """
     batch, n_queries, heads, width = dout.shape
     like_out = next(o for o in outs if o is not None)

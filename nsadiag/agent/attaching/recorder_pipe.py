@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.processes import environment
 from nsadiag.evidence import pickles
 from nsadiag.evidence.layout import CaptureDir, write_json
+from nsadiag.evidence.ownership import opened
 
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -29,15 +31,16 @@ def dump_by_pipe(pid: int, rank: int, directory: CaptureDir) -> None:
     if PIPE not in named:
         return
     file = Path(f"{next((named[name] for name in FILES if name in named), DEFAULT_FILE)}{rank}")
+    owners = {os.geteuid(), Path(f"/proc/{pid}").stat().st_uid}
     before = _stamp(file)
-    _ring(Path(f"{named[PIPE]}{rank}.pipe"))
-    write_json(directory.flight_recorder, plain(_dumped(file, before)))
+    _ring(Path(f"{named[PIPE]}{rank}.pipe"), owners)
+    write_json(directory.flight_recorder, plain(_dumped(file, before, owners)))
 
 
-def _ring(pipe: Path) -> None:
+def _ring(pipe: Path, owners: set[int]) -> None:
     try:
         # Without waiting for a reader: a rank that has not yet made its communicator does not listen.
-        handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        handle = opened(pipe, os.O_WRONLY, stat.S_ISFIFO, owners)
     except OSError as error:
         raise CaptureError(f"{pipe}: {error.strerror}") from None
     try:
@@ -54,16 +57,20 @@ def _stamp(file: Path) -> tuple[int, int]:
     return (status.st_mtime_ns, status.st_size)
 
 
-def _dumped(file: Path, before: tuple[int, int]) -> bytes:
-    """The file's bytes once they are new and grow no more."""
+def _dumped(file: Path, before: tuple[int, int], owners: set[int]) -> bytes:
+    """The file's bytes once they are new and grow no more. Both names are easily guessed, and lie in /tmp as a rule."""
     deadline, last, since = time.monotonic() + ANSWER_S, before, time.monotonic()
     while time.monotonic() < deadline:
         now = _stamp(file)
         if now != last:
             last, since = now, time.monotonic()
         elif now != before and time.monotonic() - since > QUIET_S:
-            with file.open("rb") as opened:
-                return opened.read(MAX_DUMP)
+            try:
+                handle = opened(file, os.O_RDONLY, stat.S_ISREG, owners)
+            except OSError as error:
+                raise CaptureError(f"{file}: {error.strerror}") from None
+            with os.fdopen(handle, "rb") as dump:
+                return dump.read(MAX_DUMP)
         time.sleep(0.02)
     raise CaptureError(f"{file}: no dump within {ANSWER_S:g} s")
 

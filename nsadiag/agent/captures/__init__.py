@@ -1,9 +1,10 @@
-"""Looks at a job from outside, in order of cost; each is bounded in time and its failure is itself evidence."""
+"""Captures of a job from outside, in order of cost; each is bounded in time and its failure is itself evidence."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from nsadiag.agent.captures.python.py_spy import native_stack, python_stack
 from nsadiag.agent.captures.python.traceback import traceback
 from nsadiag.agent.captures.target import NodeTarget, NotApplicable, Target
 from nsadiag.agent.processes import stat_fields
+from nsadiag.deadlines.calls import call
 from nsadiag.evidence.layout import CaptureDir, RunDir, make_private_dir, read_json, this_node, write_json
 
 AnyTarget = TypeVar("AnyTarget", Target, NodeTarget)
@@ -53,6 +55,10 @@ THOROUGH = ("fr_pickle", "tasks", "ungraded", "children", "native")
 # Leaves no job behind that could go on.
 LAST = ("cuda_core",)
 NODE_CAPTURES: dict[str, NodeCapture] = {"ras": ras, "gpu": gpu}
+# For what has no limit of its own: a file of /proc waits for the lock on a process's memory, as a page fault on a dead
+# file system holds it.
+LIMIT_S = 60.0
+LONGER_S = {"cuda_core": 120.0}
 
 
 def capture_rank(target: Target, names: tuple[str, ...]) -> None:
@@ -118,7 +124,7 @@ def _take(
     for name, capture in captures.items():
         started = time.monotonic()
         try:
-            told = capture(target)
+            told = call(functools.partial(capture, target), LONGER_S.get(name, LIMIT_S))
         except Exception as error:
             seconds = time.monotonic() - started
             answers[name] = {"answered": False, "ms": round(seconds * 1000, 1), "why": str(error)}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures.failure import CaptureError, NotApplicable
+from nsadiag.deadlines.deadline import Deadline
+from nsadiag.deadlines.http import UnixHttp
 from nsadiag.evidence.layout import (
     LEAVING,
     PYTHON_HANDLER,
@@ -33,17 +34,6 @@ NEED_PYTHON = frozenset(
     }
 )
 MAX_ANSWER = 256 * 2**20
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 class WorkerServer:
@@ -91,7 +81,7 @@ class WorkerServer:
             path = path.with_name(f"{path.stem}{LEAVING}")
         if path is None or not path.exists():
             raise CaptureError("the rank has no worker server")
-        connection = _UnixConnection(path, timeout_s)
+        connection = UnixHttp(path, Deadline(timeout_s))
         name = address.removeprefix("/handler/").partition("?")[0] or "list of handlers"
         try:
             connection.request(method, address)

@@ -10,6 +10,7 @@ from nsadiag.agent.captures.gpu import gpus, nccl_ras
 from nsadiag.agent.captures.kernel.cgroups import cgroup
 from nsadiag.agent.captures.target import CaptureError, NotApplicable
 from nsadiag.agent.checkup.check import Check, Status
+from nsadiag.deadlines.deadline import Deadline
 
 MIB, GIB = 2**20, 2**30
 # A black box of a MiB a rank, captures of some MiB, and the job's own logs.
@@ -117,7 +118,7 @@ def nccl_ras_port() -> Check:
             name=name, status="limited", detail="NCCL_RAS_ENABLE is 0", remedy="unset NCCL_RAS_ENABLE"
         )
     try:
-        text, as_json = nccl_ras.ask(*nccl_ras.address(at))
+        text, as_json = nccl_ras.ask(*nccl_ras.address(at), Deadline(nccl_ras.TOTAL_S))
     except NotApplicable:
         return Check(
             name=name,

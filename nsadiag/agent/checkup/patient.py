@@ -9,7 +9,6 @@ import select
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from nsadiag.agent import interrupts
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.job import scratch
 from nsadiag.agent.job.launch import job_environment, new_run_id
+from nsadiag.deadlines import programs
+from nsadiag.deadlines.deadline import Deadline
 from nsadiag.evidence.layout import RunDir
 
 PLAIN = """
@@ -54,8 +55,9 @@ class Patient:
         self.directory, self._socket = run.rank(rank), sockets / f"{rank}.sock"
         self._process = subprocess.Popen(
             [python, "-c", script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, start_new_session=True,  # ends with us: its stdin does
+            stderr=subprocess.DEVNULL, start_new_session=True,  # ends with us: its stdin does
         )  # fmt: skip
+        self._unread = b""
 
     @property
     def pid(self) -> int:
@@ -63,24 +65,41 @@ class Patient:
 
     def report(self, seconds: float) -> dict[str, Any]:
         """Raises TimeoutError, or ChildProcessError if it ended without a word."""
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if select.select([self._process.stdout], [], [], 0.05)[0]:
-                line = self._process.stdout.readline()
-                if not line:
-                    raise ChildProcessError(f"Python ended with exit code {self._process.wait()}")
+        deadline = Deadline(seconds)
+        try:
+            while True:
                 with contextlib.suppress(ValueError):
-                    return dict(json.loads(line))
-        raise TimeoutError(f"no word from Python in {seconds:g} s")
+                    return dict(json.loads(self._line(deadline)))
+        except TimeoutError:
+            raise TimeoutError(f"no word from Python in {seconds:g} s") from None
+
+    def _line(self, deadline: Deadline) -> bytes:
+        assert self._process.stdout is not None
+        out = self._process.stdout.fileno()
+        while b"\n" not in self._unread:
+            if select.select([out], [], [], deadline.left())[0]:
+                data = os.read(out, 65536)
+                if not data:
+                    raise ChildProcessError(f"Python ended with exit code {self._exit_code(deadline)}")
+                self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _exit_code(self, deadline: Deadline) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(deadline.left())
+        return None
 
     def target(self) -> Target:
         """The target of captures."""
         return Target(pid=self.pid, directory=self.directory.capture(1), socket=self._socket)
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        programs.end(self._process)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 # What costs milliseconds to import (pathlib, json, socket, typing) is done without.
 import contextlib
 import ctypes
+import errno
 import marshal
 import os
 import select
@@ -85,6 +86,19 @@ def fall_silent() -> None:
 def say(text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"nsadiag: {text}\n".encode(errors="replace"))
+
+
+def execute(command: list[bytes], environment: dict[bytes, bytes]) -> NoReturn:
+    """Becomes the command. A file without a `#!` is a script for sh, as it is to `env` and to shells. Raises OSError."""
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+    import shutil
+
+    found = shutil.which(command[0], path=os.fsdecode(environment.get(b"PATH") or os.defpath)) or command[0]
+    os.execve("/bin/sh", [b"/bin/sh", found, *command[1:]], environment)
 
 
 class Terminal:
@@ -180,8 +194,7 @@ class Guard:
             if self._request["cwd"] is not None:
                 os.chdir(self._request["cwd"])
             signal.pthread_sigmask(signal.SIG_SETMASK, self._request["mask"])
-            command = self._request["command"]
-            os.execvpe(command[0], command, self._request["env"])
+            execute(self._request["command"], self._request["env"])
         except OSError as error:
             os.write(fails, str(error.errno).encode())
         finally:

@@ -172,7 +172,8 @@ class Guarded:
             self._guard.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             self._guard.kill()
-            self._guard.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(CLOSE_S)
         self._control.close()
 
     def leave(self) -> None:

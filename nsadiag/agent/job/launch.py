@@ -14,6 +14,7 @@ from typing import Protocol
 import nsadiag
 from nsadiag.agent import processes
 from nsadiag.agent.job import scratch
+from nsadiag.agent.job.entry_script import check_script
 from nsadiag.agent.job.guarded_process import Guarded, inherited
 from nsadiag.agent.processes import RUN_ID, Process, identify
 from nsadiag.errors import MachineError, UsageError
@@ -30,6 +31,7 @@ FLIGHT_RECORDER = {
 
 
 OLDER_SIZE = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+_started = False
 
 
 class Job(Protocol):
@@ -78,12 +80,17 @@ def recorder_environment(users: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in FLIGHT_RECORDER.items() if name not in chosen}
 
 
+def has_started() -> bool:
+    """Whether this process has started a job."""
+    return _started
+
+
 def new_run_id() -> str:
     return uuid.uuid4().hex
 
 
 def check_command(command: list[str]) -> None:
-    """Raises UsageError if the first word is no program, or a script named on the line is not there."""
+    """Raises UsageError if the first word is no program, or the script that the line runs is not there."""
     if not command:
         raise UsageError(
             "no command given", "put the job after `--`: nsadiag run -- torchrun --nproc-per-node 2 train.py"
@@ -96,16 +103,7 @@ def check_command(command: list[str]) -> None:
         raise UsageError(
             f"no such command: {command[0]}", "give the launcher line as you would type it without nsadiag"
         )
-    check_script(command[1:])
-
-
-def check_script(words: list[str]) -> None:
-    """Raises UsageError if the first word that names a Python script names one that is not there."""
-    # A word with a space in it is a line for a shell, which may well change directory first.
-    script = next((word for word in words if word.endswith(".py") and " " not in word), None)
-    module = "-m" in words or "--module" in words
-    if script and not module and not Path(script).exists():
-        raise UsageError(f"no such script: {script}", f"paths are relative to {Path.cwd()}")
+    check_script(command)
 
 
 class CommandJob:
@@ -152,6 +150,8 @@ class CommandJob:
                 )
             except OSError as error:
                 raise MachineError(f"cannot start {command[0]}: {error.strerror or error}") from None
+        global _started
+        _started = True
         for path in (socket_dir, *elsewhere):
             scratch.add_owner(path, self._guarded.guard)
         self._root = identify(self._guarded.pid)

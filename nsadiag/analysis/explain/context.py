@@ -9,7 +9,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.relations import call_paths
 from nsadiag.analysis.relations.call_paths import CallPaths
-from nsadiag.analysis.relations.pending import Wait, is_still, waiting_group, waits
+from nsadiag.analysis.relations.pending import PendingCall, is_still, waiting_group, waits
 from nsadiag.analysis.relations.timeline import Divergence, Timelines
 from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Collective, Evidence, Place
@@ -53,7 +53,7 @@ class Context:
         return is_still(self.cell)
 
     @cached_property
-    def waits(self) -> list[Wait]:
+    def waits(self) -> list[PendingCall]:
         return waits(self.case) if self.still else []
 
     def members(self) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from nsadiag.analysis.records import SummarisedWaits
 
 TITLE = "Breakdown with straggler effect"
 # Below the name of an operation: message size, count, then in ms the least of all ranks, what this one took more, and both means.
@@ -12,26 +13,17 @@ ROW = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Waits:
-    """One rank's sums, of the last summary in its log."""
-
-    rank: int
-    least_ms: float  # that its collectives took on the fastest rank
-    more_ms: float  # that they took here: it was early, and waited
-    source: str
-
-
-def waits_of(text: str, rank: int, source: str) -> Waits | None:
+def waits_of(text: str, rank: int, source: str) -> SummarisedWaits | None:
     """The last summary of a log; None where it has none."""
     lines = text.splitlines()
     begins = [number for number, line in enumerate(lines, 1) if line.strip() == TITLE]
     rows = [row for line in lines[begins[-1] :] if (row := ROW.match(line))] if begins else []
     if not rows:
         return None
-    return Waits(
+    least_ms, more_ms = (sum(float(row[name]) for row in rows) for name in ("least", "more"))
+    return SummarisedWaits(
         rank=rank,
-        least_ms=sum(float(row["least"]) for row in rows),
-        more_ms=sum(float(row["more"]) for row in rows),
+        least_ms=least_ms,
+        more_ms=more_ms,
         source=f"{source}#line {begins[-1]}",
     )

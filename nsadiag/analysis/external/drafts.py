@@ -8,13 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nsadiag.analysis.external import deepspeed_log, nccl_log, stacks
-from nsadiag.analysis.external.deepspeed_log import Waits
-from nsadiag.analysis.external.nccl_log import Init
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
 from nsadiag.analysis.ingest.watchdog_reports import TimedOut
-from nsadiag.analysis.records import CaptureEvidence
+from nsadiag.analysis.records import CaptureEvidence, CommunicatorInit, SummarisedWaits
 from nsadiag.evidence.documents.exceptions import Cause, Raised
 from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.kernel import NO_PROCESS
@@ -36,8 +34,8 @@ class Statements:
 
     launcher: str = ""  # the log that tells of ends; empty if none does
     never_came: tuple[tuple[int, ...], str] = (), ""  # ranks, and where a monitored barrier named them
-    inits: list[Init] = field(default_factory=list)  # of NCCL's communicators
-    waits: list[Waits] = field(default_factory=list)  # for stragglers, by DeepSpeed
+    inits: list[CommunicatorInit] = field(default_factory=list)
+    waits: list[SummarisedWaits] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
 
 
@@ -117,8 +115,8 @@ def _processes(text: str) -> list[stacks.ProcessStacks]:
 def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
     launcher = ""
     gaps: list[str] = []
-    inits: list[Init] = []
-    waits: list[Waits] = []
+    inits: list[CommunicatorInit] = []
+    waits: list[SummarisedWaits] = []
     never_came: tuple[tuple[int, ...], str] = (), ""
     for path in sorted(gathered.logs):
         try:
@@ -132,7 +130,7 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         _put_log(drafts, facts, source, own, text)
         if facts.ended:
             launcher = source
-        inits += [replace(init, source=source) for init in nccl_log.inits(text)]
+        inits += nccl_log.inits(text, source)
         if found := deepspeed_log.waits_of(text, max(own, 0), source):
             waits.append(found)
         if facts.never_came:

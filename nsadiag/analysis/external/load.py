@@ -1,10 +1,11 @@
-"""A directory of evidence from other tools, as the values that a run directory becomes."""
+"""Evidence that other tools left, as the values that a run directory becomes: the same rules judge it."""
 
 from __future__ import annotations
 
 import itertools
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 from nsadiag.analysis.external import watchdog
 from nsadiag.analysis.external.drafts import (
@@ -17,66 +18,138 @@ from nsadiag.analysis.external.drafts import (
     read_stacks,
     relative,
 )
-from nsadiag.analysis.external.recognise import Gathered
+from nsadiag.analysis.external.recognise import Gathered, gather
+from nsadiag.analysis.external.snapshots import movement_of
 from nsadiag.analysis.facts.exceptions import follows_a_peer
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.dumps.columns import RankColumns
 from nsadiag.analysis.ingest.dumps.pool import Refused, read_all, readers
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
-from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.records import CellEvidence, Collected, RankEvidence
 from nsadiag.analysis.scale.dumps.details import Details, details_of
 from nsadiag.analysis.scale.dumps.dump_set import DumpSet, merged
-from nsadiag.errors import MachineError
+from nsadiag.errors import MachineError, UsageError
+from nsadiag.evidence import recorder
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.watch import NO_END, Watch
+from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.spans import spans
 
 MOST_REFUSED = 5
+WORTH_SHARE = 0.2  # of the communication itself: a shorter wait for others is the noise of any network
+LOOKS_FOR = (
+    "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
+    "torchrun --log-dir, logs with tracebacks or timeouts, DeepSpeed's summaries of communication"
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExternalEvidence:
-    """The cell that detectors see, and what it was cut down from."""
-
-    cell: CellEvidence
-    dumps: DumpSet
-    details: Details
-    statements: Statements
-
-
-def load_external(gathered: Gathered) -> ExternalEvidence:
-    """Never raises on what is in the files: what cannot be read becomes a gap."""
-    drafts, gaps = Drafts(), []
-    dumps, closer, unread = _read_dumps(gathered)
-    gaps += unread
+def load_external(path: Path) -> CellEvidence:
+    """Never raises on what is in a file: what cannot be read becomes a gap. Raises UsageError where nothing can be judged."""
+    gathered = gather(path)
+    if gathered.is_empty:
+        raise UsageError(f"nothing in {path} is evidence that nsadiag knows", f"it looks for {LOOKS_FOR}")
+    drafts = Drafts()
+    dumps, closer, gaps = _read_dumps(gathered)
     for rank, document in closer.documents.items():
         file = relative(dumps.ranks[rank].file, gathered.root)
         drafts.of(rank, file).captures.append(capture_of(source=file, flight_recorder=document))
     gaps += read_stacks(gathered, drafts)
     statements = read_logs(gathered, drafts)
-    gaps += statements.gaps
     read_errors(gathered, drafts)
-    said = [(t, gathered.root / file) for draft in drafts.values() for t, file in draft.timed_out[:1]]
-    if said and not dumps.ranks:
-        silent = {r: gathered.root / d.source for r, d in drafts.items() if not d.timed_out and d.source}
-        dumps, closer = watchdog.dumps_of(said, silent)
+    pending_s = closer.pending_s
+    if not dumps.ranks:
+        pending_s = _add_timeouts(drafts, _world_size(drafts, dumps, statements))
+    cell = _cell(gathered, drafts, dumps, closer.kinds, statements, (*gaps, *statements.gaps))
+    cell = replace(cell, collected=_collected(cell, statements, pending_s))
+    if not _can_be_judged(cell, dumps):
+        raise UsageError(_why_nothing(path, gathered, cell), f"it looks for {LOOKS_FOR}")
+    return cell
+
+
+def _cell(
+    gathered: Gathered, drafts: Drafts, dumps: DumpSet, kinds: tuple[tuple[int, ...], ...],
+    statements: Statements, gaps: tuple[str, ...],
+) -> CellEvidence:  # fmt: skip
     began_ns = _order(drafts)
-    sizes = [init.size for init in statements.inits]
-    seen = [*drafts, *(wait.rank for wait in statements.waits)]
-    world = max(dumps.world_size, max(seen, default=-1) + 1, *sizes, 0)
-    if gathered.dumps and dumps.ranks and dumps.unseen:
-        gaps.append(f"no dump of rank {spans(dumps.unseen)} ({len(dumps.unseen)} of {world:,})")
+    world = _world_size(drafts, dumps, statements)
     ranks = tuple(_rank(number, drafts[number]) for number in sorted(drafts))
     cell = CellEvidence(
         path=gathered.root,
         world_size=world,
         ranks=ranks,
-        watch=Watch(started_mono_ns=began_ns),
+        kinds=kinds,
+        watch=Watch(started_mono_ns=began_ns, launcher_exit_code=1 if any(map(_broke, ranks)) else None),
         launcher_stderr="",
         processes=(),
-        gaps=tuple(gaps),
+        gaps=gaps,
     )
-    return ExternalEvidence(cell=cell, dumps=dumps, details=closer, statements=statements)
+    if gathered.dumps and cell.absent:
+        gap = f"no dump of rank {spans(sorted(cell.absent))} ({len(cell.absent)} of {world:,})"
+        cell = replace(cell, gaps=(*gaps, gap))
+    return cell
+
+
+def _collected(cell: CellEvidence, statements: Statements, pending_s: float | None) -> Collected:
+    """Assume that a job whose stacks or dumps were taken is stuck, where somebody waits and nothing shows that it moves."""
+    movement = movement_of(cell.ranks, pending_s)
+    waits = any(c.stacks or _is_pending(c.flight_recorder) for r in cell.ranks for c in r.captures)
+    ranks, barrier_log = statements.never_came
+    return Collected(
+        movement=movement,
+        is_stuck=waits and movement not in ("moved", "young") and not any(map(_broke, cell.ranks)),
+        pending_s=pending_s,
+        launcher_log=statements.launcher,
+        absent_from_barrier=ranks,
+        barrier_log=barrier_log,
+        communicators=tuple(statements.inits),
+        summarised=tuple(statements.waits),
+    )
+
+
+def _is_pending(dump: Dump) -> bool:
+    return bool(recorder.pending(dump))
+
+
+def _can_be_judged(cell: CellEvidence, dumps: DumpSet) -> bool:
+    told = cell.collected
+    if told is None:
+        return False
+    says_why = any(_broke(r) or any(c.stacks or c.flight_recorder for c in r.captures) for r in cell.ranks)
+    made = {init.communicator for init in told.communicators if init.complete}
+    unmade = {init.communicator for init in told.communicators} - made
+    waited = any(row.more_ms >= WORTH_SHARE * row.least_ms for row in told.summarised)
+    return bool(dumps.ranks or says_why or told.absent_from_barrier or unmade or waited)
+
+
+def _why_nothing(path: Path, gathered: Gathered, cell: CellEvidence) -> str:
+    if cell.gaps:
+        return f"nothing in {path} could be read: {cell.gaps[0]}"
+    count = len(gathered.logs)
+    return (
+        f"{count} log{'s' if count > 1 else ''} in {path}, and no traceback, timeout or end of a rank in them"
+    )
+
+
+def _broke(rank: RankEvidence) -> bool:
+    return rank.exception is not None or rank.end != NO_END
+
+
+def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
+    """Ranks begin at 0, and communicators and groups of dumps name their members."""
+    seen = [*drafts, *(wait.rank for wait in statements.waits)]
+    return max(dumps.world_size, max(seen, default=-1) + 1, *(init.size for init in statements.inits), 0)
+
+
+def _add_timeouts(drafts: Drafts, world_size: int) -> float | None:
+    """Add the reports of NCCL's watchdog as dumps of their ranks; returns for how long the longest call had run."""
+    reports = [report for draft in drafts.values() for report, _ in draft.timed_out[:1]]
+    if not reports:
+        return None
+    for rank, dump in watchdog.dumps_of(reports, {*drafts}, world_size):
+        draft = drafts[rank]
+        source = draft.timed_out[0][1] if draft.timed_out else draft.source
+        draft.captures.append(capture_of(source=source, flight_recorder=dump))
+    return max((each.ran_s for each in reports if each.ran_s), default=None)
 
 
 def _order(drafts: Drafts) -> int:
@@ -98,11 +171,10 @@ def _order(drafts: Drafts) -> int:
 
 
 def _read_dumps(gathered: Gathered) -> tuple[DumpSet, Details, list[str]]:
-    nothing = DumpSet(ranks={}), Details(all_pending=(), documents={})
     if not gathered.dumps:
-        return *nothing, []
+        return DumpSet(ranks={}), Details(documents={}), []
     try:
-        return _from_files(gathered, nothing)
+        return _from_files(gathered)
     except BrokenProcessPool:
         raise MachineError(
             "a process that read dumps came to a sudden end: out of memory, or a file that is made to do it",
@@ -110,14 +182,14 @@ def _read_dumps(gathered: Gathered) -> tuple[DumpSet, Details, list[str]]:
         ) from None
 
 
-def _from_files(gathered: Gathered, nothing: tuple[DumpSet, Details]) -> tuple[DumpSet, Details, list[str]]:
+def _from_files(gathered: Gathered) -> tuple[DumpSet, Details, list[str]]:
     files = sorted(gathered.dumps, key=lambda file: (file.rank, file.path))
     with readers() as pool:
         results = list(read_all(pool, files))
         refused = [r for r in results if isinstance(r, Refused)]
         read = [r for r in results if not isinstance(r, Refused)]
         dumps = merged(_numbered(read))
-        closer = details_of(dumps, pool) if dumps.ranks else nothing[1]
+        closer = details_of(dumps, pool) if dumps.ranks else Details(documents={})
     gaps = [f"{relative(r.file.path, gathered.root)} was refused: {r.why}" for r in refused[:MOST_REFUSED]]
     nameless = sum(r.rank < 0 for r in read)
     if nameless:

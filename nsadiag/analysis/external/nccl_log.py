@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from nsadiag.analysis.records import CommunicatorInit
 
 INIT = re.compile(
     r"NCCL INFO (?:ncclCommInit\w+ |ncclCommSplit )?comm \S+ rank (?P<rank>\d+) n?[rR]anks (?P<size>\d+) .*?"
@@ -12,27 +13,15 @@ INIT = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Init:
-    """One rank begins, or has ended, to create a communicator."""
-
-    communicator: str
-    size: int
-    rank: int  # in the communicator
-    complete: bool
-    line: int
-    source: str = ""
-
-
-def inits(text: str) -> Iterator[Init]:
+def inits(text: str, source: str) -> Iterator[CommunicatorInit]:
     """All of a log, in its order."""
     for number, line in enumerate(text.splitlines(), 1):
         match = INIT.search(line)
         if match:
-            yield Init(
+            yield CommunicatorInit(
                 communicator=match["id"],
                 size=int(match["size"]),
                 rank=int(match["rank"]),
                 complete=match["state"] == "COMPLETE",
-                line=number,
+                source=f"{source}#line {number}",
             )

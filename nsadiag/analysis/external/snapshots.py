@@ -1,33 +1,19 @@
-"""Snapshots of each rank, and whether it moved between them: an upper bound for the strength of a verdict from stacks."""
+"""Snapshots of each rank that other tools took, and whether it moved between them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
 
-from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.records import Strength
+from nsadiag.analysis.records import Movement, RankEvidence
 
-Movement = Literal["none", "one", "same", "moved"]
-# What nobody looked at twice may be on its way.
-STRONGEST: dict[Movement, Strength] = {
-    "none": Strength.STRONG,
-    "one": Strength.GUESS,
-    "same": Strength.STRONG,
-    "moved": Strength.GUESS,
-}
-GAPS: dict[Movement, str] = {
-    "none": "one snapshot of each rank: nothing shows whether the job still moved when it was taken",
-    "one": "one snapshot of each rank: nothing shows whether the job still moved when it was taken",
-    "same": "the stacks do not tell how long after one another they were taken",
-    "moved": "some rank stood elsewhere in its next stack: the job moved",
-}
+APART_S = 2.0  # ranks of a job that runs well may be so far apart
 
 
-def movement_of(cell: CellEvidence) -> Movement:
-    """`same` where each rank that was looked at stood at the same lines twice."""
-    seen = [lines for rank in cell.ranks if (lines := _lines(rank))]
+def movement_of(ranks: Iterable[RankEvidence], pending_s: float | None) -> Movement:
+    """`same` where each rank with a stack stood at the same lines twice; of dumps alone their age decides."""
+    seen = [lines for rank in ranks if (lines := _lines(rank))]
     if not seen:
-        return "none"
+        return "young" if pending_s is not None and pending_s < APART_S else "unknown"
     twice = [lines[-2:] for lines in seen if len(lines) > 1]
     if any(before != after for before, after in twice):
         return "moved"

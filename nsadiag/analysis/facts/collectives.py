@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence import recorder
+from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.table import Table
 
@@ -52,8 +54,10 @@ class Recorded(NamedTuple):
     input_sizes: list[list[int]] | None
     input_dtypes: list[str] | None
     pending: bool
+    started: bool  # on the device, where the backend says so
     wall_ns: int
     position: int  # in the dump
+    place: Place | None  # the user line that issued it, where the dump has stacks
 
 
 ASKED_COLUMNS, CREATED_COLUMNS, CALL_COLUMNS = [*Asked._fields], [*Created._fields], [*Recorded._fields]
@@ -137,6 +141,8 @@ def recorded_of(rank: RankEvidence, groups: Groups) -> Iterator[Recorded]:
                 input_sizes=entry.get("input_sizes"),
                 input_dtypes=entry.get("input_dtypes"),
                 pending=id(entry) in open_,
+                started=entry.get("state") == "started",
                 wall_ns=entry.get("time_created_ns") or 0,
-                position=position,
+                position=entry.get("index", position),
+                place=locations.of_entry(entry),
             )

@@ -176,6 +176,11 @@ def _gave_up_waiting(rank: RankEvidence) -> bool:
     return rank.end.signal == signal.SIGABRT and bool(words(GAVE_UP, last_words))
 
 
+def _is_no_end(cell: CellEvidence, one: Break) -> bool:
+    """Whether it did not end well, as far as others' evidence goes: nothing in that shows who was left behind."""
+    return cell.collected is None or bool(one.rank.end.exit_code)
+
+
 def earliest_failure(cell: CellEvidence) -> Break | None:
     """The first rank that raised or was killed, even if only because of a peer: the transport says so of a mismatch too."""
     return next((b for b in breaks(cell) if b.kind != "exited"), None)
@@ -190,7 +195,10 @@ def first_break(cell: CellEvidence) -> Break | None:
     failed = any(b.follows_a_peer or b.kind != "exited" for b in found)
     ended_well = not failed and len(found) == len(cell.ranks)
     stuck = cell.stopped == "hang" or any(b.follows_a_peer for b in found)
-    causes = [b for b in found if not b.follows_a_peer and (b.kind != "exited" or (stuck and not ended_well))]
+    left = (stuck and not ended_well) or cell.collected is not None
+    causes = [
+        b for b in found if not b.follows_a_peer and (b.kind != "exited" or (left and _is_no_end(cell, b)))
+    ]
     # A rank that has exited while another raises its own error only came to its end a little earlier.
     real = [b for b in causes if b.kind != "exited"]
     return next(iter(real or causes), None)

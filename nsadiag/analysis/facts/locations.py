@@ -12,6 +12,7 @@ from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
 from nsadiag.evidence.documents.training import Sample
+from nsadiag.evidence.recorder import Entry
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.evidence.ring.reader import Recording
@@ -24,6 +25,10 @@ MAY_WAIT_FOR_PEERS = re.compile(r"\.(wait|item|cpu|tolist|synchronize|result)\(|
 # Functions of torch on the stack of whoever is in a forward, in a backward, or waits for peers.
 IN_A_STEP = frozenset({"_call_impl", "_wrapped_call_impl", "_engine_run_backward", "collective", "wait"})
 OPTIMIZER = "/torch/optim/optimizer.py"
+# Wherever it is installed: dumps come from other machines.
+TORCH = re.compile(
+    r"/torch/(distributed|nn|utils|autograd|optim|cuda|multiprocessing|fx|_\w+)/|/torch/\w+\.py$"
+)
 FAULT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 FAULT_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 
@@ -118,6 +123,15 @@ def _first_site(recording: Recording, records: Table) -> Place | None:
     """The user line of the first that has one: a thread of torch's own, as one that writes a checkpoint, has none."""
     found = (of_text(label.site) for label in recording.labels_of(records))
     return next((place for place in found if place is not None), None)
+
+
+def of_entry(entry: Entry) -> Place | None:
+    """The innermost user line of a flight recorder's entry, where it has a stack."""
+    for frame in entry.get("frames") or []:
+        file = str(frame.get("filename", ""))
+        if is_user(file) and not TORCH.search(file):
+            return place(file, int(frame.get("line") or 0), str(frame.get("name")))
+    return None
 
 
 def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:

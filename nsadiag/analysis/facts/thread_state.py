@@ -70,6 +70,11 @@ class ThreadState:
     source: str  # of the capture
 
     @property
+    def in_both_snapshots(self) -> str:
+        """The end of a claim about where the rank stands, where two snapshots show it there."""
+        return ", in both snapshots" if self.same else ""
+
+    @property
     def waits_for_peers(self) -> bool:
         return self.doing in ("collective", "transfer", "rendezvous", "store")
 

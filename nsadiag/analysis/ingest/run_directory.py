@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nsadiag.analysis.ingest.ends import completed_end, interrupted_by_others
+from nsadiag.analysis.ingest.ray import gaps_of, read_ray
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Chosen, RankEvidence
 from nsadiag.evidence.documents import operations, training
 from nsadiag.evidence.documents.captures import Answers, Gap, NcclStatus, Task
@@ -67,6 +68,8 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
         parity=read_value(ControlComparison, run.parity, unfit) or ControlComparison(),
     )
     read_json(run.ends, {}, unfit)
+    if ray := read_ray(run, unfit):
+        return replace(cell, ray=ray, gaps=(*cell.gaps, *gaps_of(ray), *map(str, unfit)))
     absent = sorted(cell.absent)
     few = [f"rank {n} left no evidence" for n in absent] if len(absent) <= FEW else []
     many = [f"ranks {spans(absent)} left no evidence"] if absent and not few else []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 PREFIX = re.compile(r"\[(?:rank|default)(?P<rank>\d+)\]:")
 TIMED_OUT = re.compile(
     r"Rank (?P<rank>\d+)\] +Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), "
-    r"OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+), NumelOut=\d+)?, Timeout\(ms\)=\d+\)"
+    r"OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+), NumelOut=\d+)?, Timeout\(ms\)=\d+\)(?: ran for (?P<ran>\d+) milliseconds)?"
 )
 # Of several versions: [PG 1 Rank 0], [PG 0 (default_pg) Rank 7], [PG ID 0 PG GUID 0(default_pg) Rank 1].
 DETECTED = re.compile(
@@ -35,6 +35,7 @@ class TimedOut:
     group: str
     enqueued: int
     line: int
+    ran_s: float | None = None
 
 
 def timed_out(text: str) -> Iterator[TimedOut]:
@@ -60,6 +61,7 @@ def timed_out(text: str) -> Iterator[TimedOut]:
             group=_group(told),
             enqueued=min(max(int(told["enqueued"]) if told else seq, seq), seq + MOST_AHEAD),
             line=number,
+            ran_s=int(match["ran"]) / 1000 if match["ran"] else None,
         )
 
 

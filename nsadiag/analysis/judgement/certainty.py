@@ -1,20 +1,53 @@
-"""Certainty of a hang: proven by a deadlock, or suspected."""
+"""Certainty of a hang: proven by a deadlock, or suspected; and the most that evidence of other tools allows."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import Movement
+from nsadiag.analysis.relations.actors.stuck import stuck_sets
 from nsadiag.analysis.relations.deadlock import deadlock_of
-from nsadiag.evidence.records import Certainty, Evidence, Finding
+from nsadiag.evidence.records import Certainty, Evidence, Finding, Strength
+
+# A rank that was seen once may be on its way. Dumps are written when a collective has timed out.
+STRONGEST: dict[Movement, Strength] = {
+    "unknown": Strength.STRONG,
+    "one": Strength.GUESS,
+    "same": Strength.STRONG,
+    "moved": Strength.GUESS,
+    "young": Strength.GUESS,
+}
+GAPS: dict[Movement, str] = {
+    "unknown": "one snapshot of each rank: nothing shows whether the job still moved when it was taken",
+    "one": "one snapshot of each rank: nothing shows whether the job still moved when it was taken",
+    "same": "the stacks do not tell how long after one another they were taken",
+    "moved": "some rank stood elsewhere in its next stack: the job moved",
+    "young": "the calls were pending for too short a time: in a job that runs well ranks are as far apart",
+}
 
 
 def weighed(case: Case, cause: Finding) -> tuple[Finding, Certainty | None]:
     """The finding of a hang with the deadlock that proves it, where there is one; no certainty of anything else."""
     if cause.outcome != "hung":
         return cause, None
+    if case.cell.ray is not None:
+        proven = case.once(stuck_sets)[0]
+        numbers = {proven.graph.nodes[key].number for key in proven.within}
+        return cause, "proven" if numbers.issuperset(cause.guilty_ranks) else "suspected"
+    if case.cell.collected is not None:
+        return _of_others(cause, case.cell.collected.movement), "suspected"
     deadlock = case.once(deadlock_of)
     if deadlock is None:
         return cause, "suspected"
     proof = Evidence(claim=f"nothing can wake them: {deadlock.reason}", source=deadlock.source)
     return dataclasses.replace(cause, evidence=(*cause.evidence, proof)), "proven"
+
+
+def _of_others(cause: Finding, movement: Movement) -> Finding:
+    """No surer than the snapshots that somebody took, and with what these leave open."""
+    return dataclasses.replace(
+        cause,
+        strength=cause.strength.at_most(STRONGEST[movement]),
+        gaps=tuple(dict.fromkeys((*cause.gaps, GAPS[movement]))),
+    )

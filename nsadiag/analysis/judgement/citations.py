@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from nsadiag.analysis.judgement.origins import origin_of
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.records import Finding, Strength
 
@@ -14,17 +15,21 @@ STAND_INS = {"py_spy.json": "traceback.txt", "fr.json": "fr.pickle"}
 
 def checked(cell: CellEvidence, cause: Finding) -> Finding:
     """The finding with those claims alone whose files lie in the run directory, and no surer than they allow."""
-    found = [_there(cell.path, each.source) for each in cause.evidence]
+    found = [_cited(cell, each.source) for each in cause.evidence]
     there = tuple(dataclasses.replace(e, source=s) for e, s in zip(cause.evidence, found, strict=True) if s)
     rejected = tuple(
-        dataclasses.replace(r, source=r.source and _there(cell.path, r.source)) for r in cause.rejected
+        dataclasses.replace(r, source=r.source and _cited(cell, r.source)) for r in cause.rejected
     )
     most = Strength.CONCLUSIVE if len(there) == len(cause.evidence) else Strength.LIKELY
-    if cause.outcome == "hung" and _unseen(cell, cause):
+    if cause.outcome == "hung" and cell.collected is None and _unseen(cell, cause):
         most = Strength.WEAK
     return dataclasses.replace(
         cause, evidence=there, rejected=rejected, strength=cause.strength.at_most(most)
     )
+
+
+def _cited(cell: CellEvidence, source: str) -> str | None:
+    return origin_of(cell, source) if cell.collected else _there(cell.path, source)
 
 
 def _there(root: Path, source: str) -> str | None:

@@ -49,7 +49,8 @@ def hung_ranks(case: Case) -> list[BlockedRank]:
 
 def may_be_idle(cell: CellEvidence, blocked: BlockedRank) -> bool:
     """Whether it asks again and again, with a time limit, for work that somebody may still bring, and nobody waits for it."""
-    moved = cell.watch.looks[-1].of(blocked.number)
+    last = cell.watch.last_look
+    moved = last.of(blocked.number) if last else None
     return not blocked.waiters and moved is not None and bool(moved.idle)
 
 

@@ -248,7 +248,7 @@ def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> Asked:
     return Asked(
         rank=rank.rank,
         op=str(row["op"]),
-        place=locations.of_call(rank, int(row["wall_ns"])),
+        place=row["place"] or locations.of_call(rank, int(row["wall_ns"])),
         what=" ".join([str(row["op"]), *tensor_names(sizes, dtypes)]),
         key=(key,),
         source=f"{capture.source}/fr.json#entries[{row['position']}]",

@@ -46,6 +46,20 @@ class Asking(Behaviour):
         """Its calls, up to this one: it may have got further since."""
         return _path(self.case, self.rank, _begun(self.case, self.one, self.rank))
 
+    @property
+    def is_new_on_record(self) -> bool:
+        """Whether its dump has the like of this call for the first time, though it has earlier calls of the group.
+
+        Only where nothing but dumps was collected: recordings know the lines.
+        """
+        if self.case.cell.collected is None:
+            return False
+        calls = self.case.calls
+        mine = calls[(calls["rank"] == self.rank) & (calls.group == self.one.group)]
+        said = {seq: (op, str(sizes)) for seq, op, sizes in mine[["seq", "op", "input_sizes"]].itertuples()}
+        earlier = {each for seq, each in said.items() if seq < self.one.call}
+        return bool(earlier) and said.get(self.one.call) not in earlier
+
 
 Askings = Mapping[int, Asking]
 
@@ -76,9 +90,14 @@ def _after_a_new_turn(asking: Askings) -> tuple[int, ...]:
     return which(asking, lambda rank: _is_new(list(itertools.pairwise(asking[rank].path))))
 
 
+def _new_on_record(asking: Askings) -> tuple[int, ...]:
+    return which(asking, lambda rank: asking[rank].is_new_on_record)
+
+
 PATHS: tuple[CriterionTest[Askings], ...] = (
     (Criterion.NOVEL_PLACE, _at_a_new_place),
     (Criterion.NOVEL_TRANSITION, _after_a_new_turn),
+    (Criterion.NOVEL, _new_on_record),
 )
 CRITERIA: dict[str, tuple[CriterionTest[Askings], ...]] = {
     "splits": ((Criterion.MOST_AT_ODDS, _most_at_odds),),

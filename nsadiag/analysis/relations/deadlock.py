@@ -17,7 +17,8 @@ from nsadiag.analysis.facts.thread_state import ThreadState
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
-from nsadiag.analysis.relations.pending import Wait, waits
+from nsadiag.analysis.relations.fixpoint import Needs, never_woken
+from nsadiag.analysis.relations.pending import PendingCall, waits
 from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
 from nsadiag.evidence.blocking import Waker, by_frames, by_native, by_wchan, is_timer, mutex_address
 from nsadiag.evidence.documents.kernel import KernelThread
@@ -56,7 +57,8 @@ def deadlock_of(case: Case) -> Deadlock | None:
     states = {r: at for r, at in case.thread_states.items() if r not in ended and not at.in_kernel}
     peers = {r for r, at in states.items() if at.waits_for_peers}
     in_backward = {r for r, at in states.items() if _waits_in_backward(at, graph)}
-    blocked = _largest(graph, inert | locked, peers | in_backward)
+    needs = {rank: Needs(targets=graph.waited_for_by(rank)) for rank in peers | in_backward}
+    blocked = never_woken(needs, inert | locked)
     if not blocked - inert and _all_disagree(case, graph, peers, inert):
         blocked = peers | inert
     waiting = blocked - inert
@@ -86,18 +88,6 @@ def _waits_in_backward(at: ThreadState, graph: Graph) -> bool:
     return at.doing == "backward" and at.same and not at.running and at.rank in graph.waiters
 
 
-def _largest(graph: Graph, never: set[int], waiting: set[int]) -> set[int]:
-    """`never` and those of `waiting` that cannot be woken: whoever waits only for ranks outside of the set is taken out."""
-    blocked = never | waiting
-    while woken := {
-        rank
-        for rank in blocked - never
-        if not any(edge.waiter == rank and edge.waited_for in blocked for edge in graph.edges)
-    }:
-        blocked -= woken
-    return blocked
-
-
 def _all_disagree(case: Case, graph: Graph, peers: set[int], inert: set[int]) -> bool:
     """Whether no living rank does anything but wait for its peers, and what they wait in can never match."""
     living = set(range(case.cell.world_size)) - inert
@@ -109,7 +99,7 @@ def _all_disagree(case: Case, graph: Graph, peers: set[int], inert: set[int]) ->
     return not under_way and (bool(graph.edges) or bool(inert))
 
 
-def _is_under_way(wait: Wait, inert: set[int]) -> bool:
+def _is_under_way(wait: PendingCall, inert: set[int]) -> bool:
     """Whether all its members are seen to have issued it, and live: a slow network may still complete it."""
     absent = wait.missing or wait.unseen
     return not absent and wait.calls["op"].nunique() == 1 and not {*wait.calls["rank"]} & inert

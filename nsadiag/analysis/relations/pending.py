@@ -2,28 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.facts.groups import Members
+from nsadiag.analysis.ingest.dumps.columns import OWN_SIZES
+from nsadiag.analysis.outliers import MAJORITY, NOVEL, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.records import Collective, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.table import Row, Table
 
 
+class Course(Protocol):
+    """One rank's collectives in one group."""
+
+    @property
+    def last(self) -> int:
+        """The highest number that it issued."""
+
+    @property
+    def open_seqs(self) -> Sequence[int]:
+        """Numbers that are not complete, in order."""
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its device has begun the first of these."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Wait:
-    """The earliest collective of a group that some rank is stuck in."""
+class Pending:
+    """The first collective of a group that a rank is blocked in, and where each member of the group stands."""
 
     group: str
     seq: int
-    waiting: tuple[int, ...]  # issued it, and it is not over
+    waiting: tuple[int, ...]  # issued it, and it is not complete
+    started: tuple[int, ...]  # of those, the ones whose device has begun it
+    completed: tuple[int, ...]  # issued it, and it is complete
     missing: tuple[int, ...]  # members that never issued it
+    outliers: tuple[
+        int, ...
+    ]  # issued something else under its number than most; all of them where nothing decides
     unseen: tuple[int, ...]  # members without a dump
+
+    @property
+    def late(self) -> tuple[int, ...]:
+        """Issued it, and their device has not come to it, while others' has."""
+        return tuple(sorted({*self.waiting} - {*self.started})) if self.started else ()
+
+    @property
+    def deviating(self) -> tuple[int, ...]:
+        """The ranks that the others wait for."""
+        return tuple(sorted({*self.missing, *self.outliers})) or self.late
+
+    @property
+    def conforming(self) -> tuple[int, ...]:
+        """Those who wait."""
+        return tuple(sorted({*self.waiting} - {*self.deviating}))
+
+    @property
+    def is_on_some_devices(self) -> bool:
+        """Whether it is complete on some members and on others not, though all issued the same."""
+        return bool(self.completed) and not (self.missing or self.outliers)
+
+
+def pending_in(
+    group: str,
+    courses: Mapping[int, Course],
+    members: Iterable[int],
+    seen: Container[int],
+    asked: Callable[[int], Mapping[int, Behaviour]],
+) -> Pending | None:
+    """Match the ranks' courses in a group by number; counts decide, since states lie. None where nobody waits in it.
+
+    `seen`: ranks that left a dump; `asked`: what each issued under a number.
+    """
+    seq = min((c.open_seqs[0] for c in courses.values() if c.open_seqs), default=None)
+    if seq is None:
+        return None
+    waiting = {r: c for r, c in courses.items() if c.open_seqs and c.open_seqs[0] <= seq <= c.last}
+    found, behaviour = sorted({*members}), asked(seq)
+    disagree = len({each.now for each in behaviour.values()}) > 1
+    return Pending(
+        group=group,
+        seq=seq,
+        waiting=tuple(sorted(waiting)),
+        started=tuple(sorted(r for r, c in waiting.items() if c.has_started)),
+        completed=tuple(sorted(r for r, c in courses.items() if c.last >= seq and r not in waiting)),
+        # A member whose dump has nothing of this group never issued anything in it, or long ago.
+        missing=tuple(r for r in found if r in seen and (r not in courses or courses[r].last < seq)),
+        outliers=outliers(behaviour, (MAJORITY, NOVEL)).ranks if disagree else (),
+        unseen=tuple(r for r in found if r not in seen),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingCall(Pending):
+    """The same with the ranks' own records of it."""
+
     calls: Table  # rows of Case.calls with this group and sequence
 
     def call_of(self, rank: int) -> Row:
@@ -40,7 +121,8 @@ class Wait:
 
     def issued_at(self, cell: CellEvidence, rank: int) -> Place | None:
         """The user line that issued it."""
-        return locations.of_call(cell.rank(rank), int(self.call_of(rank).wall_ns))
+        call = self.call_of(rank)
+        return call.place or locations.of_call(cell.rank(rank), int(call.wall_ns))
 
     def source(self, cell: CellEvidence, rank: int) -> str:
         """The file and entry that show it."""
@@ -49,7 +131,12 @@ class Wait:
 
 
 def is_still(cell: CellEvidence) -> bool:
-    """Whether the last snapshot found that nothing moved any more, and the job did not end by itself after it."""
+    """Whether the last snapshot found that nothing moved any more, and the job did not end by itself after it.
+
+    Evidence of other tools has no such snapshot: its reader says whether somebody waits in it, and nothing shows that it moved.
+    """
+    if cell.collected is not None:
+        return cell.collected.is_stuck
     looks = cell.watch.looks
     went_on = cell.stopped is None and cell.watch.launcher_exit_code is not None
     return bool(looks) and looks[-1].judgement == "still" and not went_on
@@ -79,31 +166,55 @@ def is_suspended(cell: CellEvidence) -> bool:
     return last is not None and bool(last.motions) and all(motion.stopped for motion in last.motions)
 
 
-def waits(case: Case) -> list[Wait]:
-    """One for each group in which anyone waits; counts decide, since states lie."""
+@dataclass(frozen=True, kw_only=True)
+class _Issued:
+    """A course, as the rows of a rank's dump show it."""
+
+    last: int
+    open_seqs: tuple[int, ...]
+    has_started: bool
+
+
+def waits(case: Case) -> list[PendingCall]:
+    """One for each group in which anyone waits."""
+    return case.once(_waits)
+
+
+def _waits(case: Case) -> list[PendingCall]:
     calls = case.calls
     found = []
-    for group, pending in calls[calls.pending.astype(bool)].groupby("group"):
-        seq = int(pending.seq.min())
+    for group in sorted({*calls[calls.pending.astype(bool)].group}):
+        rows = calls[calls.group == group]
         # Where nobody says who is in the group, whoever never used it may not be.
-        of_all = case.groups.is_known(str(group))
-        members = set(case.groups.members(str(group)) if of_all else calls[calls.group == group]["rank"])
-        issued = case.issued.get(str(group), {})
-        seen = members & set(issued)
-        missing = tuple(sorted(r for r in seen if issued[r] < seq))
-        waiting = tuple(sorted(int(r) for r in pending.loc[pending.seq == seq, "rank"].unique()))
-        same = calls[(calls.group == group) & (calls.seq == seq)]
-        found.append(
-            Wait(
-                group=str(group),
-                seq=seq,
-                waiting=waiting,
-                missing=missing,
-                unseen=tuple(sorted(members - seen)),
-                calls=same,
-            )
-        )
+        members = case.groups.members(group) if case.groups.is_known(group) else {*rows["rank"]}
+        issued = {rank: seq for rank, seq in case.issued.get(group, {}).items() if rank in members}
+        courses = {rank: _course(own, issued.get(rank, 0)) for rank, own in rows.groupby("rank")}
+        asked = functools.partial(_asked, case, rows)
+        if one := pending_in(group, courses, members, issued, asked):
+            same = rows[rows.seq == one.seq]
+            found.append(PendingCall(**vars(one), calls=same))
     return found
+
+
+def _course(rows: Table, last: int) -> _Issued:
+    open_ = rows[rows.pending.astype(bool)].sort_values("seq")
+    return _Issued(
+        last=max(last, int(rows.seq.max())),
+        open_seqs=tuple(open_.seq),
+        has_started=len(open_) > 0 and bool(open_.iloc[0].started),
+    )
+
+
+def _asked(case: Case, rows: Table, seq: int) -> dict[int, Behaviour]:
+    """Calls of ranks under that number of a group: the operation, with what all of them must pass alike."""
+    said = {
+        int(row["rank"]): (
+            row["op"],
+            *([] if OWN_SIZES.search(row["op"]) else [str(row["input_sizes"]), str(row["input_dtypes"])]),
+        )
+        for row in rows[rows.seq == seq].to_dict()
+    }
+    return {rank: Behaviour(now=each, weight=case.cell.weight(rank)) for rank, each in said.items()}
 
 
 def waiting_group(case: Case) -> Members:

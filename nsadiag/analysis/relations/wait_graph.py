@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.device_queue import computes_before, first_call
@@ -11,48 +13,83 @@ from nsadiag.analysis.facts.thread_state import is_in_transfer
 from nsadiag.analysis.relations.pending import waits
 from nsadiag.evidence.phrases import call_name
 
+K = TypeVar("K", bound=Hashable)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Edge:
+class Wait(Generic[K]):
     """`waiter` cannot go on before `waited_for` does its part of `what`."""
 
-    waiter: int
-    waited_for: int
-    what: str  # "all_reduce 17 of default_pg", "recv from=1 tag=0"
+    waiter: K
+    waited_for: K
+    what: str  # "all_reduce 17 of default_pg", "recv from=1 tag=0", "score()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge(Wait[int]):
+    """The same between ranks, with the record that shows it."""
+
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Graph:
-    """Edges between ranks, each with its reason."""
+W_co = TypeVar("W_co", bound="Wait[Any]", covariant=True)
 
-    edges: tuple[Edge, ...]
-    met: frozenset[int] | None = (
-        None  # of others nothing is known but that they are waited for; None: of nobody
-    )
+
+@dataclass(frozen=True, kw_only=True)
+class WaitGraph(Generic[K, W_co]):
+    """Waits between ranks, or between calls and actors."""
+
+    edges: tuple[W_co, ...]
 
     @cached_property
-    def _out(self) -> dict[int, set[int]]:
-        found: dict[int, set[int]] = {}
+    def out(self) -> dict[K, list[W_co]]:
+        """The waits of each waiter."""
+        found: dict[K, list[W_co]] = {}
         for edge in self.edges:
-            found.setdefault(edge.waiter, set()).add(edge.waited_for)
+            found.setdefault(edge.waiter, []).append(edge)
         return found
 
     @property
-    def waiters(self) -> frozenset[int]:
-        """Ranks that wait for a peer."""
-        return frozenset(self._out)
+    def waiters(self) -> frozenset[K]:
+        """Whoever waits for another."""
+        return frozenset(self.out)
 
-    def reached_from(self, rank: int) -> frozenset[int]:
-        """All ranks that it waits for, directly or through others."""
-        found: set[int] = set()
-        todo = [*self._out.get(rank, ())]
+    def waited_for_by(self, key: K) -> set[K]:
+        """Whatever it waits for directly."""
+        return {edge.waited_for for edge in self.out.get(key, ())}
+
+    def reached_from(self, key: K) -> frozenset[K]:
+        """Everything that it waits for, directly or through others."""
+        found: set[K] = set()
+        todo = [*self.waited_for_by(key)]
         while todo:
-            peer = todo.pop()
-            if peer not in found:
-                found.add(peer)
-                todo.extend(self._out.get(peer, ()))
+            each = todo.pop()
+            if each not in found:
+                found.add(each)
+                todo.extend(self.waited_for_by(each))
         return frozenset(found)
+
+    def cycle(self, key: K) -> list[K]:
+        """The shortest way from it back to itself; empty where there is none."""
+        ways, seen = [[key]], set[K]()
+        while ways:
+            way = ways.pop(0)
+            for edge in self.out.get(way[-1], ()):
+                if edge.waited_for == key:
+                    return way
+                if edge.waited_for not in seen:
+                    seen.add(edge.waited_for)
+                    ways.append([*way, edge.waited_for])
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph(WaitGraph[int, Edge]):
+    """Waits between ranks."""
+
+    met: frozenset[int] | None = (
+        None  # of others nothing is known but that they are waited for; None: of nobody
+    )
 
     def roots(self) -> tuple[int, ...]:
         """Ranks that are waited for, and that wait for no peer: what they do explains all who wait."""

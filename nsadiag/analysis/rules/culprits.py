@@ -21,7 +21,7 @@ def with_others(case: Case, rule: Rule, finding: Finding, rules: Iterable[Rule])
 
     If one explained the other there would be an edge between them in the wait-for graph; these wait for no rank.
     """
-    if rule.family != BY_THEMSELVES or finding.outcome != "hung":
+    if rule.family != BY_THEMSELVES or finding.outcome != "hung" or case.cell.ray:
         return finding
     # Of a job that does not stand still, as where ranks spin, those that wait for no peer.
     hung = hung_ranks(case) or blocked_ranks(case)

@@ -26,18 +26,25 @@ def finding_of(rule: Rule, draft: Draft, cell: CellEvidence) -> Finding:
         where = dataclasses.replace(where, step=_steps_of(cell, draft.guilty_ranks[0]))
     if blocked is None:
         blocked = all_but(cell, draft.guilty_ranks) if has_victims else ()
+    strength, gaps = draft.strength, draft.gaps
+    if rule.cause_in_source and where and where.file and cell.code.file(where.file) is None:
+        strength = strength.at_most(Strength.LIKELY)
+        gaps = (
+            *gaps,
+            f"the source of {where.file} is not available: why the ranks diverged could not be read",
+        )
     return Finding(
         detector=rule.name,
         cls=draft.cls or rule.cls,
         outcome=outcome,
-        strength=draft.strength,
+        strength=strength,
         summary=draft.summary,
         guilty_ranks=draft.guilty_ranks,
         blocked_ranks=blocked,
         where=where,
         peers_at=draft.peers_at,
         evidence=tuple(Evidence(claim=c, source=s) for c, s in draft.evidence.items()),
-        gaps=draft.gaps,
+        gaps=gaps,
         fix=draft.fix or rule.fix or None,
         next=draft.next,
         actions=draft.actions or rule.actions,
@@ -69,6 +76,13 @@ def recorder_of(cell: CellEvidence, number: int) -> str:
     return f"{cell.rank(number).source}/blackbox.bin"
 
 
+def recorder_dump(cell: CellEvidence, number: int) -> str:
+    """The file with the newest dump of the rank's flight recorder."""
+    rank = cell.rank(number)
+    dumped = next((c for c in reversed(rank.captures) if c.flight_recorder), rank.last_capture)
+    return f"{dumped.source if dumped else rank.source}/fr.json"
+
+
 def recorded(cell: CellEvidence, did: Mapping[int, str]) -> Claims:
     """Claims that the ranks' own events show: `rank 1 began ...`."""
     return {f"rank {rank} {what}": recorder_of(cell, rank) for rank, what in did.items()}
@@ -90,8 +104,9 @@ def at_line(place: Place | None) -> str:
 
 
 def last_look(cell: CellEvidence) -> Claims:
-    """The last snapshot of the whole job, with its reason for calling the job still."""
-    return {cell.watch.looks[-1].reason: "watch.json#looks"}
+    """The last snapshot of the whole job, with its reason for calling the job still, where nsadiag took one."""
+    last = cell.watch.last_look
+    return {last.reason: "watch.json#looks"} if last else {}
 
 
 def line_of(case: Case, ranks: Iterable[int]) -> Place | None:

@@ -9,7 +9,7 @@ from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.facts.groups import newest_dump
 from nsadiag.analysis.facts.thread_state import Doing
-from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.records import CellEvidence, Collected, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import blocked_ranks
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import at_line
@@ -44,6 +44,9 @@ STATES: dict[Doing, str] = {
 
 def not_still(cell: CellEvidence) -> Iterator[Declined]:
     """Reasons against a still job: something moved at the last snapshot, or there was none."""
+    if cell.collected is not None:
+        yield from _not_stuck(cell, cell.collected)
+        return
     last, quiet_s = cell.watch.last_look, cell.watch.longest_quiet_s
     if last is None:
         # Clocks of two sources differ by a little.
@@ -56,9 +59,30 @@ def not_still(cell: CellEvidence) -> Iterator[Declined]:
         yield Declined(f"the job was not still at the last snapshot: {found}", "watch.json#looks")
 
 
+def _not_stuck(cell: CellEvidence, told: Collected) -> Iterator[Declined]:
+    """The same of evidence that other tools left."""
+    if told.is_stuck:
+        return
+    broke = next((rank for rank in cell.ranks if rank.exception or rank.end != NO_END), None)
+    if broke is not None:
+        yield Declined(f"rank {broke.rank} ended, by what these files say", broke.source)
+    elif told.movement == "moved":
+        yield Declined(
+            "some rank stood at other lines in its next stack: the job moved", cell.ranks[0].source
+        )
+    elif told.movement == "young":
+        yield Declined(f"the first call had been pending for {told.pending_s:.1f} s", cell.ranks[0].source)
+
+
 def hung(cell: CellEvidence) -> Declined:
     """A job that was stopped as hung and is therefore not slow."""
     last = cell.watch.last_look
+    if cell.collected is not None:
+        first = next((r for r in cell.ranks if r.captures), None)
+        return Declined(
+            "somebody waits in what was collected, and nothing shows that the job moved",
+            first.source if first else None,
+        )
     return Declined(
         f"nothing moved: {(last.reason if last else '') or 'the job was stopped as hung'}", "watch.json#looks"
     )

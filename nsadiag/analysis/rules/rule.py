@@ -79,6 +79,7 @@ class Rule:
 
     # A sentence for each class that this rule introduces.
     means: Mapping[str, str] = field(default_factory=dict)
+    about: Literal["ranks", "actors"] = "ranks"  # of Ray's, whose jobs are judged by rules of their own
     family: Family
     detected: str  # Markdown
     fix: str
@@ -89,6 +90,8 @@ class Rule:
     # Next actions, in order of preference. Most failures follow from code and input: a retry fails the same way.
     actions: tuple[Act, ...] = ("fix code",)
     needs: tuple[Need, ...] = ()
+    # Why ranks came to that line stands in the source: where it is not at hand, a draft is likely at most, and says so.
+    cause_in_source: bool = False
     explained_by: tuple[str, ...] = ()
     # Classes, the nearest first: the resolver reports what speaks against each.
     confused_with: tuple[str, ...] = ()

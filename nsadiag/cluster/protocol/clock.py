@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
+LARGEST = 2**63  # as the kernel counts
 KEPT = 120  # questions, one a second: clocks drift by some ten microseconds a second, so old answers go
 
 
@@ -37,7 +38,10 @@ def document(reading: Reading) -> dict[str, int]:
 
 def reading_of(note: dict[str, Any]) -> Reading:
     """Raises KeyError, TypeError or ValueError where the note is none."""
-    return Reading(mono_ns=int(note["mono_ns"]), wall_ns=int(note["wall_ns"]))
+    mono_ns, wall_ns = int(note["mono_ns"]), int(note["wall_ns"])
+    if max(abs(mono_ns), abs(wall_ns)) >= LARGEST:
+        raise ValueError("no time of a clock")
+    return Reading(mono_ns=mono_ns, wall_ns=wall_ns)
 
 
 class Clock:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import socket
 import time
 from typing import Any
 
-from nsadiag.cluster.protocol.wire import ClientGreeting, Frame, Frames, Refused, ServerGreeting
+from nsadiag.cluster.protocol.wire import (
+    PROOF_BYTES,
+    ClientGreeting,
+    Frame,
+    Frames,
+    Refused,
+    ServerGreeting,
+    WrongToken,
+)
 
 READ_BYTES = 256 * 1024
 MOST_WAITING = 8 * 1024 * 1024  # of bytes that the other side does not take
@@ -24,6 +34,7 @@ class Connection:
         self.frames: Frames | None = None
         self.node_rank: int | None = None
         self._outbox = bytearray(getattr(greeting, "outgoing", b""))
+        self.has_spoken = False
 
     @property
     def waiting(self) -> int:
@@ -54,6 +65,7 @@ class Connection:
             return []
         if not data:
             raise ConnectionResetError("closed by the other side")
+        self.has_spoken = True
         if self.frames is None:
             data = self._greet(data)
         return list(self.frames.feed(data)) if self.frames and data else []
@@ -61,7 +73,13 @@ class Connection:
     def _greet(self, data: bytes) -> bytes:
         """The received data that followed the greeting."""
         if isinstance(self._greeting, ServerGreeting):
-            done = self._greeting.feed(data)
+            try:
+                done = self._greeting.feed(data)
+            except WrongToken:
+                self._outbox += secrets.token_bytes(PROOF_BYTES)
+                with contextlib.suppress(OSError):
+                    self.flush()
+                raise
             if done is None:
                 return b""
             self.node_rank, answer, self.frames, rest = done

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_USAGE
+
+WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,100}")
+MOST_WORDS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +31,9 @@ class Hello:
 
 
 def hello_of(document: Mapping[str, Any]) -> Hello | None:
-    """None where the document is none."""
+    """None where the document is none: it names a directory, and is shown on a terminal."""
     try:
-        return Hello(
+        hello = Hello(
             node_rank=int(document["node_rank"]),
             nnodes=int(document["nnodes"]),
             host=str(document["host"]),
@@ -39,8 +43,15 @@ def hello_of(document: Mapping[str, Any]) -> Hello | None:
             gpus=int(document["gpus"]),
             cores=int(document["cores"]),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
+    words = [hello.host, hello.agent, hello.task, *hello.versions, *hello.versions.values()]
+    return hello if len(words) <= MOST_WORDS and all(WORD.fullmatch(word) for word in words) else None
+
+
+def host_word(name: str) -> str:
+    """A host's name in the letters that a hello may have."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".-")[:100] or "node"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from nsadiag.agent.stillness.motion import Motion, Stance
-from nsadiag.evidence.spans import ranks_in, spelled
+from nsadiag.agent.stillness.motion import Stance
+from nsadiag.evidence.documents import shapes
+from nsadiag.evidence.documents.shapes import NOTHING, Shape
+from nsadiag.evidence.documents.values import Rank, Whole, row_of, shape_of, value_of
+from nsadiag.evidence.recorder import Dump
+from nsadiag.evidence.spans import MOST_RANKS, ranks_in, spelled
 
+Note = TypeVar("Note")
 Document = Mapping[str, Any]
+Kept = Annotated[
+    dict[str, Any],
+    shapes.record({}, {"files": shapes.count, "bytes": shapes.count, "left": shapes.rows(shapes.text)}),
+]
+MOST_WORDS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,23 +29,33 @@ class State:
     """The state of one node, sent twice a second and at each change."""
 
     cell: int  # the job that it is about, counted by node 0
-    number: int = 0  # of this note
-    ranks: tuple[int, ...] = ()  # that have appeared there
+    number: Whole = 0  # of this note
+    ranks: tuple[Rank, ...] = ()  # that have appeared there
     alive: int = 0
-    world_size: int = 0  # as the ranks there know it
+    world_size: Annotated[int, shapes.between(0, MOST_RANKS)] = 0  # as the ranks there know it
     worked: int = 0  # events that were progress, so far
-    dead: tuple[int, ...] = ()  # of the ranks
+    dead: tuple[Rank, ...] = ()  # of the ranks
     settled: bool = False
     stirred_ago_s: float | None = None  # since work was last seen there
     over: bool = False  # the launcher has ended, and the ranks with it
-    exit_code: int | None = None
+    exit_code: Whole | None = None
     ending: bool = False  # deaths from here on are our doing
     answered: int = 0  # the capture of which all evidence is where node 0 can read it
     brought: int = 0  # the request for ranks' evidence that has been met
     ended: bool = False
-    kept: Mapping[str, Any] | None = None  # what became of the evidence, at the end
+    kept: Kept | None = None  # what became of the evidence, at the end
     interrupted: bool = False
     failed: str = ""  # why the agent there cannot go on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """Whether a node has found a place for its evidence, and where."""
+
+    shared: bool = False  # node 0's own directory
+    directory: str = ""
+    failed: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +97,31 @@ def looked_document(note: Looked) -> dict[str, Any]:
 
 def state_of(document: Document | None) -> State | None:
     """None where there is none, or not one that we understand."""
-    known = {f.name for f in dataclasses.fields(State)}
-    try:
-        found = State(**{k: v for k, v in (document or {}).items() if k in known})
-        ranks, dead = (tuple(int(rank) for rank in each) for each in (found.ranks, found.dead))
-        return dataclasses.replace(found, ranks=ranks, dead=dead)
-    except (TypeError, ValueError):
-        return None
+    found = _fitting(State, document)
+    return found and dataclasses.replace(found, failed=_plain(found.failed))
+
+
+def ready_of(document: Document | None) -> Ready:
+    """What of it has its type."""
+    found = _fitting(Ready, document) or Ready()
+    return dataclasses.replace(found, failed=_plain(found.failed), hint=_plain(found.hint))
+
+
+def _fitting(kind: type[Note], document: Document | None) -> Note | None:
+    """The document as a value, without what has another type than its field; None where that leaves too little."""
+    hint: Any = kind
+    found = _shape(hint)(document, [])
+    return None if found is NOTHING else value_of(kind, found)
+
+
+@functools.cache
+def _shape(kind: Any) -> Shape:
+    return row_of(kind)
+
+
+def _plain(text: str) -> str:
+    """Words that are shown to a person."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_WORDS])
 
 
 def order_of(document: Document | None) -> Order | None:
@@ -96,24 +135,24 @@ def order_of(document: Document | None) -> Order | None:
 
 
 def looked_of(document: Document | None) -> Looked | None:
-    if not document:
+    found = _looked_shape()(document, [])
+    if found is NOTHING:
         return None
-    try:
-        return Looked(
-            cell=int(document["cell"]),
-            first=int(document["first"]),
-            stances=[_stance(each) for each in document["stances"]],
-            worked={int(rank): (float(ago), str(did)) for rank, (ago, did) in document["worked"].items()},
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _stance(document: Document) -> Stance:
-    motion = document["motion"]
-    return Stance(
-        rank=int(document["rank"]),
-        motion=Motion(**motion) if motion else None,
-        queue=dict(document["queue"]),
-        inside=document["inside"],
+    return Looked(
+        cell=found["cell"],
+        first=found["first"],
+        stances=[value_of(Stance, stance) for stance in found["stances"]],
+        worked={int(rank): (float(ago), _plain(did)) for rank, (ago, did) in found["worked"].items()},
     )
+
+
+@functools.cache
+def _looked_shape() -> Shape:
+    stance = row_of(Stance, queue=shape_of(Dump))
+    worked = shapes.table(shapes.of(shapes.number, shapes.text), key=_is_rank)
+    needed = {"cell": shapes.count, "first": shapes.count, "stances": shapes.rows(stance), "worked": worked}
+    return shapes.record(needed)
+
+
+def _is_rank(key: str) -> bool:
+    return key.isascii() and key.isdecimal() and len(key) < 8

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.cluster.protocol.seal import derive, same
+from nsadiag.cluster.protocol.tokens import derive, same
 
 MAGIC = b"NSADIAG1"
 NONCE_BYTES, PROOF_BYTES, MAC_BYTES = 16, 32, 16
@@ -27,6 +27,10 @@ Frame = tuple[dict[str, Any], bytes]
 
 class Refused(Exception):
     """The other side does not know the token, or does not keep to the protocol: the connection is to be closed."""
+
+
+class WrongToken(Refused):
+    """The other side speaks the protocol, with another token. Node 0 answers a proof that proves nothing."""
 
 
 class Frames:
@@ -93,7 +97,7 @@ class ServerGreeting:
         hello, rest = self._unread[: CLIENT_HELLO.size], self._unread[CLIENT_HELLO.size :]
         _, nonce, node_rank, proof = CLIENT_HELLO.unpack(hello)
         if not same(proof, _proof(self._token, b"client", self._nonce, nonce, node_rank)):
-            raise Refused("an agent with another run token")
+            raise WrongToken("an agent with another run token")
         if node_rank >= MOST_NODES:
             raise Refused("a node rank out of range")
         answer = _proof(self._token, b"server", self._nonce, nonce, node_rank)
@@ -124,7 +128,7 @@ class ClientGreeting:
             return b"", None, b""
         proof, rest = self._unread[:PROOF_BYTES], self._unread[PROOF_BYTES:]
         if not same(proof, _proof(self._token, b"server", self._theirs, self._nonce, self._node_rank)):
-            raise Refused("a node 0 with another run token")
+            raise WrongToken("a node 0 with another run token")
         return b"", _frames(self._token, self._theirs, self._nonce, self._node_rank, server_side=False), rest
 
 

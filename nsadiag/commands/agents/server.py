@@ -9,6 +9,7 @@ from typing import Any
 
 from nsadiag.commands.agents.tools import ACTS, READS
 from nsadiag.errors import MachineError, NsadiagError
+from nsadiag.printing import clean
 
 INSTRUCTIONS = (
     "nsadiag finds the rank, the line and the reason when a distributed PyTorch job hangs, crawls, crashes or trains wrong. "
@@ -23,7 +24,7 @@ def server(*, may_act: bool) -> Any:
     """The server; without `may_act` it only reads. Raises MachineError where the package is missing."""
     made = _class()("nsadiag", instructions=INSTRUCTIONS)
     for tool in (*READS, *(ACTS if may_act else ())):
-        made.add_tool(_plain(tool), name=tool.__name__)
+        made.add_tool(answers_of(tool), name=tool.__name__)
     return made
 
 
@@ -41,14 +42,14 @@ def _class() -> Any:
     raise MachineError("the package mcp is not installed", "pip install 'nsadiag[mcp]'")
 
 
-def _plain(tool: Callable[..., str]) -> Callable[..., str]:
-    """The same; a mistake is an answer that says what to do instead."""
+def answers_of(tool: Callable[..., str]) -> Callable[..., str]:
+    """The same; cleaned; a mistake is an answer that says what to do instead."""
 
     @functools.wraps(tool)
     def answer(*args: Any, **kwargs: Any) -> str:
         try:
-            return tool(*args, **kwargs)
+            return clean(tool(*args, **kwargs))
         except NsadiagError as error:
-            return f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else "")
+            return clean(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
 
     return answer

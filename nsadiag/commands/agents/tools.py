@@ -6,22 +6,23 @@ Texts come from a job's own files, and so from whoever wrote its code and its da
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nsadiag.deadlines import programs
 from nsadiag.errors import NsadiagError, UsageError
 from nsadiag.evidence.records import Place, Verdict, Where
+from nsadiag.printing import cleaned, one_line
 from nsadiag.reports import RunReport, load_report
-from nsadiag.reports.words import one_line
 
 MOST_CHARACTERS = 4400  # of a verdict: about 1,200 tokens
 MOST_RECORD = 3000
 SUMMARY, CLAIM, CODE = 600, 220, 200
 MOST_FACTS, MOST_RULED_OUT, MOST_GAPS = 8, 4, 3
 SECONDS = 600.0  # for a job that is attached to or run
+STOP_S = 30.0  # for a command past its limit to stop its job
 
 
 def verdict(directory: str = "artifacts/latest") -> str:
@@ -158,7 +159,7 @@ def _place(place: Place | Where | None) -> dict[str, Any] | None:
 
 
 def _shown(document: dict[str, Any]) -> str:
-    return json.dumps(document, ensure_ascii=False, indent=1)
+    return json.dumps(cleaned(document), ensure_ascii=False, indent=1)
 
 
 def _judged(arguments: list[str]) -> str:
@@ -172,15 +173,8 @@ def _judged(arguments: list[str]) -> str:
 def _output(arguments: list[str]) -> str:
     """The JSON that a command of nsadiag's own prints; our stdout is not its to write to."""
     command, *rest = arguments
-    done = subprocess.run(
-        [sys.executable, "-m", "nsadiag", command, "--json", *rest],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=SECONDS + 120,
-        check=False,
-    )
+    line = [sys.executable, "-m", "nsadiag", command, "--json", *rest]
+    done = programs.run(line, seconds=SECONDS + 120, grace_s=STOP_S)
     try:
         json.loads(done.stdout)
     except ValueError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from nsadiag.commands import output
 from nsadiag.commands.run import RunResult, answer_first, exit_code, judge_and_report, load_analysis
 from nsadiag.errors import EXIT_HEALTHY, UsageError
 from nsadiag.evidence.layout import RunDir, read_json
+from nsadiag.printing import note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def attach_once(request: AttachRequest) -> RunResult:
     if request.follow:
         with contextlib.suppress(KeyboardInterrupt):
             watch.follow(_say)
-            print("nsadiag: the job has ended", file=sys.stderr)
+            note("nsadiag: the job has ended")
         output.write_run(run, **about, ended_at=output.now(), world_size=len(ranks))
         return RunResult(directory=run.path, verdict=None, exit_code=EXIT_HEALTHY)
     watch.attach(_say)
@@ -61,7 +61,7 @@ def attach_once(request: AttachRequest) -> RunResult:
 
 
 def _say(told: Told) -> None:
-    print(f"nsadiag: {told.state}: {told.says}", file=sys.stderr, flush=True)
+    note(f"nsadiag: {told.state}: {told.says}")
 
 
 Found = tuple[RunDir, dict[str, Any], list[RankState]]

@@ -10,6 +10,7 @@ from nsadiag.agent import interrupts
 from nsadiag.agent.attaching import nodes
 from nsadiag.agent.attaching.nodes import LOOK
 from nsadiag.evidence.layout import NODE, RunDir, make_private_dir, read_json, this_node, write_json
+from nsadiag.printing import note
 
 JOB = "SLURM_JOB_ID"
 
@@ -21,14 +22,14 @@ def main(directory: str, job: str, nonce: str, number: str = "") -> int:
     os.environ[NODE] = os.environ.get("SLURMD_NODENAME") or this_node()
     run = RunDir(path=Path(directory))
     if read_json(run.run, {}).get("nonce") != nonce:
-        print(f"error: {this_node()} does not see {directory}", file=sys.stderr)
+        note(f"error: {this_node()} does not see {directory}")
         return 3
     ranks = nodes.ranks_of_job(JOB, job)
     if number:
         nodes.watch_of(ranks, run).look_closer(int(number))
         return 0
     if twice := nodes.claim(ranks, run):
-        print(f"error: {twice}", file=sys.stderr)
+        note(f"error: {twice}")
         return 2
     if not ranks:
         write_json(make_private_dir(run.node(this_node())) / LOOK, nodes.nothing_here())

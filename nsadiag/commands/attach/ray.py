@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from nsadiag.errors import MachineError
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.evidence.user_code import roots_of
+from nsadiag.printing import note
 
 SKEW_MS = 1000.0  # by which the clocks of nodes may differ
 REPORTED_S = 1.2  # calls report their states to the control store once a second
@@ -47,7 +47,7 @@ def _attached(ray: Any, job: str, *, out: Path | None, force: bool) -> RunResult
     about["gaps"] = document["gaps"]
     output.write_run(run, **about)
     verdict = judge_and_report(run, about)
-    print(f"nsadiag: {verdict.certainty or verdict.outcome}: {verdict.summary}", file=sys.stderr, flush=True)
+    note(f"nsadiag: {verdict.certainty or verdict.outcome}: {verdict.summary}")
     return RunResult(
         directory=run.path, verdict=verdict, exit_code=exit_code(verdict, None, passthrough=False)
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from nsadiag.cluster.protocol.seal import TOKEN_VARIABLE
+from nsadiag.cluster.protocol.tokens import TOKEN_VARIABLE
 from nsadiag.errors import UsageError
 from nsadiag.spec import Matrix
 from nsadiag.spec.strict import nearest

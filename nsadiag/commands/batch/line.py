@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from nsadiag.commands.run import RunRequest, run_once
 from nsadiag.commands.run_on_nodes import run_on_nodes
 from nsadiag.engines.batch import MASTER_ADDR, NNODES, NODE_RANK
 from nsadiag.errors import EXIT_INTERRUPTED, NsadiagError
+from nsadiag.printing import note
 
 MODULE = "nsadiag.commands.batch.line"
 
@@ -46,7 +46,7 @@ def run_job(words: list[str]) -> int:
         about, port, token, wait_s = words
         return main(about, port, token, wait_s)
     except NsadiagError as error:
-        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        note(f"error: {error.message}\nhint: {error.hint}")
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

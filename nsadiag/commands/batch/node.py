@@ -38,6 +38,7 @@ from nsadiag.errors import (
 )
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.secrets.masking import hide
+from nsadiag.printing import note
 from nsadiag.spec import Cell, Matrix, find_spec, load_matrix
 
 # Jobs may share a node: each has a port of its own, as far as their numbers tell them apart.
@@ -169,7 +170,7 @@ def _is_ours(cell: RunDir) -> bool:
             )
         time.sleep(0.2)
     if known != mine:
-        print(f"job {known} has the cell now, not {mine}: nothing to do", file=sys.stderr)
+        note(f"job {known} has the cell now, not {mine}: nothing to do")
     return bool(known == mine)
 
 
@@ -185,12 +186,12 @@ def run_job(words: list[str], pools: Pools) -> int:
         spec, directory, about = words
         return main(spec, directory, about, pools)
     except NsadiagError as error:
-        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        note(f"error: {error.message}\nhint: {error.hint}")
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception:
-        traceback.print_exc()
+        note(traceback.format_exc(), end="")
         return EXIT_INTERNAL
 
 

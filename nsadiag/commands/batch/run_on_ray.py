@@ -12,7 +12,7 @@ from typing import Any
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.job.launch import check_command
-from nsadiag.cluster.protocol.seal import new_token
+from nsadiag.cluster.protocol.tokens import new_token
 from nsadiag.commands import nodes, output
 from nsadiag.commands.batch import line
 from nsadiag.commands.run import RunRequest, name_of

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nsadiag.agent import interrupts
-from nsadiag.cluster.protocol.seal import new_token
+from nsadiag.cluster.protocol.tokens import new_token
 from nsadiag.commands import output
 from nsadiag.commands.batch import hold, node
 from nsadiag.commands.batch.lost_job import lost

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from nsadiag.evidence.secrets.masking import hide, mask_command
 from nsadiag.experiments.bisect import Bisection, Bisector, Conclusion, Point, Seen
 from nsadiag.experiments.commits import Worktree, top_of, worktree
 from nsadiag.experiments.trial import Slots, Trial, slots
+from nsadiag.printing import note
 
 Probe = Callable[[int], Seen]
 
@@ -90,12 +90,7 @@ def _probing(request: BisectRequest, run: RunDir, points: list[Point]) -> Iterat
         def probe(index: int) -> Seen:
             number = len(points[index].runs) + 1
             directory = run.path / "points" / points[index].label.replace("/", "-") / f"{number:02d}"
-            print(
-                f"{request.axis} {points[index].label}, run {number} ... ",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+            note(f"{request.axis} {points[index].label}, run {number} ... ", end="")
             if tree is None:
                 trial = open_slots.run(request.jobs[index], directory, request.pace)
             else:
@@ -103,7 +98,7 @@ def _probing(request: BisectRequest, run: RunDir, points: list[Point]) -> Iterat
             seen = _seen(trial)
             found = seen.verdict
             kind = "" if found.cls == found.outcome else f" ({found.cls})"
-            print(f"{found.outcome}{kind}", file=sys.stderr, flush=True)
+            note(f"{found.outcome}{kind}")
             _write(run, request, points, None, more=(index, seen))
             return seen
 
@@ -146,8 +141,8 @@ def _check_whose_code(trial: Trial, tree: Worktree) -> None:
 
 
 def _seen(trial: Trial) -> Seen:
+    from nsadiag.analysis.load import load_cell
     from nsadiag.analysis.matrix.costs import costs
-    from nsadiag.analysis.scale.digests.cell import load_cell
 
     step_s = costs(load_cell(trial.directory))["step_s_median"]
     return Seen(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent.job.launch import check_script
+from nsadiag.agent.job.entry_script import check_words
 from nsadiag.errors import UsageError
 from nsadiag.experiments.bisect import Point
 from nsadiag.experiments.commits import Commit, commits_between, top_of
@@ -66,7 +66,7 @@ def axis_request(
         cells, values = [cells[i] for i in order], [values[i] for i in order]
     if len(cells) < 2:
         raise UsageError(f"axis {name} has one value", "give two ends with --from and --to")
-    check_script(cells[0].argv)
+    check_words(cells[0].argv)
     rest = {k: v for k, v in cells[0].factors.items() if k != name}
     return BisectRequest(
         name=f"bisect-{matrix.name}-{name}",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from pathlib import Path
 
 from nsadiag.commands.run import RunRequest, RunResult, run_once
 from nsadiag.errors import EXIT_INTERRUPTED, UsageError
+from nsadiag.printing import note
 
 
 def restarts_of(text: str) -> int:
@@ -35,10 +35,8 @@ def run_again(request: RunRequest, restarts: int) -> RunResult:
         why = why_again(result)
         if why is None or attempt == len(outs):
             return result
-        print(
-            f"nsadiag: attempt {attempt} of at most {len(outs)}, in {result.directory}: {why} Starting the job again.",
-            file=sys.stderr,
-            flush=True,
+        note(
+            f"nsadiag: attempt {attempt} of at most {len(outs)}, in {result.directory}: {why} Starting the job again."
         )
     raise AssertionError("there is a first attempt")
 

@@ -35,6 +35,7 @@ from nsadiag.experiments.shrink import (
     third_parties,
 )
 from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, slots, torchrun, waited_for
+from nsadiag.printing import note
 from nsadiag.version import __version__
 
 CONFIRMATIONS = 2
@@ -180,7 +181,7 @@ def _cut(
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    note(text)
 
 
 # -- the result, run afresh -----------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.errors import UsageError
+from nsadiag.evidence.command_line import is_shortened
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.secrets.published import MASK
@@ -47,6 +48,11 @@ def find_origin(path: Path) -> Origin:
             "shrink needs a run that hung, crashed, was slow or went wrong",
         )
     origin = _of_cell(path, verdict) if (path / "cell.json").exists() else _of_run(path, verdict)
+    if is_shortened(origin.job.argv):
+        raise UsageError(
+            "the recorded command was too long to be kept whole, so it cannot be run again",
+            "give what is long in a file, and run the job again",
+        )
     if any(MASK in word for word in (*origin.job.argv, *origin.job.env.values())):
         raise UsageError(
             "a secret was masked in the recorded command, so it cannot be run again",

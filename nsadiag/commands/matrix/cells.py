@@ -168,8 +168,8 @@ def _judged(
     directory: RunDir, *, live: bool, known: dict[str, Any] | None = None
 ) -> tuple[Verdict, dict[str, float | int | None]]:
     """Verdict and costs, by the evidence; a verdict that is known already stays as it is."""
+    from nsadiag.analysis.load import load_cell
     from nsadiag.analysis.matrix.costs import costs
-    from nsadiag.analysis.scale.digests.cell import load_cell
     from nsadiag.analysis.verdict import judge_directory
 
     # Costs first: verdict.json is the mark of a cell that is done.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from nsadiag.commands.matrix.claims import conclusions
 from nsadiag.commands.matrix.parity import compare_cells
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, write_json, write_private
 from nsadiag.evidence.secrets.masking import mask_line, mask_text
+from nsadiag.reports.cleaners.data import csv_text
 from nsadiag.spec import Matrix
 
 
@@ -65,12 +64,7 @@ def write_matrix(
 
 
 def _write_csv(path: Path, results: list[CellResult]) -> None:
-    rows = [_row(r) for r in results]
-    table = io.StringIO(newline="")
-    writer = csv.DictWriter(table, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_private(path, mask_text(table.getvalue()).encode())
+    write_private(path, mask_text(csv_text([_row(r) for r in results])).encode())
 
 
 def _row(result: CellResult) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsadiag.agent.job.launch import check_script
+from nsadiag.agent.job.entry_script import check_words
 from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.commands import output
 from nsadiag.commands.matrix.cells import (
@@ -75,7 +75,7 @@ class MatrixResult:
 def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult:
     """Runs every cell that is not done; whatever happens to one cell, the next is run."""
     for argv in {tuple(cell.argv[:2]): cell.argv for cell in request.cells}.values():
-        check_script(argv)
+        check_words(argv)
     for cell in request.every_cell:
         hide(cell.env, cell.command())
     output.need("torch", "a matrix")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
+from nsadiag.printing import note
 from nsadiag.reports.formats.registry import REPORTERS
 from nsadiag.reports.model import Report
 
@@ -16,7 +16,7 @@ def annotate(report: Report) -> None:
     """Does nothing elsewhere, and nothing for what is healthy but its summary."""
     if os.environ.get("GITHUB_ACTIONS") != "true":
         return
-    print(REPORTERS["github"](report), end="", file=sys.stderr, flush=True)
+    note(REPORTERS["github"](report), end="")
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         text = REPORTERS["md"](report).encode(errors="replace")
@@ -24,4 +24,4 @@ def annotate(report: Report) -> None:
             with Path(summary).open("ab") as file:
                 file.write(text if len(text) <= MOST_BYTES else text[:MOST_BYTES] + b"\n\n...\n")
         except OSError as error:
-            print(f"nsadiag: no summary for GitHub: {error.strerror}", file=sys.stderr)
+            note(f"nsadiag: no summary for GitHub: {error.strerror}")

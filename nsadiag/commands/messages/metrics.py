@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsadiag.errors import UsageError
-from nsadiag.evidence.layout import RunDir
+from nsadiag.evidence.layout import RunDir, replace_private
 from nsadiag.evidence.records import Verdict
 
 EVERY_S = 5.0
@@ -39,10 +40,7 @@ class MetricsFile:
     def write(self, verdict: Verdict | None = None) -> None:
         """All of it, in one step. Raises OSError."""
         text = "\n".join([*self._ranks(), *self._outcome(verdict), "# EOF", ""])
-        unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        # Readable for the collector, which is another user as a rule; there is nothing of the job's data in it.
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(self.path)
+        replace_private(self.path, text.encode(errors="replace"), readers=readers_of(self.path))
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -102,6 +100,16 @@ def check(path: Path) -> None:
     if path.is_dir() or not path.parent.is_dir():
         what = "is a directory" if path.is_dir() else f"lies in no directory: there is no {path.parent}"
         raise UsageError(f"--metrics: {path} {what}", "give a file, as /var/lib/node_exporter/nsadiag.prom")
+
+
+def readers_of(path: Path) -> int:
+    """The bits by which others may read a file that is there already: of a collector of metrics that is another user, say."""
+    try:
+        seen = path.lstat()
+    except OSError:
+        return 0
+    is_own = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid()
+    return seen.st_mode & (stat.S_IRGRP | stat.S_IROTH) if is_own else 0
 
 
 def _escaped(value: str) -> str:

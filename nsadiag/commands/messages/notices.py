@@ -15,6 +15,7 @@ from nsadiag.agent.watching.state import Suspicion
 from nsadiag.commands.messages import first_step
 from nsadiag.commands.messages.status_line import StatusLine
 from nsadiag.evidence.layout import RunDir
+from nsadiag.printing import for_terminal, note
 
 # The words in which a backend gives up a collective, and those in which torchrun reports the rank that ended first.
 TIMEOUT = re.compile(
@@ -94,7 +95,7 @@ class Lines:
         # The rank that gives up moves by that, a moment before its words are here.
         holds = bool(self._suspected) and time.monotonic() - self._withdrawn_at < JUST_S
         known = f"suspected before this: {self._suspected}. " if holds else ""
-        return f"nsadiag: {known}The verdict follows when the job has ended.\n".encode()
+        return for_terminal(f"nsadiag: {known}The verdict follows when the job has ended.\n").encode()
 
     def _after_the_end(self, output: bytes) -> bytes | None:
         """The line behind the launcher's report on ranks that we ended, once it is whole."""
@@ -125,7 +126,7 @@ class Lines:
         if sys.stderr is None:
             return  # closed by whoever started us; print would take stdout
         if self._status is None:
-            print(line, file=sys.stderr, flush=True)
+            note(line)
             return
         with self._status.output():
-            print(self._status.wrapped(line), file=sys.stderr, flush=True)
+            note(self._status.wrapped(line))

@@ -2,64 +2,115 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import shlex
 import shutil
-import subprocess
-import sys
+import threading
 import urllib.error
-import urllib.request
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from nsadiag.deadlines import programs
+from nsadiag.deadlines.deadline import Deadline
+from nsadiag.deadlines.http import post
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir
 from nsadiag.evidence.records import Verdict
+from nsadiag.printing import note
+from nsadiag.reports.cleaners.chat import chat
 
-SECONDS = 10.0  # for each webhook or command, while the verdict waits
+SECONDS = 10.0  # for each webhook or command, side by side, from the look-up of its name to its answer
+MARGIN_S = 1.0  # for a command to be ended
+NO_ANSWER = f"no answer within {SECONDS:.0f} s"
 SCHEMES = ("http", "https")
 
 
-@dataclass(frozen=True, kw_only=True)
+class _Failed(Exception):
+    """A message that did not arrive, and why."""
+
+
 class Notifier:
-    """Sends to each target; one that fails costs a line on stderr, and never the job or the verdict."""
+    """Sends to each target, all at once; one that fails costs a line on stderr, and never the job or the verdict."""
 
-    targets: tuple[str, ...]
-    run: RunDir
-    name: str
+    def __init__(self, *, targets: tuple[str, ...], run: RunDir, name: str) -> None:
+        self._targets, self._run, self._name = targets, run, name
+        self._earlier: list[_Sending] = []
 
-    def tell(self, event: str, text: str, verdict: Verdict | None = None) -> None:
-        """`event` is suspected, withdrawn or verdict."""
-        words = f"nsadiag: {self.name} on {platform.node()}: {text}"
+    def tell(self, event: str, text: str) -> None:
+        """Returns at once, as the job is being watched. `event` is suspected or withdrawn."""
+        self._earlier = [sending for sending in self._earlier if sending.is_alive()]
+        for sending in self._sendings(event, text):
+            sending.start_reporting()
+            self._earlier.append(sending)
+
+    def verdict(self, verdict: Verdict) -> None:
+        """The verdict's first lines; returns when they have arrived everywhere, or at the limit."""
+        where = verdict.where
+        at = f" ({where.file}:{where.line})" if where and where.file and where.line else ""
+        fix = f" {verdict.fix}" if verdict.fix else ""
+        words = f"{verdict.outcome.upper()} {verdict.summary}{at}{fix}"
+        sendings = self._sendings("verdict", words, verdict)
+        for sending in sendings:
+            sending.start()
+        deadline = Deadline(SECONDS + MARGIN_S)
+        for sending in (*self._earlier, *sendings):
+            with contextlib.suppress(TimeoutError):
+                sending.join(deadline.left())
+        for sending in sendings:
+            sending.report()
+
+    def _sendings(self, event: str, text: str, verdict: Verdict | None = None) -> list[_Sending]:
+        words = f"nsadiag: {self._name} on {platform.node()}: {text}"
         document: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "event": event,
             "text": words,
-            "name": self.name,
+            "name": self._name,
             "host": platform.node(),
-            "directory": str(self.run.path.resolve()),
+            "directory": str(self._run.path.resolve()),
             "verdict": verdict.to_json() if verdict else None,
         }
-        for number, target in enumerate(self.targets, start=1):
-            try:
-                if is_address(target):
-                    # The form that Slack, Mattermost and Rocket.Chat take.
-                    _post(target, {"text": words})
-                else:
-                    _call(target, document)
-            except (OSError, ValueError, subprocess.SubprocessError) as error:
-                which = f" (target {number} of {len(self.targets)})" if len(self.targets) > 1 else ""
-                print(f"nsadiag: --notify failed{which}: {_reason(error)}", file=sys.stderr, flush=True)
+        several = len(self._targets) > 1
+        return [
+            _Sending(target, document, f" (target {number} of {len(self._targets)})" if several else "")
+            for number, target in enumerate(self._targets, start=1)
+        ]
 
-    def verdict(self, verdict: Verdict) -> None:
-        """The verdict's first lines."""
-        where = verdict.where
-        at = f" ({where.file}:{where.line})" if where and where.file and where.line else ""
-        fix = f" {verdict.fix}" if verdict.fix else ""
-        self.tell("verdict", f"{verdict.outcome.upper()} {verdict.summary}{at}{fix}", verdict)
+
+class _Sending(threading.Thread):
+    """One message to one target."""
+
+    def __init__(self, target: str, document: dict[str, Any], which: str) -> None:
+        super().__init__(name="nsadiag-notify", daemon=True)
+        self._target, self._document, self._which = target, document, which
+        self._failure: str | None = NO_ANSWER
+        self._reports = False
+
+    def start_reporting(self) -> None:
+        """Says by itself how it failed: nobody waits for it."""
+        self._reports = True
+        self.start()
+
+    def run(self) -> None:
+        try:
+            if is_address(self._target):
+                # The form that Slack, Mattermost and Rocket.Chat take.
+                body = json.dumps({"text": chat(self._document["text"])}).encode()
+                post(self._target, body, "application/json", SECONDS)
+            else:
+                _call(self._target, self._document)
+            self._failure = None
+        except Exception as error:
+            self._failure = _reason(error)
+        if self._reports:
+            self.report()
+
+    def report(self) -> None:
+        if self._failure:
+            note(f"nsadiag: --notify failed{self._which}: {self._failure}")
 
 
 def targets_in(text: str) -> tuple[str, ...]:
@@ -103,41 +154,19 @@ def _words(target: str) -> list[str]:
         raise UsageError(f"--notify: {error}", "quote the command as in a shell") from None
 
 
-class _Moved(urllib.request.HTTPRedirectHandler):
-    """No redirect is followed: a POST would become a GET without the message, to an address of the answer's."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(_Moved)
-
-
-def _post(address: str, document: dict[str, Any]) -> None:
-    request = urllib.request.Request(
-        address, json.dumps(document).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
-    with _OPENER.open(request, timeout=SECONDS) as answer:
-        answer.read(1024)
-
-
 def _call(command: str, document: dict[str, Any]) -> None:
-    subprocess.run(
-        _words(command),
-        input=json.dumps(document),
-        text=True,
-        stdout=2,  # stdout is the job's, or JSON's
-        timeout=SECONDS,
-        check=True,
-    )
+    # Our stdout is the job's, or JSON's.
+    done = programs.run(_words(command), text=json.dumps(document), stdout=2, seconds=SECONDS)
+    if done.returncode:
+        raise _Failed(f"the command ended with exit code {done.returncode}")
 
 
 def _reason(error: Exception) -> str:
     """In words that hold no address: an address of a webhook is a secret."""
     if isinstance(error, urllib.error.HTTPError):
         return f"the webhook answered {error.code}"
-    if isinstance(error, subprocess.CalledProcessError):
-        return f"the command ended with exit code {error.returncode}"
-    if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
-        return f"no answer within {SECONDS:.0f} s"
+    if isinstance(error, _Failed):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return NO_ANSWER
     return str(error.reason) if isinstance(error, urllib.error.URLError) else type(error).__name__

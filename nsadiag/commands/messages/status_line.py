@@ -14,6 +14,7 @@ from nsadiag.agent import interrupts
 from nsadiag.commands.messages.first_step import EVERY_S, steps_of, wait_after
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.rates import rate
+from nsadiag.printing import for_terminal
 from nsadiag.reports.words import roughly
 
 STDERR = 2
@@ -95,7 +96,7 @@ class StatusLine:
                 or not self._is_ours()
             ):
                 return
-            os.write(self._file, ERASE + f"nsadiag: {text}"[: self._width() - 1].encode())
+            os.write(self._file, ERASE + for_terminal(f"nsadiag: {text}")[: self._width() - 1].encode())
             self._is_drawn = True
 
     def _width(self) -> int:

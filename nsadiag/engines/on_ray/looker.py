@@ -6,13 +6,14 @@ import ctypes
 import io
 import json
 import os
-import subprocess
 import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from nsadiag.deadlines import programs
 
 MODULE = "nsadiag.commands.attach.ray_node"
 LOOK_S = 300.0
@@ -27,10 +28,7 @@ class Looker:
         """A tar archive of what a process of its own leaves behind. Raises RuntimeError with its last words."""
         with tempfile.TemporaryDirectory(prefix="nsadiag-") as folder:
             document = json.dumps({**question, "offset": id_offset(), "logs": session_logs()})
-            done = subprocess.run(
-                [sys.executable, "-m", MODULE, folder], input=document, capture_output=True, text=True,
-                timeout=LOOK_S, check=False,
-            )  # fmt: skip
+            done = programs.run([sys.executable, "-m", MODULE, folder], text=document, seconds=LOOK_S)
             if done.returncode:
                 words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
                 raise RuntimeError(words[-1])

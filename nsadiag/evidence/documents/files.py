@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from nsadiag.evidence.documents import kept
+from nsadiag.evidence.ownership import check_private
 
 MIB = 1 << 20
 # A JSON document takes up to 24 times its size once it is read.
@@ -187,5 +188,8 @@ def _inside(path: Path, root: Path) -> Path:
 def _is_own_ring(target: Path) -> bool:
     if RING.fullmatch(str(target)) is None:
         return False
-    private = target.parent.lstat()
-    return private.st_uid == os.getuid() and not private.st_mode & 0o077
+    try:
+        check_private(target.parent)
+    except OSError:
+        return False
+    return True

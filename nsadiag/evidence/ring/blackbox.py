@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nsadiag.evidence.ownership import check_private
 from nsadiag.evidence.ring.names import CHUNK, DEFAULT_CHUNKS, Names
 
 MAGIC = b"NSADBOX2"
@@ -123,10 +124,12 @@ class BlackBox:
         names_at = HEADER_BYTES + capacity * RECORD_BYTES
         # Made under another name: a reader never maps a box without a header, or one that is made anew.
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        held = memory / f"{rank:05d}.{os.getpid()}.bin" if memory else unfinished
         if memory is not None:
-            unfinished.symlink_to(memory / f"{rank:05d}.{os.getpid()}.bin")
+            check_private(memory)
+            unfinished.symlink_to(held)
         try:
-            self._map = _made_at_once(unfinished, names_at + chunks * CHUNK.size)
+            self._map = _made_at_once(held, names_at + chunks * CHUNK.size)
         except OSError:
             unfinished.resolve().unlink(missing_ok=True)
             unfinished.unlink(missing_ok=True)
@@ -164,7 +167,7 @@ _never_unmapped: list[mmap.mmap] = []
 
 def _made_at_once(path: Path, size: int) -> mmap.mmap:
     """The file, mapped, with all its space taken. Raises OSError."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         os.posix_fallocate(handle, 0, size)
         # Before 3.13 the map holds a descriptor, and closes that number in the end, whoever has it by then.

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
+from nsadiag.evidence.command_line import shortened
 from nsadiag.evidence.secrets.published import MASK, is_secret_name, mask_forms
 
 # Shorter ones are found in texts that hold no secret.
@@ -101,8 +102,12 @@ def mask_line(text: str) -> str:
 
 
 def mask_command(words: Sequence[str], *, texts: bool = True) -> list[str]:
-    """The command line with `--token X`, `--api-key=X` and the like masked, and with `texts` all that mask_text finds."""
-    masked, hide_next = [], False
+    """The command line with `--token X`, `--api-key=X` and the like masked, and with `texts` all that mask_text finds.
+
+    With `texts` a very long one is shortened as well.
+    """
+    masked: list[str] = []
+    hide_next = False
     for word in words:
         name, equals, _ = word.partition("=")
         is_option = word.startswith("-") or bool(equals)
@@ -113,4 +118,4 @@ def mask_command(words: Sequence[str], *, texts: bool = True) -> list[str]:
             plain = mask_text(word) if texts else word
             masked.append(f"{name}={MASK}" if secret and equals else plain)
         hide_next = secret and not equals
-    return masked
+    return shortened(masked) if texts else masked

@@ -184,7 +184,12 @@ KNOWN_BEFORE = re.compile(
 WORDLIKE = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}|[0-9]{4,}")
 MOST_WORDLIKE = 0.5
 # `password = "..."`, `API_KEY=...`: in code, in messages.
-ASSIGNED = re.compile(r"""([\w.-]{3,60})(["']?\s{0,3}[=:]\s{0,3}[rbfRBF]?["']?)([^\s"'`,;(){}\[\]<>|]{6,})""")
+OF_VALUE = r"""[^\s"'`,;(){}\[\]<>|]"""
+VALUE = re.compile(f"{OF_VALUE}{{6,}}")
+# What is assigned may be an assignment. A name begins where a word does, or what is assigned: a word of any length is read once.
+ASSIGNMENT = re.compile(rf"""([\w.-]{{3,}})(["']?\s{{0,3}}[=:]\s{{0,3}}[rbfRBF]?["']?)(?={OF_VALUE}{{6}})""")
+ASSIGNED = re.compile(rf"(?<![\w.-]){ASSIGNMENT.pattern}")
+MOST_OF_NAME = 60  # its end
 # `--password=...`, `--api-key ...`: a command line in a message.
 OPTION = re.compile(r"""(?<![\w-])(--?[\w-]{3,60})(=|[ \t]+)(["']?)([^\s"'-][^\s"']*)""")
 CODE = re.compile(r"[A-Za-z_][\w.]*\.?$|None|True|False|\*\*\*")
@@ -192,7 +197,7 @@ CODE = re.compile(r"[A-Za-z_][\w.]*\.?$|None|True|False|\*\*\*")
 
 def mask_likely(text: str) -> str:
     """The text, made for others to read, without what may be a secret by its looks or by what is assigned to."""
-    text = OPTION.sub(_given, ASSIGNED.sub(_assigned, mask_forms(text)))
+    text = OPTION.sub(_given, _without_assigned(mask_forms(text)))
     return CANDIDATE.sub(_random, text)
 
 
@@ -201,13 +206,26 @@ def _given(match: re.Match[str]) -> str:
     return f"{name}{between}{quote}{MASK}" if is_secret_name(name) else match[0]
 
 
-def _assigned(match: re.Match[str]) -> str:
-    name, equals, value = match.groups()
+def _without_assigned(text: str) -> str:
+    shown, done = [], 0
+    found = ASSIGNED.search(text)
+    while found:
+        here = found.end()
+        if value := _secret_value(text, found):
+            shown += [text[done:here], MASK]
+            here = done = value.end()
+        found = ASSIGNMENT.match(text, here) or ASSIGNED.search(text, here)
+    return "".join([*shown, text[done:]])
+
+
+def _secret_value(text: str, assigned: re.Match[str]) -> re.Match[str] | None:
+    """The value, if the name is that of a secret, and the value no code."""
+    name, equals = assigned.groups()
+    if not is_secret_name(name[-MOST_OF_NAME:]):
+        return None
+    value = VALUE.match(text, assigned.end())
     literal = equals[-1] in "\"'" or ("=" in equals.strip() and name.isupper())
-    if not is_secret_name(name) or (not literal and CODE.match(value)):
-        # `RuntimeError: API_KEY=...`: what is assigned may be an assignment.
-        return f"{name}{equals}{ASSIGNED.sub(_assigned, value)}"
-    return f"{name}{equals}{MASK}"
+    return value if value and (literal or not CODE.match(value[0])) else None
 
 
 def _random(match: re.Match[str]) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 
 from nsadiag.errors import UsageError
 from nsadiag.reports import bisect
+from nsadiag.reports.cleaners.page import Page, page
 from nsadiag.reports.formats.html import links_of, template_of
 from nsadiag.reports.load import load_report
 from nsadiag.reports.model import RunReport
 from nsadiag.reports.pictures.view import view_of
-from nsadiag.reports.sources import source_href
+from nsadiag.reports.sources import source_href, within
 
 STATES = {
     "good": ("✓", "is-healthy"),
@@ -38,11 +39,10 @@ class Row:
     root: Path
 
 
-def render_bisect(document: Mapping[str, Any], directory: Path) -> str:
+def render_bisect(document: Mapping[str, Any], directory: Path) -> Page:
     """The page; every value in it is escaped."""
     failing = _failing(document, directory)
-    page = template_of("bisect.html.jinja")
-    return page.render(
+    text = template_of("bisect.html.jinja").render(
         name=document["name"],
         fixed=document["fixed"],
         axis=document["axis"],
@@ -57,6 +57,7 @@ def render_bisect(document: Mapping[str, Any], directory: Path) -> str:
             "source_href": lambda row, text: source_href(row.root, row.root, f"{text}/verdict.json"),
         },
     )
+    return page(text)
 
 
 def _rows(document: Mapping[str, Any], directory: Path) -> list[Row]:
@@ -81,8 +82,8 @@ def _failing(document: Mapping[str, Any], directory: Path) -> RunReport | None:
     run = bisect.boundary(document)
     if run is None:
         return None
-    place = directory / str(run["directory"])
-    if not place.resolve().is_relative_to(directory.resolve()):
+    place = within(directory, str(run["directory"]))
+    if place is None:
         return None
     try:
         report = load_report(place)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from typing import Any
 
 from nsadiag.evidence.layout import SCHEMA_VERSION
+from nsadiag.reports.cleaners.data import Json, json_text
 from nsadiag.reports.model import CellReport, MatrixReport, Report, RunReport
 
 
-def render_json(report: Report) -> str:
+def render_json(report: Report) -> Json:
     """The document, indented, ending in a newline."""
     document = matrix_document(report) if isinstance(report, MatrixReport) else run_document(report)
-    return json.dumps(_finite(document), indent=1, default=str, allow_nan=False) + "\n"
+    return json_text(document)
 
 
 def run_document(run: RunReport) -> dict[str, Any]:
@@ -80,12 +79,3 @@ def _provenance(run: RunReport) -> dict[str, Any]:
 
 def _without(values: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != key}
-
-
-def _finite(value: Any) -> Any:
-    """NaN and infinity as null: Python's json would write words that other readers refuse."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

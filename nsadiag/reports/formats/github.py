@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
-from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.records import Verdict, Where
+from nsadiag.printing import Commands
+from nsadiag.reports.cleaners.annotation import annotation, together
 from nsadiag.reports.model import MatrixReport, Report
-from nsadiag.reports.words import one_line
 
 MOST = 10  # annotations of one step that GitHub shows
-LEVELS = {"slow": "warning", "unknown": "warning", "incomplete": "warning"}
+LEVELS: dict[str, Literal["error", "warning"]] = {
+    "slow": "warning",
+    "unknown": "warning",
+    "incomplete": "warning",
+}
 
 
-def render_github(report: Report) -> str:
+def render_github(report: Report) -> Commands:
     """One line a finding, for a step of a workflow to print; nothing for what is healthy."""
-    return "".join(f"{annotation_of(verdict)}\n" for verdict in [*_verdicts(report)][:MOST])
+    return together(annotation_of(verdict) for verdict in [*_verdicts(report)][:MOST])
 
 
 def _verdicts(report: Report) -> Iterable[Verdict]:
@@ -26,21 +32,17 @@ def _verdicts(report: Report) -> Iterable[Verdict]:
         yield report.verdict
 
 
-def annotation_of(verdict: Verdict) -> str:
-    """`::error file=train.py,line=41,title=...::...`, with what has a meaning there escaped."""
-    level = LEVELS.get(verdict.outcome, "error")
-    where, place = verdict.where, ""
-    if where and where.file:
-        root = os.environ.get("GITHUB_WORKSPACE", str(Path.cwd()))
-        file = os.path.relpath(where.file, root) if where.file.startswith(f"{root}/") else where.file
-        place = f"file={_property(file)}," + (f"line={where.line}," if where.line else "")
+def annotation_of(verdict: Verdict) -> Commands:
+    """The command for one finding, at its line."""
     said = verdict.summary + (f" {verdict.fix}" if verdict.fix else "")
-    return f"::{level} {place}title={_property(f'nsadiag: {verdict.cls}')}::{_text(said)}"
+    properties = {**_place(verdict.where or Where()), "title": f"nsadiag: {verdict.cls}"}
+    return annotation(LEVELS.get(verdict.outcome, "error"), properties, said)
 
 
-def _text(value: str) -> str:
-    return one_line(value).replace("%", "%25")
-
-
-def _property(value: str) -> str:
-    return _text(value).replace(":", "%3A").replace(",", "%2C")
+def _place(where: Where) -> dict[str, str]:
+    """File and line, the file relative to the repository where it lies in it."""
+    if not where.file:
+        return {}
+    root = os.environ.get("GITHUB_WORKSPACE", str(Path.cwd()))
+    file = os.path.relpath(where.file, root) if where.file.startswith(f"{root}/") else where.file
+    return {"file": file, "line": str(where.line or "")}

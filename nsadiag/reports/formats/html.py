@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import re
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from markupsafe import Markup
 
 from nsadiag.evidence.phrases import count
 from nsadiag.reports import facts, scaling, scatter, words
+from nsadiag.reports.cleaners.page import Page, finalized, page, with_code
 from nsadiag.reports.formats import plot
 from nsadiag.reports.grid import grid_of
 from nsadiag.reports.model import CellReport, MatrixReport, Report
@@ -34,26 +34,23 @@ LEGEND = {
 }
 
 
-def render_html(report: Report) -> str:
+def render_html(report: Report) -> Page:
     """The page. Every value in it is escaped by the template engine; none is trusted."""
     from nsadiag.reports.pictures.view import view_of  # the analysis comes with its pictures
 
     links = links_of(report.directory)
     if not isinstance(report, MatrixReport):
-        return _environment().get_template("run.html.jinja").render(run=report, view=view_of(report), **links)
+        return page(template_of("run.html.jinja").render(run=report, view=view_of(report), **links))
     steps = [cell.costs.step_s_median or 0.0 for cell in report.cells]
-    return (
-        _environment()
-        .get_template("matrix.html.jinja")
-        .render(
-            matrix=report,
-            grid=grid_of(report),
-            panels=plot.panels_of(report),
-            longest_s=max(steps, default=0.0),
-            views={found.cells[0].id: view_of(found.cells[0].run) for found in report.findings()[:PICTURED]},
-            **links,
-        )
+    text = template_of("matrix.html.jinja").render(
+        matrix=report,
+        grid=grid_of(report),
+        panels=plot.panels_of(report),
+        longest_s=max(steps, default=0.0),
+        views={found.cells[0].id: view_of(found.cells[0].run) for found in report.findings()[:PICTURED]},
+        **links,
     )
+    return page(text)
 
 
 def template_of(name: str) -> Template:
@@ -73,26 +70,8 @@ def links_of(report_directory: Path) -> dict[str, Any]:
     }
 
 
-def _ticked(text: str) -> Markup:
-    """Text with its `code` as such; all of it escaped."""
-    parts = words.clean(text).split("`")
-    if len(parts) % 2 == 0:  # one that is not closed is a character like any other
-        return Markup(html.escape(words.clean(text)))
-    return Markup(
-        "".join(
-            f"<code>{html.escape(part)}</code>" if number % 2 else html.escape(part)
-            for number, part in enumerate(parts)
-        )
-    )
-
-
 def _shorter(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _cleaned(value: Any) -> Any:
-    """Control characters are no HTML. A subclass of str is markup that the templates made themselves."""
-    return words.clean(value) if type(value) is str else value
 
 
 @cache
@@ -101,13 +80,13 @@ def _environment() -> Environment:
         loader=PackageLoader("nsadiag.reports"),
         undefined=StrictUndefined,
         autoescape=True,
-        finalize=_cleaned,
+        finalize=finalized,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters.update(duration=words.duration, mebibytes=words.mebibytes, moment=words.moment)
     environment.filters.update(
-        anchor=cell_anchor, ticked=_ticked, shorter=_shorter, base=lambda path: path.rpartition("/")[2]
+        anchor=cell_anchor, ticked=with_code, shorter=_shorter, base=lambda path: path.rpartition("/")[2]
     )
     script = environment.loader.get_source(environment, "page.js")[0] if environment.loader else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

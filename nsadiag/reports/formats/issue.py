@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from nsadiag.errors import UsageError
-from nsadiag.evidence.secrets.masking import mask_text
+from nsadiag.evidence.secrets.masking import mask_command, mask_text
 from nsadiag.evidence.secrets.published import MASK, mask_likely
 from nsadiag.evidence.user_code import is_ours
+from nsadiag.reports.cleaners.markdown import Markdown, code, document
 from nsadiag.reports.formats.markdown import template_of
 from nsadiag.reports.model import MatrixReport, Report, RunReport
 from nsadiag.reports.pictures.tracebacks import without_ours
@@ -18,26 +20,51 @@ if TYPE_CHECKING:
 
 FRAMES_SHOWN = 25
 ALIKE_SHOWN = 8
+T = TypeVar("T")
 
 
-def render_issue(report: Report) -> str:
+def render_issue(report: Report) -> Markdown:
     """Markdown without a link to anything on this machine. Of a matrix: its most frequent finding. Raises UsageError."""
-    run, cells = (_most_frequent(report), report.cells) if isinstance(report, MatrixReport) else (report, ())
-    from nsadiag.analysis.scale.digests.cell import load_cell  # the analysis comes with it
+    from nsadiag.analysis.load import load_cell  # the analysis comes with it
 
-    evidence = load_cell(run.directory)
-    text = template_of("issue.md.jinja").render(
-        run=run,
-        cells=cells,
-        stacks=_stacks(evidence),
-        source=lambda _, name: f"`{name}`",
+    found, cells = (
+        (_most_frequent(report), report.cells) if isinstance(report, MatrixReport) else (report, ())
     )
-    text = mask_likely(mask_text(re.sub(r"\n{3,}", "\n\n", text).strip()))
-    return f"{_masked(text)}{text}\n"
+    stacks = _stacks(load_cell(found.evidence))
+    run = _masked(dataclasses.replace(found, command=tuple(mask_command(found.command))))
+    text = template_of("issue.md.jinja").render(
+        run=run, cells=_masked(cells), stacks=_masked(stacks), source=lambda _, name: code(name)
+    )
+    return document(_remark(text) + text)
 
 
-def _masked(text: str) -> str:
-    """The notes that a reader needs before pasting a text."""
+def _masked(value: T) -> T:
+    """The value with each text in it masked: before any is Markdown, since a mask must not swallow what ends a code span."""
+    return cast(T, _without_secrets(value))
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return mask_likely(mask_text(value))
+    if isinstance(value, Mapping):
+        return {name: _assigned(name, item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_without_secrets, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **{name: _without_secrets(item) for name, item in fields.items()})
+    return value
+
+
+def _assigned(name: str, value: Any) -> Any:
+    """The value of a variable, which its name may call a secret."""
+    if not isinstance(value, str):
+        return _without_secrets(value)
+    return _without_secrets(f"{name}={value}").removeprefix(f"{name}=")
+
+
+def _remark(text: str) -> str:
+    """The note that a reader needs before pasting a text."""
     count = text.count(MASK)
     were = "1 value was" if count == 1 else f"{count} values were"
     return (

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.reports.cleaners.data import Json, json_text
 from nsadiag.reports.model import MatrixReport, Report, RunReport
 
 KINDS = {int(kind) for kind in Kind}
 
 
-def render_perfetto(report: Report) -> str:
+def render_perfetto(report: Report) -> Json:
     """The document. A process is a rank; what had not ended is left open, as it was. Raises UsageError for a matrix."""
     run = only_run(report, "perfetto")
     from nsadiag.analysis.case import Case
-    from nsadiag.analysis.scale.digests.cell import load_cell
+    from nsadiag.analysis.load import load_cell
 
-    cell = load_cell(run.directory)
+    cell = load_cell(run.evidence)
     events = Case(cell).events
     found: list[dict[str, Any]] = []
     for rank in cell.ranks:
@@ -32,7 +32,7 @@ def render_perfetto(report: Report) -> str:
         )
         found += _of_rank(rank.rank, events[events["rank"] == rank.rank].to_dict())
     found += _moments(run.verdict) if run.verdict else ()
-    return json.dumps({"displayTimeUnit": "ms", "traceEvents": found}) + "\n"
+    return json_text({"displayTimeUnit": "ms", "traceEvents": found}, indent=None)
 
 
 def only_run(report: Report, format_: str) -> RunReport:

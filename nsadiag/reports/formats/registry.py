@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from nsadiag.evidence.layout import replace_private
+from nsadiag.printing import Shown
 from nsadiag.reports.formats.document import render_json
 from nsadiag.reports.formats.github import render_github
 from nsadiag.reports.formats.html import render_html
@@ -19,7 +20,8 @@ from nsadiag.reports.load import load_report
 from nsadiag.reports.model import Report
 from nsadiag.reports.terminal.run import render_terminal
 
-Reporter: TypeAlias = Callable[[Report], str]
+# What a reporter returns, a cleaner has made: a `str` would be an error of types.
+Reporter: TypeAlias = Callable[[Report], Shown]
 
 REPORTERS: dict[str, Reporter] = {
     "terminal": render_terminal,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from nsadiag.reports.cleaners.data import Json, json_text
 from nsadiag.reports.formats.perfetto import only_run
 from nsadiag.reports.model import Report
 
@@ -28,12 +28,12 @@ class _Frames:
         return [{"name": name, "file": file, "line": line} for name, file, line in self._numbers]
 
 
-def render_speedscope(report: Report) -> str:
+def render_speedscope(report: Report) -> Json:
     """The document: one profile of all ranks' main threads, then one a rank with all its threads. Raises UsageError."""
     run = only_run(report, "speedscope")
-    from nsadiag.analysis.scale.digests.cell import load_cell  # the analysis comes with it
+    from nsadiag.analysis.load import load_cell  # the analysis comes with it
 
-    cell = load_cell(run.directory)
+    cell = load_cell(run.evidence)
     frames = _Frames()
     looks = [(r.rank, r.last_capture) for r in cell.ranks if r.last_capture and r.last_capture.stacks]
     mains = [stack for rank, look in looks for stack in _stacks(rank, look)[:1]]
@@ -46,7 +46,7 @@ def render_speedscope(report: Report) -> str:
         "shared": {"frames": frames.to_json()},
         "profiles": profiles,
     }
-    return json.dumps(document) + "\n"
+    return json_text(document, indent=None)
 
 
 def _stacks(rank: int, look: CaptureEvidence) -> list[list[Frame]]:

@@ -58,15 +58,15 @@ def _text(directory: Path, source: str) -> str:
     """The record at `file#place`."""
     name, _, place = source.partition("#")
     path = directory / name
+    if LINE.fullmatch(place):
+        return _lines(path, place)
     if path.suffix == ".json":
         return _record(read_json(path), place)
     if path.suffix == ".jsonl":
         return _rows(read_json_lines(path), place)
     if path.name == "blackbox.bin":
         return _events(read_blackbox(path))
-    if path.suffix == ".log":
-        return _tail(path, ROWS)
-    return _lines(path, place) if path.suffix == ".py" else ""
+    return _tail(path, ROWS) if path.suffix == ".log" else ""
 
 
 def _rows(rows: list[Any], place: str) -> str:
@@ -89,15 +89,12 @@ def _events(recording: Recording) -> str:
 
 
 def _lines(path: Path, place: str) -> str:
-    """The line of a source, marked, and those around it."""
-    wanted = LINE.fullmatch(place)
-    if wanted is None:
-        return ""
+    """The line of a source or log, marked, and those around it."""
     try:
         lines = read_text(path).splitlines()
     except OSError:
         return ""
-    number = int(wanted[1])
+    number = int(place.split()[1])
     first = max(number - AROUND, 1)
     return "\n".join(
         f"{'>' if at == number else ' '} {at:>5} {line}"
@@ -144,7 +141,7 @@ def logs_of(run: RunReport) -> list[Log]:
     verdict: Verdict | None = run.verdict
     if verdict is None or verdict.outcome == "healthy":
         return []
-    order = sorted(run.ranks, key=lambda rank: rank.rank not in verdict.guilty_ranks)
+    order = sorted(run.ranks, key=lambda rank: rank.rank not in verdict.guilty)
     found: list[Log] = []
     for rank in order[:LOGS]:
         directory = RunDir(path=run.directory).rank(rank.rank)

@@ -76,4 +76,4 @@ def role(verdict: Verdict | None, rank: int) -> str:
     """`guilty`, `blocked`, or nothing."""
     if verdict is None:
         return ""
-    return "guilty" if rank in verdict.guilty_ranks else "blocked" if rank in verdict.blocked_ranks else ""
+    return "guilty" if rank in verdict.guilty else "blocked" if rank in verdict.blocked else ""

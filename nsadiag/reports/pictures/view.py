@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.ingest import sources
-from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.user_code import counted, valid_roots
+from nsadiag.printing import one_line
 from nsadiag.reports.model import RunReport
 from nsadiag.reports.pictures.costs import Costs, costs_of
 from nsadiag.reports.pictures.records import Log, cited, logs_of
@@ -17,7 +18,6 @@ from nsadiag.reports.pictures.snippets import Snippet, snippets_of
 from nsadiag.reports.pictures.stacks import Side, sides_of
 from nsadiag.reports.pictures.timeline import Timeline, timeline_of
 from nsadiag.reports.pictures.waits import WaitPicture, waits_of
-from nsadiag.reports.words import one_line
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def view_of(run: RunReport) -> View:
     no_logs: tuple[Log, ...] = ()
     records = _drawn("cited records", lambda: cited(run), no_records, gaps)
     logs = _drawn("logs", lambda: tuple(logs_of(run)), no_logs, gaps)
-    cell = _drawn("evidence", lambda: load_cell(run.directory), None, gaps)
+    cell = _drawn("evidence", lambda: load_cell(run.evidence), None, gaps)
     if cell is None:
         return View(cited=records, logs=logs, gaps=tuple(gaps))
     case, verdict = Case(cell), run.verdict

@@ -136,7 +136,7 @@ def _edges(case: Case, verdict: Verdict | None) -> list[tuple[int, int, str]]:
         return [(waiter, wait.rank, wait.what or "") for waiter, wait in waits]
     # By stacks alone nobody knows in which call; the verdict says who is blocked by whom.
     known = {rank.rank for rank in case.cell.ranks}
-    blocked = [rank for rank in verdict.blocked_ranks if rank in known and rank not in verdict.guilty_ranks]
+    blocked = [rank for rank in verdict.blocked_ranks if rank in known and rank not in verdict.guilty]
     return [(rank, guilty, "blocked by it") for guilty in verdict.guilty_ranks[:1] for rank in blocked]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.text import Text
 
+from nsadiag.printing import one_line
 from nsadiag.reports.model import Cause, MatrixReport
 from nsadiag.reports.terminal.hanging import labelled, paragraph
-from nsadiag.reports.words import clean, one_line, status_mark
+from nsadiag.reports.terminal.text import Text
+from nsadiag.reports.words import status_mark
 
 
 def claim_lines(matrix: MatrixReport) -> Iterator[RenderableType]:
@@ -19,7 +20,7 @@ def claim_lines(matrix: MatrixReport) -> Iterator[RenderableType]:
         yield Text()
         yield Text("Computes something else than its control", style="bold")
         for row in differing:
-            yield paragraph(Text(f"{clean(row.cell)}: {clean(row.says)}"))
+            yield paragraph(Text(f"{row.cell}: {row.says}"))
     if not matrix.claims:
         return
     yield Text()
@@ -27,15 +28,15 @@ def claim_lines(matrix: MatrixReport) -> Iterator[RenderableType]:
     rows = []
     for claim in matrix.claims:
         mark = status_mark(claim.status)
-        source = f" ({clean(claim.source)})" if claim.source else ""
-        said = Text.assemble(clean(claim.text), (source, "dim"), "\n", (one_line(claim.because), "dim"))
+        source = f" ({claim.source})" if claim.source else ""
+        said = Text.assemble(claim.text, (source, "dim"), "\n", (one_line(claim.because), "dim"))
         rows.append((Text(f"{mark.letter} {mark.word}", style=mark.style), said))
     yield from labelled(rows)
 
 
 def cause_lines(cause: Cause) -> Iterator[RenderableType]:
     """The causes of the failure, and the command that narrows them down."""
-    yield paragraph(Text(f"depends on: {clean(cause.words)}"))
+    yield paragraph(Text(f"depends on: {cause.words}"))
     if cause.command:
         # A command to copy: no line end goes into it.
         yield Text.assemble("  ", ("next: ", "dim"), one_line(cause.command), no_wrap=True)

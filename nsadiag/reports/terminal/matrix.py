@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from nsadiag.evidence.phrases import count
 from nsadiag.reports.facts import headline, place_text
@@ -17,7 +16,9 @@ from nsadiag.reports.model import CellReport, FindingGroup, MatrixReport
 from nsadiag.reports.terminal.claims import cause_lines, claim_lines
 from nsadiag.reports.terminal.hanging import paragraph
 from nsadiag.reports.terminal.scaling import scaling_lines
-from nsadiag.reports.words import clean, duration, in_order, mark_of, mebibytes, spent, tally
+from nsadiag.reports.terminal.screen import Screen
+from nsadiag.reports.terminal.text import Text
+from nsadiag.reports.words import duration, in_order, mark_of, mebibytes, spent, tally
 
 # Past this many rows a table is a document, and the report is a better place for it.
 COST_ROWS_SHOWN = 48
@@ -32,11 +33,11 @@ UNBOUNDED = 10_000
 CELLS_NAMED = 3
 
 
-def matrix_lines(matrix: MatrixReport, console: Console) -> Iterator[RenderableType]:
+def matrix_lines(matrix: MatrixReport, console: Screen) -> Iterator[RenderableType]:
     """The matrix from top to bottom, ready to print."""
     yield _title(matrix)
     for gap in matrix.gaps:
-        yield Text(f"  gap: {clean(gap)}", style="yellow")
+        yield Text(f"  gap: {gap}", style="yellow")
     if matrix.cells:
         yield Text()
         yield _costs(matrix, console)
@@ -55,13 +56,13 @@ def matrix_lines(matrix: MatrixReport, console: Console) -> Iterator[RenderableT
 
 
 def _title(matrix: MatrixReport) -> Text:
-    title = Text(clean(matrix.name), style="bold")
+    title = Text(matrix.name, style="bold")
     title.append(f"  {count(len(matrix.cells), 'cell')}: {tally(matrix.counts())}", style="not bold")
     fixed = ", ".join(f"{name}={value}" for name, value in grid_of(matrix).fixed)
-    return title.append(f"  ({clean(fixed)} throughout)", style="dim") if fixed else title
+    return title.append(f"  ({fixed} throughout)", style="dim") if fixed else title
 
 
-def _costs(matrix: MatrixReport, console: Console) -> Padding:
+def _costs(matrix: MatrixReport, console: Screen) -> Padding:
     """As many columns as fit the terminal; where the settings alone do not, they share a column and wrap at blanks."""
     for columns in COLUMNS:
         if _fits(table := _cost_table(matrix, columns, together=False), console):
@@ -73,7 +74,7 @@ def _cost_table(matrix: MatrixReport, columns: tuple[str, ...], *, together: boo
     grid = grid_of(matrix)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, header_style="bold")
     for name in ["cell"] if together else [n for n, _ in grid.labels_of(matrix.cells[0], matrix.axes)]:
-        table.add_column(clean(name), no_wrap=not together, overflow="fold")
+        table.add_column(name, no_wrap=not together, overflow="fold")
     table.add_column("verdict", no_wrap=True)
     for name in columns:
         table.add_column(name, justify="left" if name == "start" else "right", no_wrap=True)
@@ -87,14 +88,14 @@ def _cost_table(matrix: MatrixReport, columns: tuple[str, ...], *, together: boo
         mark = mark_of(cell.mark)
         costs = _costs_of(cell, with_start="start" in columns)
         table.add_row(
-            *(Text(clean(value)) for value in shown),
+            *(Text(value) for value in shown),
             Text(f"{mark.letter} {mark.word}", style=mark.style),
             *(costs[name] for name in columns),
         )
     return table
 
 
-def _fits(table: Table, console: Console) -> bool:
+def _fits(table: Table, console: Screen) -> bool:
     return (
         console.measure(table, options=console.options.update(width=UNBOUNDED)).maximum <= console.width - 2
     )
@@ -109,7 +110,7 @@ def _costs_of(cell: CellReport, *, with_start: bool) -> dict[str, str]:
         "backward": duration(cell.costs.backward_s_median),
         "peak": mebibytes(cell.costs.peak_rss_mib),
         "wall": duration(cell.wall_s) + cold,
-        "start": clean(cell.launch or ""),
+        "start": cell.launch or "",
     }
 
 
@@ -119,13 +120,13 @@ def _rows_left_out(matrix: MatrixReport) -> Iterator[Text]:
         yield Text(f"  and {count(more, 'cell')} more in matrix.csv", style="dim")
 
 
-def _grid(grid: Grid, console: Console) -> Iterator[RenderableType]:
+def _grid(grid: Grid, console: Screen) -> Iterator[RenderableType]:
     """The letters of all cells; where its columns do not fit, the page has it."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, header_style="bold")
     for name in grid.row_axes:
-        table.add_column(clean(name), no_wrap=True)
+        table.add_column(name, no_wrap=True)
     for label in grid.columns:
-        table.add_column(clean(label), justify="center", no_wrap=True)
+        table.add_column(label, justify="center", no_wrap=True)
     previous: tuple[str, ...] = ()
     for row in grid.rows:
         table.add_row(*_row_labels(row.labels, previous), *(_letters(slot) for slot in row.slots))
@@ -141,7 +142,7 @@ def _row_labels(labels: tuple[str, ...], previous: tuple[str, ...]) -> list[Text
     same = 0
     while same < len(labels) - 1 and labels[: same + 1] == previous[: same + 1]:
         same += 1
-    return [Text("" if place < same else clean(label)) for place, label in enumerate(labels)]
+    return [Text("" if place < same else label) for place, label in enumerate(labels)]
 
 
 def _letters(slot: Slot) -> Text:
@@ -169,21 +170,21 @@ def _findings(matrix: MatrixReport) -> Iterator[RenderableType]:
     for group in groups:
         yield from _finding(matrix, group)
     for cell in unjudged:
-        yield Text.assemble(("? no verdict", "bold cyan"), f"  {clean(cell.id)}")
-        yield from (paragraph(Text(clean(gap))) for gap in cell.run.gaps)
+        yield Text.assemble(("? no verdict", "bold cyan"), f"  {cell.id}")
+        yield from (paragraph(Text(gap)) for gap in cell.run.gaps)
 
 
 def _finding(matrix: MatrixReport, group: FindingGroup) -> Iterator[RenderableType]:
     verdict = group.verdict
     mark = mark_of(verdict.outcome)
-    yield Text(f"{mark.letter} {mark.word} {clean(headline(verdict))}", style=f"bold {mark.style}")
-    yield paragraph(Text(clean(verdict.summary)))
+    yield Text(f"{mark.letter} {mark.word} {headline(verdict)}", style=f"bold {mark.style}")
+    yield paragraph(Text(verdict.summary))
     if verdict.where and verdict.where.file:
-        yield paragraph(Text(f"at {clean(place_text(verdict.where))}"))
+        yield paragraph(Text(f"at {place_text(verdict.where)}"))
     if verdict.fix:
-        yield paragraph(Text(f"fix: {clean(verdict.fix)}", style="green"))
+        yield paragraph(Text(f"fix: {verdict.fix}", style="green"))
     for cell in group.cells[:CELLS_NAMED]:
-        yield paragraph(Text(f"in {clean(cell.id)}", style="dim"))
+        yield paragraph(Text(f"in {cell.id}", style="dim"))
     more = len(group.cells) - CELLS_NAMED
     if more > 0:
         yield paragraph(Text(f"and {count(more, 'cell')} more like these", style="dim"))

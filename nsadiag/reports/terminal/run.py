@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 
-from rich.console import Console, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from nsadiag.evidence.records import Verdict
+from nsadiag.printing import one_line
+from nsadiag.reports.cleaners.plain import Plain
 from nsadiag.reports.facts import Fact, facts_of, headline
 from nsadiag.reports.model import MatrixReport, Report, RunReport
 from nsadiag.reports.terminal.hanging import Hanging, labelled, paragraph
-from nsadiag.reports.words import ascii_only, clean, duration, mark_of, one_line
+from nsadiag.reports.terminal.screen import Screen, Sheet
+from nsadiag.reports.terminal.text import Text
+from nsadiag.reports.words import duration, mark_of
 
 # One screen has room for the strongest few; the rest is in the report.
 EVIDENCE_SHOWN = 5
 REJECTED_SHOWN = 3
 
 
-def render_terminal(report: Report) -> str:
+def render_terminal(report: Report) -> Plain:
     """The report as plain text, as wide as COLUMNS says (80 otherwise)."""
-    buffer = io.StringIO()
-    print_report(report, Console(file=buffer, no_color=True, force_terminal=False, force_jupyter=False))
-    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
+    sheet = Sheet()
+    print_report(report, sheet)
+    return sheet.text()
 
 
-def print_report(report: Report, console: Console, *, everything: bool = False) -> None:
+def print_report(report: Report, console: Screen, *, everything: bool = False) -> None:
     """Print to the given console, within its width, colours and encoding; `everything` is for all evidence of a run."""
     if isinstance(report, MatrixReport):
         from nsadiag.reports.terminal.matrix import matrix_lines
@@ -41,17 +43,15 @@ def print_report(report: Report, console: Console, *, everything: bool = False) 
         return
     with console.capture() as capture:
         _print(console, lines)
-    console.file.write(ascii_only(capture.get()))
+    console.write(capture.get())
 
 
-def _print(console: Console, lines: Iterable[RenderableType]) -> None:
+def _print(console: Screen, lines: Iterable[RenderableType]) -> None:
     for line in lines:
         whole = isinstance(line, Text) and line.no_wrap is True
         unbroken = isinstance(line, Hanging)
         end = "" if unbroken else "\n"
-        console.print(
-            line, soft_wrap=whole, crop=not unbroken, end=end, highlight=False, markup=False, emoji=False
-        )
+        console.print(line, soft_wrap=whole, crop=not unbroken, end=end)
 
 
 def run_lines(
@@ -61,13 +61,13 @@ def run_lines(
     yield from _title(run, width)
     verdict = run.verdict
     if verdict:
-        yield paragraph(Text(clean(verdict.summary), style="bold"))
+        yield paragraph(Text(verdict.summary, style="bold"))
     yield Text()
     yield from labelled(list(_fact_rows(facts_of(run))))
     if verdict:
         yield from _evidence(verdict, None if everything else EVIDENCE_SHOWN)
         yield from _section("Ruled out", _rejected(verdict, None if everything else REJECTED_SHOWN))
-    yield from _section("Gaps", [Text(clean(gap)) for gap in run.unseen])
+    yield from _section("Gaps", [Text(gap) for gap in run.unseen])
     yield from _advice(run, width)
 
 
@@ -77,7 +77,7 @@ def _title(run: RunReport, width: int | None) -> Iterable[Text]:
     said = headline(run.verdict) if run.verdict else "no verdict could be read"
     title.append(f" {said}", style=f"not reverse bold {mark.style}")
     took = "" if run.duration_s is None else f" · {duration(run.duration_s)}"
-    name = Text(f"{clean(run.name)}{took}", style="not reverse not bold dim default")
+    name = Text(f"{run.name}{took}", style="not reverse not bold dim default")
     title.no_wrap = name.no_wrap = True  # a line to grep
     whole = Text.assemble(title, (" · ", name.style), name, no_wrap=True)
     if width is None or whole.cell_len <= width:
@@ -90,15 +90,15 @@ def _title(run: RunReport, width: int | None) -> Iterable[Text]:
 def _fact_rows(facts: list[Fact]) -> Iterable[tuple[Text, Text]]:
     for fact in facts:
         style = "bold" if fact.label in ("guilty", "at") else ""
-        yield Text(fact.label, style="dim"), Text(clean(fact.text), style=style)
+        yield Text(fact.label, style="dim"), Text(fact.text, style=style)
         if fact.code:
-            yield Text(), Text(f"> {clean(fact.code).strip()}", style="cyan")
+            yield Text(), Text(f"> {fact.code.strip()}", style="cyan")
 
 
 def _evidence(verdict: Verdict, most: int | None) -> Iterable[RenderableType]:
     rows = []
     for item in verdict.evidence[:most]:
-        rows.append(Text.assemble(clean(item.claim), " ", (clean(item.source), "dim")))
+        rows.append(Text.assemble(item.claim, " ", (item.source, "dim")))
     more = len(verdict.evidence) - len(rows)
     yield from _section("Evidence", rows)
     if more > 0:
@@ -108,7 +108,7 @@ def _evidence(verdict: Verdict, most: int | None) -> Iterable[RenderableType]:
 def _rejected(verdict: Verdict, most: int | None) -> list[Text]:
     rows = []
     for item in verdict.rejected[:most]:
-        rows.append(Text.assemble((item.cls, "bold"), f": {clean(item.because)}"))
+        rows.append(Text.assemble((item.cls, "bold"), f": {item.because}"))
     return rows
 
 
@@ -127,7 +127,7 @@ def _advice(run: RunReport, width: int | None) -> Iterable[RenderableType]:
     verdict = run.verdict
     yield Text()
     if verdict and verdict.fix:
-        yield Hanging(Text(f"{'fix':<8}", style="dim"), Text(clean(verdict.fix), style="green"))
+        yield Hanging(Text(f"{'fix':<8}", style="dim"), Text(verdict.fix, style="green"))
     if verdict and verdict.next:
         yield from _unbroken("next", one_line(verdict.next), width)
     report = run.directory / "report.html"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.text import Text
-
 from nsadiag.reports.scaling import Scaling, growth_words
 from nsadiag.reports.terminal.hanging import Hanging, paragraph
-from nsadiag.reports.words import clean
+from nsadiag.reports.terminal.text import Text
 
 OFFS_SHOWN = 5
 
@@ -21,9 +19,9 @@ def scaling_lines(scaling: Scaling | None) -> Iterator[Text | Hanging]:
     yield Text()
     yield Text("Scaling", style="bold")
     for words in growth:
-        yield paragraph(Text(clean(words)))
+        yield paragraph(Text(words))
     for words in (*scaling.offs[:OFFS_SHOWN], *scaling.cut_short[:OFFS_SHOWN]):
-        yield paragraph(Text(clean(words), style="yellow"))
+        yield paragraph(Text(words, style="yellow"))
     more = sum(max(0, len(rows) - OFFS_SHOWN) for rows in (scaling.offs, scaling.cut_short))
     if more:
         yield paragraph(Text(f"and {more} more, in the report", style="dim"))

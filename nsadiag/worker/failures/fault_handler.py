@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nsadiag.worker.descriptors import HeldFile
 from nsadiag.worker.failures.traceback_signal import NUMBER, is_free
 from nsadiag.worker.interruptions import pass_on
-from nsadiag.worker.replacement import Patches, faithful
+from nsadiag.worker.replacement import Patches, faithful, leave_no_frame
 
 if TYPE_CHECKING:
     from nsadiag.worker.recorder import Recorder
@@ -54,7 +54,14 @@ class Faults:
             self._registered.close()
         self._enabled = self._registered = None
 
-    def _replace(self, name: str, around: Callable[..., Any]) -> None:
+    def _replace(self, name: str, answer: Callable[..., Any]) -> None:
+        def around(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return answer(*args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
+
         self._patches.place(faulthandler, name, lambda original: faithful(around, original))
 
     def _enable_ours(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nsadiag.evidence.layout import LEAVING, PYTHON_HANDLER, ROUNDS_HANDLER, TASKS_HANDLER, UNGRADED_HANDLER
+from nsadiag.evidence.ownership import check_private
 from nsadiag.worker.descriptors import opened_high
 from nsadiag.worker.failures import traceback_signal
 from nsadiag.worker.interruptions import tolerated
@@ -31,7 +32,7 @@ def socket_path(directory: str, rank: int) -> str:
 
 
 def start(recorder: Recorder) -> None:
-    """Raises whatever torch raises; an older torch without the server leaves a gap."""
+    """Raises whatever torch raises, and OSError where the directory is another user's; an older torch without the server leaves a gap."""
     directory = os.environ.get(SOCKET_DIR)
     if not directory:
         return
@@ -40,6 +41,8 @@ def start(recorder: Recorder) -> None:
     except ImportError:
         recorder.gap("no worker server in this torch: no evidence while the GIL is held")
         return
+    # Of a job that has ended it is removed, and its name is free to others.
+    check_private(directory)
     path = socket_path(directory, recorder.rank)
     # Left behind by this rank's predecessor, where the launcher has restarted it.
     with tolerated(FileNotFoundError):

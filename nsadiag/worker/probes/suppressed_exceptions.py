@@ -15,7 +15,7 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.failures import crash
 from nsadiag.worker.failures.messages import message_of
-from nsadiag.worker.interruptions import tolerated
+from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.place import user_place, user_stack
 from nsadiag.worker.recorder import Recorder
 
@@ -25,6 +25,7 @@ NOT_ERRORS = (StopIteration, StopAsyncIteration, GeneratorExit)
 NOT_ERRORS_BY_NAME = frozenset({"_StopRecomputationError", "StopRecomputationError"})
 
 # An exception passes several of our calls on its way up, and a handler may speak of it twice.
+_EXCEPTION, _POINT = int(Kind.EXCEPTION), int(Phase.POINT)
 _lately: deque[tuple[int, int, int, str]] = deque(maxlen=16)
 _noted = 0
 
@@ -47,11 +48,11 @@ def in_flight(op: str, group: str, number: int) -> None:
 
 
 def _note(error: BaseException, how: str, during: str, more: dict[str, object]) -> None:
-    rank = session.current()
+    rank = session.recorded.rank
     if rank is None or rank.silenced or not _is_error(error):
         return
     # Nothing that goes wrong here may replace the exception that is being looked at.
-    with tolerated(Exception):
+    try:
         step, trace = rank.box.step, error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
@@ -60,6 +61,8 @@ def _note(error: BaseException, how: str, during: str, more: dict[str, object]) 
         if key not in _lately:
             _lately.append(key)
             _write(rank, error, {"how": how, "during": during, "step": step, **more})
+    except Exception as failure:
+        pass_on(failure)
 
 
 def _is_error(error: BaseException) -> bool:
@@ -71,10 +74,11 @@ def _is_error(error: BaseException) -> bool:
 
 
 def _write(rank: Recorder, error: BaseException, more: dict[str, object]) -> None:
+    """An event for each; the frames, for which source files are read, of the first ones alone."""
     global _noted
-    place = user_place()
-    rank.emit(Kind.EXCEPTION, Phase.POINT, rank.names(type(error).__name__), 0, 0, rank.names("\t" + place))
+    rank.emit(_EXCEPTION, _POINT, rank.names(type(error).__name__), 0, 0, rank.places.here())
     _noted += 1
     if _noted <= KEPT:
         described = crash.describe(error, error.__traceback__, threading.current_thread().name, message_of)
-        append_json_line(rank.directory.raised, {**described, "place": place, "stack": user_stack(), **more})
+        row = {**described, "place": user_place(), "stack": user_stack(), **more}
+        append_json_line(rank.directory.raised, row)

@@ -41,8 +41,8 @@ from nsa.attention.kernels.tiles import (
 class Unions(NamedTuple):
     """Per tile of neighbouring tokens, the blocks that any of them selected, ascending."""
 
-    block: Tensor  # int32 [B * Hkv, tiles, tokens * n]
-    tokens: Tensor  # int32, bit i: token i of the tile selected the block
+    block: Tensor  # int32 [B * Hkv, tiles, tokens * n], -1 from the count on
+    tokens: Tensor  # int32, bit i: token i of the tile selected the block; 0 from the count on
     count: Tensor  # int32 [B * Hkv, tiles]
 
 

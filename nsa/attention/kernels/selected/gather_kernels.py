@@ -85,9 +85,14 @@ def unions_kernel(
     last = (key != NONE) & ((following != block) | (entry == ENTRIES - 1))
     place = tl.cumsum(last.to(tl.int32), 0) - 1
     tile = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(UNION + tile * (TOKENS_P * COUNT) + place, block, mask=last)
-    tl.store(TOKENS + tile * (TOKENS_P * COUNT) + place, bits, mask=last)
-    tl.store(UNION_COUNT + tile, tl.sum(last.to(tl.int32), 0))
+    union_at, tokens_at = UNION + tile * (TOKENS_P * COUNT), TOKENS + tile * (TOKENS_P * COUNT)
+    count = tl.sum(last.to(tl.int32), 0)
+    tl.store(union_at + place, block, mask=last)
+    tl.store(tokens_at + place, bits, mask=last)
+    tl.store(UNION_COUNT + tile, count)
+    behind = (entry >= count) & (entry < TOKENS_P * COUNT)
+    tl.store(union_at + entry, -1, mask=behind)
+    tl.store(tokens_at + entry, 0, mask=behind)
 
 
 @triton.jit

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
+from nsadiag.deadlines import programs
 from nsadiag.evidence import cuda_core as place
 from nsadiag.evidence.layout import FILE_MODE, RunDir, this_node, write_private
 from nsadiag.evidence.secrets.masking import mask_text
@@ -79,10 +79,8 @@ def _summary(core: Path) -> str:
     steps = [f"target cudacore {core}", *COMMANDS]
     command = [debugger, "-nx", "-batch", *(word for step in steps for word in ("-ex", step))]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=SUMMARY_S, check=False
-        )
-    except subprocess.TimeoutExpired:
+        done = programs.run(command, seconds=SUMMARY_S)
+    except TimeoutError:
         raise CaptureError(f"cuda-gdb gave no answer in {SUMMARY_S:g} s: {core.name} is kept") from None
     except OSError as error:
         raise CaptureError(f"cuda-gdb: {error.strerror}: {core.name} is kept") from None

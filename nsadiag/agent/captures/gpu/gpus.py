@@ -9,13 +9,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable
+from nsadiag.deadlines import programs
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.secrets.masking import mask_text
 
@@ -90,18 +90,12 @@ def gpu_activity(document: Mapping[str, Any]) -> dict[int, float]:
 def _run(command: Sequence[str]) -> str | None:
     """Its stdout; None if it failed. Raises CaptureError if it did not return: so does a wedged driver."""
     try:
-        # Not `run`, which would wait for ever for a child that is stuck in the driver and cannot be killed.
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        done = programs.run(command, seconds=TIMEOUT_S)
+    except TimeoutError:
+        raise CaptureError(f"the NVIDIA driver gave no answer in {TIMEOUT_S:g} s") from None
     except OSError:
         return None
-    try:
-        out, _ = process.communicate(timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=0.5)
-        raise CaptureError(f"the NVIDIA driver gave no answer in {TIMEOUT_S:g} s") from None
-    return out if process.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None
 
 
 def _by_nvidia_smi() -> dict[str, Any]:

@@ -7,17 +7,17 @@ import json
 import os
 import re
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable
+from nsadiag.deadlines.deadline import Deadline
+from nsadiag.deadlines.sockets import Socket, connect
 from nsadiag.evidence.layout import write_json, write_private
 from nsadiag.evidence.secrets.masking import mask_text
 
 DEFAULT_ADDRESS = "localhost:28028"
 PROTOCOL = 2
-CONNECT_S = 1.0
 # NCCL waits this long for processes that do not answer it, and a little more for what they relay.
 COLLECT_S = 3
 TOTAL_S = COLLECT_S + 4.0
@@ -54,12 +54,12 @@ def parsed(text: str) -> Any:
 def _of_our_job(host: str, port: int, pids: tuple[int, ...]) -> tuple[str, bool]:
     """Asks again while another job answers: the port is the machine's, and for each connection the kernel picks anew
     who of all that listen takes it."""
-    deadline = time.monotonic() + TOTAL_S
+    deadline = Deadline(TOTAL_S)
     for _ in range(ATTEMPTS):
-        text, as_json = ask(host, port)
+        text, as_json = ask(host, port, deadline)
         if not pids or any(re.search(rf"\b{pid}\b", text) for pid in pids):
             return text, as_json
-        if time.monotonic() > deadline:
+        if deadline.has_passed():
             break
     if not any(_may_use_nccl(pid) for pid in pids):
         raise NotApplicable("no process of the job has loaded NCCL")
@@ -83,11 +83,10 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def ask(host: str, port: int) -> tuple[str, bool]:
+def ask(host: str, port: int, deadline: Deadline) -> tuple[str, bool]:
     """The verbose status and whether it is JSON. Raises NotApplicable if nobody listens, CaptureError if nobody answers."""
-    deadline = time.monotonic() + TOTAL_S
     try:
-        connection = socket.create_connection((host, port), timeout=CONNECT_S)
+        connection = connect(host, port, deadline)
     except (ConnectionRefusedError, socket.gaierror):
         raise NotApplicable(
             f"no NCCL RAS at {host}:{port}: no NCCL communicator here, or NCCL before 2.24"
@@ -96,48 +95,38 @@ def ask(host: str, port: int) -> tuple[str, bool]:
         raise CaptureError(f"NCCL RAS at {host}:{port}: {error}") from None
     with connection:
         try:
-            return _converse(connection, deadline)
+            return _converse(connection)
         except OSError as error:
-            what = f"no answer in {TOTAL_S:g} s" if isinstance(error, TimeoutError) else str(error)
+            what = f"no answer in {deadline.seconds:g} s" if isinstance(error, TimeoutError) else str(error)
             raise CaptureError(f"NCCL RAS at {host}:{port}: {what}") from None
 
 
-def _converse(connection: socket.socket, deadline: float) -> tuple[str, bool]:
-    greeting = _line(connection, f"CLIENT PROTOCOL {PROTOCOL}", deadline)
+def _converse(connection: Socket) -> tuple[str, bool]:
+    greeting = _line(connection, f"CLIENT PROTOCOL {PROTOCOL}")
     if not greeting.upper().startswith("SERVER PROTOCOL "):
         raise CaptureError(f"NCCL RAS: something else answers there: {greeting[:80]!r}")
-    _line(connection, f"TIMEOUT {COLLECT_S}", deadline)
-    as_json = _line(connection, "SET FORMAT json", deadline) == "OK"
+    _line(connection, f"TIMEOUT {COLLECT_S}")
+    as_json = _line(connection, "SET FORMAT json") == "OK"
     connection.sendall(b"VERBOSE STATUS\n")
-    return _rest(connection, deadline).decode(errors="replace"), as_json
+    return _rest(connection).decode(errors="replace"), as_json
 
 
-def _line(connection: socket.socket, command: str, deadline: float) -> str:
+def _line(connection: Socket, command: str) -> str:
     """The one line that answers a command."""
     connection.sendall(command.encode() + b"\n")
     answer = b""
-    while not answer.endswith(b"\n") and len(answer) < 4096:
-        received = _receive(connection, deadline)
-        if not received:
-            raise CaptureError(f"NCCL RAS: closed the connection at {command!r}")
-        answer += received
-    return answer.decode(errors="replace").strip()
+    for chunk in connection.chunks():
+        answer += chunk
+        if answer.endswith(b"\n") or len(answer) >= 4096:
+            return answer.decode(errors="replace").strip()
+    raise CaptureError(f"NCCL RAS: closed the connection at {command!r}")
 
 
-def _rest(connection: socket.socket, deadline: float) -> bytes:
+def _rest(connection: Socket) -> bytes:
     parts, size = [], 0
-    while received := _receive(connection, deadline):
-        parts.append(received)
-        size += len(received)
+    for chunk in connection.chunks():
+        parts.append(chunk)
+        size += len(chunk)
         if size > MAX_ANSWER:
             raise CaptureError(f"NCCL RAS: an answer of more than {MAX_ANSWER >> 20} MiB")
     return b"".join(parts)
-
-
-def _receive(connection: socket.socket, deadline: float) -> bytes:
-    """Bounded as a whole: a server that sends a byte a second would pass any time-out of its own."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    connection.settimeout(left)
-    return connection.recv(65536)

@@ -14,6 +14,7 @@ import psutil
 from nsadiag.agent.captures.kernel.proc import proc
 from nsadiag.agent.captures.python.py_spy import nonblocking_stacks, python_stack
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
+from nsadiag.deadlines.calls import call
 from nsadiag.evidence.blocking import is_loader
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
 from nsadiag.evidence.documents.python_stacks import StackFrame, frames_of_main
@@ -22,6 +23,7 @@ from nsadiag.evidence.layout import make_private_dir
 from nsadiag.evidence.stacks import stacks_in
 
 MOST = 8  # a rank
+PROC_S = 20.0  # files of /proc may wait for the lock on the process's memory
 MOST_RUNNING = 4  # the same, at a look that a healthy job gets as well
 LOOP = "torch/utils/data/_utils/worker.py"
 # Values may be secret: whether they are the same as a look before is all that is told of them.
@@ -109,7 +111,7 @@ def _look(rank: Target, pid: int) -> str | None:
     child = Target(pid=pid, directory=directory, socket=None, may_pause=False, with_locals=rank.with_locals)
     try:
         make_private_dir(directory.path)
-        proc(child)
+        call(lambda: proc(child), PROC_S)
         python_stack(child)
     except (CaptureError, OSError, ValueError) as error:
         return f"process {pid}: {error}"

@@ -7,13 +7,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures.failure import Refused
 from nsadiag.agent.captures.target import CaptureError, Target
+from nsadiag.deadlines import programs
 from nsadiag.evidence.documents.python_stacks import PythonThread, Threads, as_one_stack
 from nsadiag.evidence.documents.values import rows_of
 from nsadiag.evidence.layout import write_json, write_private
@@ -58,14 +58,8 @@ def _of_package() -> list[str] | None:
 
 def _dump(pid: int, arguments: list[str], timeout_s: float) -> str:
     try:
-        done = subprocess.run(
-            [find_py_spy(), "dump", *arguments, "--pid", str(pid)],
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        done = programs.run([find_py_spy(), "dump", *arguments, "--pid", str(pid)], seconds=timeout_s)
+    except TimeoutError:
         raise CaptureError(f"py-spy gave no answer in {timeout_s:g} s") from None
     if done.returncode:
         _check_permission(pid)

@@ -50,6 +50,11 @@ class GroupColumn:
     def last(self) -> int:
         return self.first + len(self.codes) - 1
 
+    @property
+    def has_started(self) -> bool:
+        """Whether the device has begun the first of those that are not over."""
+        return self.open_states[:1] == (STARTED,)
+
     def is_new(self, seq: int) -> bool:
         """Whether the rank never asked for the like before, as far as its ring goes back."""
         before = self.codes[: max(seq - self.first, 0)]

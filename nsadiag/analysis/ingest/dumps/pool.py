@@ -63,7 +63,9 @@ class Wanted:
     """The collectives to look at closely in one dump: by group, from a number on, and the last."""
 
     file: DumpFile
-    groups: tuple[tuple[str, str, int], ...]  # name, description as entries have them; first number
+    groups: tuple[
+        tuple[str, str, int | None], ...
+    ]  # name, description as entries have them; first number, None for all
 
 
 @contextmanager
@@ -202,6 +204,9 @@ def _close_up(wanted: Wanted, file: DumpFile) -> Dump:
     kept: list[Entry] = []
     for name, description, seq in wanted.groups:
         mine = [e for e in entries if _is_of(e, (name, description))]
+        if seq is None:
+            kept += mine
+            continue
         at = next((i for i, e in enumerate(mine) if seq_of(e) >= seq), len(mine))
         kept += [*mine[max(at - 1, 0) : at + MOST_OF_A_GROUP], *mine[max(at + MOST_OF_A_GROUP, 1) :][-1:]]
     kept += [

@@ -78,7 +78,9 @@ def _loop(cell: CellEvidence, seen: list[Place]) -> Place | None:
 
 def _waiting(blocked: BlockedRank) -> Claims:
     at = at_line(blocked.state.place)
-    return {f"rank {blocked.number} waits in its DataLoader{at}, in both snapshots": blocked.source}
+    return {
+        f"rank {blocked.number} waits in its DataLoader{at}{blocked.state.in_both_snapshots}": blocked.source
+    }
 
 
 def _locked(blocked: BlockedRank, worker: CaptureEvidence) -> Claims:

@@ -184,7 +184,7 @@ def _draft(cell: CellEvidence, alike: list[BlockedRank], external: External) -> 
         strength=external.strength if state.doing == "store" else _how_sure(cell, external.strength),
         summary=f"{named(cell, guilty).capitalize()} {wait}{at} for {external.what}. None of {its} peers can provide that.",
         evidence={
-            f"rank {blocked.number} is{at} in both snapshots{call}": blocked.source,
+            f"rank {blocked.number} is{at}{blocked.state.in_both_snapshots}{call}": blocked.source,
             f"it waits for {external.what}": f"{blocked.capture.source}/proc.json",
         },
         fix=external.fix,

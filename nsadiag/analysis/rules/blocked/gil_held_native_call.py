@@ -52,7 +52,7 @@ def _held(blocked: BlockedRank) -> tuple[PythonThread, Place] | None:
 
 
 def _owns(blocked: BlockedRank, thread: PythonThread, at: Place) -> Claims:
-    claim = f"{thread.title} owns the GIL{at_line(at)} in both snapshots"
+    claim = f"{thread.title} owns the GIL{at_line(at)}{blocked.state.in_both_snapshots}"
     return {claim: f"{blocked.capture.source}/answers.json#gil_owner"}
 
 

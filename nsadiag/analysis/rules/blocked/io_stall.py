@@ -52,7 +52,7 @@ def io_stall(case: Case) -> Iterator[Draft | Declined]:
             strength=Strength.STRONG if blocked.state.call or proc.state == "D" else Strength.LIKELY,
             summary=f"Rank {blocked.number} is blocked in {what}{at}: no byte was transferred between the two snapshots.",
             evidence={
-                f"rank {blocked.number} is in {what},{at}, in both snapshots": blocked.source,
+                f"rank {blocked.number} is in {what},{at}{blocked.state.in_both_snapshots}": blocked.source,
                 f"its main thread is in kernel state {proc.state}{in_kernel}, and its I/O counters did not change": f"{blocked.capture.source}/proc.json",
             },
             fix=FIX_OF_PIPE if proc.wchan in NAMED_PIPE else None,

@@ -92,7 +92,7 @@ def _draft(cell: CellEvidence, blocked: BlockedRank, waits: str, why: Why) -> Dr
         strength=why.strength,
         summary=f"Rank {blocked.number} {waits}{at}: {why.says}.",
         evidence={
-            f"the main thread of rank {blocked.number} is{at} in both snapshots{call}": blocked.source,
+            f"the main thread of rank {blocked.number} is{at}{blocked.state.in_both_snapshots}{call}": blocked.source,
             why.says: blocked.source,
         },
         fix=why.fix,

@@ -9,7 +9,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
-from nsadiag.analysis.relations.pending import Wait, is_still, waits
+from nsadiag.analysis.relations.pending import PendingCall, is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.drafts import last_look, line_of
 from nsadiag.analysis.rules.reasons import not_still
@@ -18,6 +18,8 @@ from nsadiag.evidence.documents.kernel import Descriptor
 from nsadiag.evidence.phrases import all_of, call_name, group_name, these, waits_wait
 from nsadiag.evidence.records import Strength, Where
 
+# In a running job calls are pending for less.
+IN_FLIGHT_S = 20.0
 NO_LINK = "no stalled connection was seen: the transport may not be TCP, or may end on another machine"
 
 
@@ -47,20 +49,20 @@ def network_stall(case: Case) -> Iterator[Draft | Declined]:
             )
 
 
-def _all_wait_in(case: Case, wait: Wait) -> bool:
+def _all_wait_in(case: Case, wait: PendingCall) -> bool:
     """Whether all members issued it, none completed it, and all wait in it: no rank is missing."""
     members = case.groups.members(wait.group)
+    everybody = not (wait.missing or wait.unseen or wait.late) and {*wait.waiting} == {*members}
+    if case.cell.collected and not case.thread_states:
+        # Dumps and timeouts show the call alone: for so long that it is no call of a running job.
+        pending_s = case.cell.collected.pending_s
+        return everybody and len(members) > 1 and pending_s is not None and pending_s > IN_FLIGHT_S
     states = [case.thread_states.get(rank) for rank in members]
-    return (
-        not wait.missing
-        and not wait.unseen
-        and set(wait.waiting) == set(members)
-        and len(members) > 1
-        and all(state is not None and state.doing in ("collective", "backward") for state in states)
-    )
+    waiting = all(state is not None and state.doing in ("collective", "backward") for state in states)
+    return everybody and len(members) > 1 and waiting
 
 
-def _guilty(wait: Wait, links: list[Link]) -> tuple[int, ...]:
+def _guilty(wait: PendingCall, links: list[Link]) -> tuple[int, ...]:
     """The rank at one end of all stalled connections, or else all ranks at their ends; all members if there is none."""
     pairs = {frozenset((link.rank, link.peer)) for link in links if link.peer is not None}
     ends = {rank for pair in pairs for rank in pair if rank in wait.waiting}
@@ -70,7 +72,7 @@ def _guilty(wait: Wait, links: list[Link]) -> tuple[int, ...]:
     return tuple(sorted(ends)) or wait.waiting
 
 
-def _draft(case: Case, wait: Wait, links: list[Link]) -> Draft:
+def _draft(case: Case, wait: PendingCall, links: list[Link]) -> Draft:
     guilty = _guilty(wait, links)
     collective = wait.collective(guilty[0])
     call = call_name(collective.op, wait.seq, wait.group)
@@ -86,10 +88,15 @@ def _draft(case: Case, wait: Wait, links: list[Link]) -> Draft:
     seen = f": {'; '.join(unacknowledged)}" if links else ""
     return Draft(
         strength=Strength.STRONG if links else Strength.WEAK,
-        summary=f"{all_of(len(case.cell.everyone(wait.waiting))).capitalize()} are in {call} with the same arguments, and it does not complete{seen}.",
-        guilty_ranks=guilty,
-        blocked_ranks=tuple(sorted(set(wait.waiting) - set(guilty))),
-        at=line_of(case, guilty[:1]) or locations.of_rank_now(case.cell.rank(guilty[0])),
+        summary=f"{all_of(len(case.cell.everyone(wait.waiting))).capitalize()} are in {call} with the same arguments, and it {_lasted(case.cell)}{seen}.",
+        # Without a connection that stalls nobody is more to blame than the others: of a call alone nobody is named.
+        guilty_ranks=() if case.cell.collected and not links else guilty,
+        blocked_ranks=wait.waiting
+        if case.cell.collected and not links
+        else tuple(sorted({*wait.waiting} - {*guilty})),
+        at=line_of(case, guilty[:1])
+        or locations.of_rank_now(case.cell.rank(guilty[0]))
+        or wait.issued_at(case.cell, guilty[0]),
         where=Where(collective=collective),
         evidence={**evidence, **last_look(case.cell)},
         gaps=() if links else (NO_LINK,),
@@ -97,6 +104,16 @@ def _draft(case: Case, wait: Wait, links: list[Link]) -> Draft:
     )
 
 
+def _lasted(cell: CellEvidence) -> str:
+    pending_s = cell.collected.pending_s if cell.collected else None
+    return (
+        f"has not completed for {pending_s:.0f} s"
+        if pending_s and pending_s < BELIEVED_S
+        else "does not complete"
+    )
+
+
+BELIEVED_S = 2 * 86400.0  # a longer time since a dump's calls began says that the file was copied
 MAPPED = "::ffff:"  # an IPv4 address as IPv6 sockets show it
 
 
@@ -154,6 +171,6 @@ RULE = Rule(
     actions=("exclude host", "retry"),
     check=network_stall,
     needs=("flight_recorders", "stacks"),
-    explained_by=("missing_rank",),
+    explained_by=("missing_rank", "unseen_rank"),
     confused_with=("missing_rank", "collective_args_mismatch", "straggler_rank"),
 )

@@ -37,7 +37,7 @@ def teardown_hang(case: Case) -> Iterator[Draft | Declined]:
             summary=f"Rank {number} has finished its work and does not exit: {how}{where}.",
             at=at,
             evidence={
-                f"{how}{where}, in both snapshots": blocked.source,
+                f"{how}{where}{blocked.state.in_both_snapshots}": blocked.source,
                 f"rank {number} completed {count(blocked.rank.end.steps or 0, 'step')}, and no rank waits for it in a collective": "ends.json",
             },
             fix=FIX_OF_FEEDER if _waits_for_a_feeder(blocked) else None,

@@ -8,6 +8,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.ingest import sources
+from nsadiag.analysis.outliers import Criterion, Outliers
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.call_mismatch import (
     Disagreement,
@@ -107,7 +108,7 @@ def _draft(case: Case, one: Disagreement, *, failed: bool) -> Draft:
         )
     return Draft(
         outcome=None if failed else "wrong",
-        strength=Strength.CONCLUSIVE if peer else Strength.LIKELY,
+        strength=_strength(found) if peer else Strength.LIKELY,
         summary=summary,
         guilty_ranks=guilty,
         blocked_ranks=peers,
@@ -117,6 +118,11 @@ def _draft(case: Case, one: Disagreement, *, failed: bool) -> Draft:
         evidence=evidence,
         fix=FIXES.get(one.kind),
     )
+
+
+def _strength(found: Outliers) -> Strength:
+    """Of who is at fault. What one of two ranks never did before may be what both should have done."""
+    return Strength.WEAK if found.criterion == Criterion.NOVEL else Strength.CONCLUSIVE
 
 
 def _by_what(cell: CellEvidence, one: Disagreement) -> str:

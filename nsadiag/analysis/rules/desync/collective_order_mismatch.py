@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks, says_mismatch
+from nsadiag.analysis.outliers import Criterion
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes, in_both, in_messages
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
@@ -73,7 +74,7 @@ def _draft(case: Case, one: Disagreement) -> Draft:
     guilty = found.ranks
     peers = tuple(sorted(set(one.asked) - set(guilty)))
     return Draft(
-        strength=Strength.STRONG if peers else Strength.WEAK,
+        strength=Strength.STRONG if peers and found.criterion != Criterion.NOVEL else Strength.WEAK,
         summary=f"The ranks disagree on {_calls(one)}; {found.said_of(named(case.cell, guilty))}.",
         guilty_ranks=guilty,
         blocked_ranks=peers,
@@ -144,6 +145,7 @@ OF_CRASH = Rule(
     detected="In a crash: the transport rejected a message that did not fit, and the ranks' calls at that point differ.",
     fix=FIX,
     check=collective_order_crash,
+    cause_in_source=True,
     needs=("black_boxes",),
     explained_by=("divergent_units",),
     confused_with=NEIGHBOURS,
@@ -157,6 +159,7 @@ RULE = Rule(
     detected="Ranks issued different operations under one number of a group, or the same one from unrelated lines; or ranks wait for each other in a cycle over several groups. The minority is guilty; without one, the ranks that are at a line, on a path, or in an order that is new to them; otherwise all. If two threads issue collectives of one group, even DDP's or FSDP's own, all ranks are guilty. If a loop leads some ranks to one call and others to another, it iterates in another order: `where` is the loop, or the line above it that sorts or shuffles.",
     fix=FIX,
     check=collective_order_mismatch,
+    cause_in_source=True,
     needs=("black_boxes",),
     explained_by=("p2p_mismatch",),
     confused_with=NEIGHBOURS,

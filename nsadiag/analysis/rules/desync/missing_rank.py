@@ -13,10 +13,11 @@ from nsadiag.analysis.facts.quiet_time import is_short
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
-from nsadiag.analysis.relations.pending import Wait, is_still, waits
-from nsadiag.analysis.rules.drafts import at_line, last_look, named, recorder_of
+from nsadiag.analysis.relations.pending import PendingCall, is_still, waits
+from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.rules.drafts import at_line, last_look, named, recorder_dump, recorder_of
 from nsadiag.analysis.rules.reasons import not_still
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.phrases import are, call_name, group_name, these, waits_wait
 from nsadiag.evidence.records import Collective, Place, Strength, Where
@@ -26,6 +27,8 @@ LIMIT = re.compile(
     r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout|failed to pass monitoredBarrier in",
     re.IGNORECASE,
 )
+MAJORITY = 3  # as many times more ranks did not come than came
+MOST_CITED = 4
 EXTERNAL = ("socket", "pipe", "process", "sleep", "signal")
 
 
@@ -36,12 +39,23 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
         return
     if case.calls.empty:
         yield from _by_stacks(case.cell)
-    for wait in waits(case):
-        alive = tuple(r for r in wait.missing if was_alive(case.cell.rank(r).end))
-        yield _draft(case, wait, alive) if alive and wait.waiting else _nobody_missing(case, wait)
+    alive = [(w, tuple(r for r in w.missing if was_alive(case.cell.rank(r).end))) for w in waits(case)]
+    found = [(wait, missing) for wait, missing in alive if missing and wait.waiting]
+    roots = {*case.once(graph_of).roots()}
+    # Whoever waits for nobody explains the others.
+    found.sort(key=lambda each: (not roots & {*each[1]}, -len(case.cell.everyone(each[0].waiting))))
+    for wait, missing in found[:1]:
+        yield (
+            _few_came(case, wait, missing)
+            if _most_did_not_come(case.cell, wait, missing)
+            else _draft(case, wait, tuple(r for r in missing if r in roots) or missing, found[1:])
+        )
+    for wait, missing in alive:
+        if not (missing and wait.waiting):
+            yield _nobody_missing(case, wait)
 
 
-def _nobody_missing(case: Case, wait: Wait) -> Declined:
+def _nobody_missing(case: Case, wait: PendingCall) -> Declined:
     call = call_name("call", wait.seq, wait.group)
     fact = f"no rank is missing from {call}, in which {these(wait.waiting)} {waits_wait(wait.waiting)}"
     if wait.missing:
@@ -49,36 +63,120 @@ def _nobody_missing(case: Case, wait: Wait) -> Declined:
     return Declined(fact, wait.source(case.cell, wait.waiting[0]) if wait.waiting else None)
 
 
-def _draft(case: Case, wait: Wait, missing: tuple[int, ...]) -> Draft:
+def _most_did_not_come(cell: CellEvidence, wait: PendingCall, missing: tuple[int, ...]) -> bool:
+    """Whether those who came are the exception, as far as calls alone show: no stack tells what the others do."""
+    seen = any(capture.stacks for rank in missing for capture in cell.rank(rank).captures)
+    return not seen and len(cell.everyone(missing)) >= MAJORITY * len(cell.everyone(wait.waiting))
+
+
+def _few_came(case: Case, wait: PendingCall, absent: tuple[int, ...]) -> Draft:
+    cell, first = case.cell, wait.waiting[0]
+    call = call_name(wait.collective(first).op, wait.seq, wait.group)
+    last = case.last_issued(wait.group, absent[0])
+    return Draft(
+        cls="rank_conditional_collective",
+        strength=Strength.WEAK,
+        summary=f"Only {named(cell, wait.waiting)} issued {call}; {len(cell.everyone(absent)):,} of {cell.world_size:,} ranks never did.",
+        guilty_ranks=wait.waiting,
+        at=wait.issued_at(cell, first),
+        where=Where(collective=wait.collective(first)),
+        evidence={
+            f"rank {first} issued {call}, and it is not complete": wait.source(cell, first),
+            f"rank {absent[0]} never issued it: its last in {group_name(wait.group)} is #{last}": recorder_dump(
+                cell, absent[0]
+            ),
+        },
+        gaps=("no stacks: the others may only be late",),
+        fix="Let every rank of the group issue it, or none: a branch on the rank before that line is the usual cause.",
+    )
+
+
+def _draft(
+    case: Case, wait: PendingCall, missing: tuple[int, ...], others: list[tuple[PendingCall, tuple[int, ...]]]
+) -> Draft:
     cell, guilty, blocked = case.cell, missing[0], wait.waiting[0]
     collective = wait.collective(blocked)
     here = locations.of_rank_now(cell.rank(guilty))
+    besides = _besides(case, missing, others)
     # Of a group of which most members are missing, it may be the others that should not be there.
-    sure = here and len(missing) <= len(wait.waiting)
+    sure = (here or cell.collected) and len(missing) <= len(wait.waiting)
     call = call_name(collective.op, wait.seq, wait.group)
     it_is = (
         f" {named(cell, missing[:1]).capitalize()} {are(cell.everyone(missing[:1]))}{at_line(here)}."
         if here
         else ""
     )
-    last = case.last_issued(wait.group, guilty)
+    last_at = None if here else _last_call_at(case, guilty)
+    if last_at:
+        it_is = f" Its last call was{at_line(last_at)}."
+    nor = "".join(
+        f"; nor did {named(cell, ranks)} reach {_call(other)}, in which {named(cell, other.waiting)} {waits_wait(cell.everyone(other.waiting))}"
+        for other, ranks in besides
+    )
     return Draft(
         strength=_strength(case, guilty) if sure else Strength.LIKELY,
-        summary=f"{named(cell, missing).capitalize()} never reached {call}; {named(cell, wait.waiting)} {are(cell.everyone(wait.waiting))} waiting in it.{it_is}",
-        guilty_ranks=missing,
-        blocked_ranks=wait.waiting,
-        at=here,
+        summary=f"{named(cell, missing).capitalize()} never reached {call}; {named(cell, wait.waiting)} {are(cell.everyone(wait.waiting))} waiting in it{nor}.{it_is}",
+        guilty_ranks=tuple(sorted({*missing, *(r for _, ranks in besides for r in ranks)})),
+        blocked_ranks=wait.waiting if not besides else None,
+        at=here or last_at,
         where=Where(collective=collective),
-        peers_at=locations.of_rank_now(cell.rank(blocked)),
+        peers_at=locations.of_rank_now(cell.rank(blocked)) or wait.issued_at(cell, blocked),
         evidence={
             f"rank {blocked} issued {call}, and it is not complete": wait.source(cell, blocked),
-            f"rank {guilty} never issued it: its last in {group_name(wait.group)} is #{last}": _captured(
-                cell, guilty, "fr.json"
-            ),
-            f"rank {guilty} was at the same line in both snapshots": _captured(cell, guilty, "py_spy.json"),
+            **{_never_issued(case, wait, rank): recorder_dump(cell, rank) for rank in missing[:MOST_CITED]},
+            **_at_the_same_line(case, guilty),
+            **{
+                f"rank {other.waiting[0]} issued {_call(other)}, and it is not complete": other.source(
+                    cell, other.waiting[0]
+                )
+                for other, _ in besides[:MOST_CITED]
+            },
             **last_look(cell),
         },
+        gaps=()
+        if here
+        else (
+            f"no stack of {named(cell, missing)}: what {'it does' if len(missing) == 1 else 'they do'} now is not known",
+        ),
     )
+
+
+def _call(wait: PendingCall) -> str:
+    return call_name(wait.collective(wait.waiting[0]).op, wait.seq, wait.group)
+
+
+def _besides(
+    case: Case, missing: tuple[int, ...], others: list[tuple[PendingCall, tuple[int, ...]]]
+) -> list[tuple[PendingCall, tuple[int, ...]]]:
+    """Calls that wait for other ranks which wait for nobody, each rank once."""
+    roots, named_ = {*case.once(graph_of).roots()}, {*missing}
+    if not roots & named_:
+        return []
+    found = []
+    for wait, absent in others:
+        fresh = tuple(r for r in absent if r in roots and r not in named_)
+        named_.update(fresh)
+        found += [(wait, fresh)] if fresh else []
+    return found
+
+
+def _never_issued(case: Case, wait: PendingCall, rank: int) -> str:
+    if case.cell.collected and not case.issued.get(wait.group, {}).get(rank):
+        return f"rank {rank} has no call of {group_name(wait.group)} on record that is not complete"
+    return f"rank {rank} never issued it: its last in {group_name(wait.group)} is #{case.last_issued(wait.group, rank)}"
+
+
+def _at_the_same_line(case: Case, rank: int) -> Claims:
+    at = case.thread_states.get(rank)
+    if at is None or not at.same:
+        return {}
+    return {f"rank {rank} was at the same line in both snapshots": _captured(case.cell, rank, "py_spy.json")}
+
+
+def _last_call_at(case: Case, rank: int) -> Place | None:
+    """The line of the newest call in its dump, whatever the group."""
+    mine = case.calls[case.calls["rank"] == rank]
+    return mine.sort_values("position").iloc[-1].place if len(mine) else None
 
 
 def _strength(case: Case, guilty: int) -> Strength:
@@ -210,6 +308,7 @@ RULE = Rule(
     fix="Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what made it skip the call.",
     actions=("stop",),
     check=missing_rank,
+    concludes=("missing_rank", "rank_conditional_collective"),
     needs=("flight_recorders", "stacks"),
     explained_by=("collective_order_refused",),
     confused_with=("straggler_rank", "local_lock_deadlock", "rank_killed"),

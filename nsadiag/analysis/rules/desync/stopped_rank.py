@@ -24,11 +24,12 @@ FIXES = {
 
 def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
     cell = case.cell
-    if not is_still(cell):
+    last_look_ = cell.watch.last_look
+    if not is_still(cell) or last_look_ is None:
         yield from not_still(cell)
         return
     # Earlier snapshots may show a rank that was running.
-    first = cell.watch.looks[-1].first
+    first = last_look_.first
     stopped = []
     for rank in cell.ranks:
         states = [capture.proc.state for capture in rank.captures if capture.number >= first]

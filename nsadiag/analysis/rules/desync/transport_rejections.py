@@ -127,6 +127,7 @@ RULE = Rule(
     detected="In a crash: after a common history the ranks reached different calls, and the transport rejected what one of them received. It decides where a call was issued by a wrapper in C++, so that it has no number, and the source does not explain the divergence.",
     fix="Make all ranks issue the same collectives in the same order: iterate in an order that all ranks share (sorted keys), let no collective depend on one rank's data, and give each thread that issues collectives a group of its own.",
     check=collective_order_refused,
+    cause_in_source=True,
     needs=("black_boxes",),
     explained_by=("collective_order_mismatch",),
     confused_with=(

@@ -12,10 +12,12 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.device_queue import first_unfinished, issued_s
 from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.relations.call_outliers import calls_begun
+from nsadiag.analysis.relations.pending import waits
 from nsadiag.analysis.relations.wait_graph import Graph, graph_of
 from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Draft
-from nsadiag.evidence.records import Place, Strength
+from nsadiag.evidence.phrases import call_name
+from nsadiag.evidence.records import Place, Strength, Where
 
 Call = tuple[str, str]  # group and call site
 
@@ -29,6 +31,9 @@ def closed_cycles(graph: Graph) -> list[tuple[int, ...]]:
 def cycle_finding(case: Case) -> Iterator[Draft]:
     """A cycle of ranks that all wait in collectives."""
     for cycle in closed_cycles(case.once(graph_of)):
+        if not case.thread_states:
+            yield _by_calls(case, cycle)
+            continue
         states = [case.thread_states[rank] for rank in cycle if rank in case.thread_states]
         if len(states) == len(cycle) and all(s.doing in ("collective", "backward") for s in states):
             yield _draft(case, cycle)
@@ -77,6 +82,30 @@ def _draft(case: Case, cycle: tuple[int, ...]) -> Draft:
         evidence={
             f"rank {r} is in {e.what}, which rank {e.waited_for} never issued": e.source
             for r, e in [*edges.items()][:8]
+        },
+        fix="Issue the collectives of overlapping groups in one order on all ranks.",
+    )
+
+
+def _by_calls(case: Case, cycle: tuple[int, ...]) -> Draft:
+    """The cycle of ranks of which no stack was taken: their dumps show in which group each of them waits."""
+    held = [(w, tuple(r for r in w.waiting if r in cycle)) for w in waits(case)]
+    held = [(wait, ranks) for wait, ranks in held if ranks]
+    calls = [
+        (wait, ranks, call_name(wait.collective(ranks[0]).op, wait.seq, wait.group)) for wait, ranks in held
+    ]
+    said = "; ".join(f"{named(case.cell, ranks)} in {call}" for _, ranks, call in calls)
+    first, ranks, _ = calls[0]
+    return Draft(
+        strength=Strength.LIKELY,
+        summary=f"Groups wait for each other in a cycle: {said}.",
+        guilty_ranks=cycle,
+        blocked_ranks=(),
+        at=first.issued_at(case.cell, ranks[0]),
+        where=Where(collective=first.collective(ranks[0])),
+        evidence={
+            f"{named(case.cell, own)} issued {call}, and it is not complete": wait.source(case.cell, own[0])
+            for wait, own, call in calls
         },
         fix="Issue the collectives of overlapping groups in one order on all ranks.",
     )

@@ -69,6 +69,10 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
             recorder_of(case.cell, short.receiver),
         )
         return
+    if case.cell.collected and first.rank.end.exit_code:
+        code = first.rank.end.exit_code
+        yield Declined(f"exit code {code} of rank {first.rank.rank} is not that of a clean end", "ends.json")
+        return
     needed = _needed(case, first)
     rank, doubts = needed[0].rank, _doubts(case, needed[0].rank)
     left = tuple(sorted(b.rank.rank for b in needed))

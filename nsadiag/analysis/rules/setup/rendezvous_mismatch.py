@@ -136,7 +136,7 @@ def _draft(case: Case, joining: dict[int, Joining], guilty: tuple[int, ...], why
     for rank in guilty[:4]:
         if rank not in joining and rank in case.thread_states:
             source = f"{case.thread_states[rank].source}/py_spy.json"
-            evidence[f"rank {rank} is elsewhere, in both snapshots"] = source
+            evidence[f"rank {rank} is elsewhere{case.thread_states[rank].in_both_snapshots}"] = source
     met = len({(j.size, j.at) for j in joining.values()}) == 1
     whom = f" for {peer.size} ranks at {peer.at}" if met else ""
     waits = waits_wait(cell.everyone(joining))

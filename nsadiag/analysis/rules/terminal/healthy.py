@@ -16,6 +16,7 @@ from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.phrases import all_of, count
 from nsadiag.evidence.rates import rate as rate_text
+from nsadiag.evidence.recorder import pending
 from nsadiag.evidence.records import Strength
 from nsadiag.evidence.ring.blackbox import Kind
 
@@ -29,6 +30,8 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
     failed = bool(cell.launcher_exit_code) and not any(r.end.signal for r in cell.ranks)
     if cell.ranks and not cell.absent and not failed and all(_finished(r) for r in cell.ranks):
         yield _completed(case)
+    elif cell.collected and (draft := _nothing_pending(case)):
+        yield draft
     elif was_cut_off(cell) and (moved := moves(case)):
         yield Draft(
             strength=Strength.LIKELY,
@@ -43,6 +46,28 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
     if lost := damage(cell):
         yield Declined(lost.fact, lost.source)
     yield from other_break(cell)
+
+
+def _nothing_pending(case: Case) -> Draft | None:
+    """By the dumps of all ranks, and nothing else: everyone has completed all that it issued, and is as far as the others."""
+    cell, calls = case.cell, case.calls
+    dumps = [capture.flight_recorder for rank in cell.ranks for capture in rank.captures]
+    if not dumps or not all(dumps) or cell.absent or any(map(pending, dumps)) or calls.empty:
+        return None
+    if any(len({*issued.values()}) > 1 for issued in _issued_by_members(case)):
+        return None
+    return Draft(
+        strength=Strength.WEAK,
+        summary=f"All collectives in the dumps of {all_of(len(cell.everyone(r.rank for r in cell.ranks)))} are complete: nobody waits for a peer.",
+        evidence={"nothing in it is pending": f"{cell.ranks[0].captures[-1].source}/fr.json"},
+        gaps=("a dump shows collectives alone: a rank that is stuck elsewhere would not be seen",),
+    )
+
+
+def _issued_by_members(case: Case) -> Iterator[dict[int, int]]:
+    for group, issued in case.issued.items():
+        members = case.groups.members(group)
+        yield {rank: seq for rank, seq in issued.items() if rank in members}
 
 
 def _finished(rank: RankEvidence) -> bool:

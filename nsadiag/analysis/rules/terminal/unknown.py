@@ -8,10 +8,12 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.pending import is_still, is_suspended
+from nsadiag.analysis.relations.pending import is_still, is_suspended, waits
 from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.documents.watch import NO_END
+from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
 from nsadiag.evidence.records import Outcome, Place, Strength
 
 NO_RECORDER = (
@@ -28,7 +30,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
             gaps=(NO_RECORDER,),
         )
         return
-    outcome, summary = _what_is_known(cell)
+    outcome, summary = _of_others(case) if cell.collected else _what_is_known(cell)
     evidence = {**_launcher_said(cell), **_launched(case)}
     captured = next((r for r in cell.ranks if r.captures), None)
     here = locations.of_rank_now(captured) if captured else None
@@ -41,6 +43,8 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         evidence["where the process was at the snapshot"] = f"{process.source}/py_spy.json"
     is_busy = cell.attached and not is_still(cell)
     again = "nsadiag run --probes full --timeout 120 -- <the same command>"
+    if cell.collected:
+        again = "take the stacks again some seconds later, and the flight recorder's dumps with them"
     if cell.attached:
         again = "take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
     yield Draft(
@@ -49,10 +53,43 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         summary=f"{summary}.",
         at=here,
         evidence=evidence,
-        gaps=() if cell.ranks else (NO_RECORDER,),
+        gaps=() if cell.ranks or cell.collected else (NO_RECORDER,),
         actions=("wait",) if is_suspended(cell) or is_busy else (),
         next=again,
     )
+
+
+def _of_others(case: Case) -> tuple[Outcome, str]:
+    """Evidence of other tools: what is pending in it, and why that blames nobody."""
+    cell, told = case.cell, case.cell.collected
+    broke = any(rank.exception or rank.end != NO_END for rank in cell.ranks)
+    stacks = [rank.rank for rank in cell.ranks if any(capture.stacks for capture in rank.captures)]
+    for wait in waits(case)[:1]:
+        call = call_name(wait.collective(wait.waiting[0]).op, wait.seq, wait.group)
+        if told and told.movement == "young":
+            return (
+                "unknown",
+                f"{these(wait.deviating or wait.waiting).capitalize()} had not {'reached' if wait.missing else 'completed'} {call}, which was pending for {told.pending_s:.1f} s when the dumps were written: a job that runs well looks the same",
+            )
+        if not stacks:
+            unseen = (
+                f". {these(wait.unseen).capitalize()} left no dump: whoever is missing may be among them"
+                if wait.unseen
+                else ", and nothing shows which rank is waited for"
+            )
+            return (
+                "unknown",
+                f"{capitalized(all_of(len(cell.everyone(wait.waiting))))} with a dump issued {call}, and {'has' if len(wait.waiting) == 1 else 'none has'}{' not' if len(wait.waiting) == 1 else ''} completed it{unseen}",
+            )
+    if stacks and not broke:
+        moved = ", and the job moved between them" if told and told.movement == "moved" else ""
+        return "unknown", f"Stacks of {these(stacks)} show nobody that the others wait for{moved}"
+    if not broke and not case.calls.empty:
+        return (
+            "unknown",
+            "No collective is pending in the dumps, though not every rank left one or all are equally far",
+        )
+    return _what_is_known(cell)
 
 
 def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:

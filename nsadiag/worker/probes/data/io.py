@@ -18,10 +18,10 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.worker import session
 from nsadiag.worker.imports.on_import import when_imported
-from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import suppressed_exceptions
-from nsadiag.worker.probes.patch import harmless, replaced, stands_for
+from nsadiag.worker.probes.patch import dressed, failed, replaced
 from nsadiag.worker.probes.values import is_a
+from nsadiag.worker.replacement import leave_no_frame
 
 MAX_PATHS = 1024  # a file a step must not fill the table of names
 CHECKPOINT = "torch.distributed.checkpoint"
@@ -32,9 +32,10 @@ DISTRIBUTED = (
     (f"{CHECKPOINT}.state_dict_loader", "load"),
 )
 POSITIONS = {"torch.save": 1, "torch.load": 0}
+_IO, _BEGIN, _END = int(Kind.IO), int(Phase.BEGIN), int(Phase.END)
 OF_OPTIMIZER = "optimizer.load_state_dict"
 PATH_NAMES = ("f", "checkpoint_id", "storage_writer", "storage_reader", "path")
-_paths: set[str] = set()
+_paths: dict[str, str] = {}  # as they are shown
 
 
 class _Here(threading.local):
@@ -47,11 +48,13 @@ _here = _Here()
 def _path(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """The source or destination: a path, an open file's or a storage's path, or else what kind of object it is."""
     position = POSITIONS.get(op, len(args))
-    given = [kwargs[name] for name in PATH_NAMES if kwargs.get(name) is not None]
+    given = [kwargs[name] for name in PATH_NAMES if kwargs.get(name) is not None] if kwargs else ()
     for value in (*given, *args[position : position + 1]):
+        if type(value) is str:
+            return _shown(value)
         candidates = (value, _kept(value, "path"), _kept(value, "name"))
         found = next((c for c in candidates if is_a(c, str, PurePath)), None)
-        return _bounded(mask_text(os.fspath(found)) if found is not None else f"<{type(value).__name__}>")
+        return _shown(os.fspath(found)) if found is not None else f"<{type(value).__name__}>"
     return "<unknown>"
 
 
@@ -65,49 +68,61 @@ def _kept(value: Any, name: str) -> Any:
         return None
 
 
-def _bounded(path: str) -> str:
-    if path not in _paths:
+def _shown(path: str) -> str:
+    """The path without secrets, for which the whole environment is gone through: once for each path."""
+    shown = _paths.get(path)
+    if shown is None:
         if len(_paths) >= MAX_PATHS:
             return "<one of many>"
-        _paths.add(path)
-    return path
+        shown = _paths[path] = mask_text(path)
+    return shown
 
 
-@harmless
+# Guards itself, as a call that fails at once takes microseconds; it asks no tensor anything.
 def _begin(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    rank = session.current()
+    rank = session.recorded.rank
     if rank is None:
         return None
-    name = rank.names(op if op == OF_OPTIMIZER else f"{op} {_path(op, args, kwargs)}")
-    rank.emit(Kind.IO, Phase.BEGIN, name, 0, 0, rank.names("\t" + user_place()))
-    return name
+    try:
+        name: int = rank.names(op if op == OF_OPTIMIZER else f"{op} {_path(op, args, kwargs)}")
+        rank.emit(_IO, _BEGIN, name, 0, 0, rank.places.here())
+        return name
+    except Exception as error:
+        failed(_begin, error)
+        return None
 
 
-@harmless
 def _end(name: int) -> None:
-    rank = session.current()
+    rank = session.recorded.rank
     if rank is not None:
-        rank.emit(Kind.IO, Phase.END, name)
+        rank.emit(_IO, _END, name)
 
 
 def _observed(call: Callable[..., Any], op: str) -> Callable[..., Any]:
-    @stands_for(call)
+    is_traced, here = torch.compiler.is_dynamo_compiling, _here
+
+    # Not by `stands_for`: a load that finds no file is over within what another frame, and an exception in it, costs.
     def io(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling() or _here.inside:
-            return call(*args, **kwargs)
-        name = _begin(op, args, kwargs)
-        _here.inside = True
+        observed = False
+        name = None
         try:
+            if is_traced() or here.inside:
+                return call(*args, **kwargs)
+            name = _begin(op, args, kwargs)
+            observed = here.inside = True
             return call(*args, **kwargs)
-        except Exception as error:
-            suppressed_exceptions.left(error, op)
+        except BaseException as error:
+            if observed and isinstance(error, Exception):
+                suppressed_exceptions.left(error, op)
+            leave_no_frame(error)
             raise
         finally:
-            _here.inside = False
-            if name is not None:
-                _end(name)
+            if observed:
+                here.inside = False
+                if name is not None:
+                    _end(name)
 
-    return io
+    return dressed(io, call)
 
 
 def _wrap_distributed(stack: ExitStack, module: str, name: str) -> None:

@@ -10,24 +10,30 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from nsadiag.worker.place import is_user_code
 from nsadiag.worker.probes import suppressed_exceptions
-from nsadiag.worker.probes.patch import STEPS_OUT, replaced, stands_for
-from nsadiag.worker.replacement import faithful
+from nsadiag.worker.probes.patch import STEPS_OUT, replaced, stands_for, unseen
+from nsadiag.worker.replacement import faithful, leave_no_frame
 
 
 def _observed_print(call: Callable[..., Any]) -> Callable[..., Any]:
-    exc_info = sys.exc_info
+    exc_info, is_traced = sys.exc_info, torch.compiler.is_dynamo_compiling
 
-    @stands_for(call)
+    # Not by `stands_for`, which would be a second frame around each line that is printed.
     def print(*args: Any, **kwargs: Any) -> Any:
-        error = exc_info()[1]
-        if error is not None:
-            suppressed_exceptions.handled(error, "print")
-        return call(*args, **kwargs)
+        try:
+            raised = exc_info()[1]
+            if raised is not None and not is_traced():
+                suppressed_exceptions.handled(raised, "print")
+            return call(*args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
 
     # Not bound to an object whose class holds it, as a function would be.
-    return faithful(print, call)  # type: ignore[no-any-return]
+    return faithful(unseen(print), call)  # type: ignore[no-any-return]
 
 
 def _observed_handle(handle_record: Callable[..., None]) -> Callable[..., None]:

@@ -1,0 +1,1 @@
+"""Jobs of Ray's: their calls and actors, and where each stands."""

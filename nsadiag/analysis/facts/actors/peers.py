@@ -1,0 +1,52 @@
+"""Processes that share a torch process group, by the connections between them that are not Ray's.
+
+gloo connects every member of a group with every other; torch's store connects each with the one that holds it. Ray's own
+go to the port of its server in one of the two processes.
+"""
+
+from __future__ import annotations
+
+from nsadiag.analysis.facts.actors.job import ActorJob
+from nsadiag.evidence.documents.kernel import Descriptor
+
+End = tuple[str, str]
+
+
+def torch_peers(job: ActorJob) -> dict[int, set[int]]:
+    """By process, those that are connected with it."""
+    ports = {process.number: process.port for process in job.ray.processes}
+    ends: dict[End, int] = {}
+    for number in job.processes:
+        for local, peer in _connections(job, number):
+            ends[local, peer] = number
+    found: dict[int, set[int]] = {}
+    for (local, peer), number in ends.items():
+        other = ends.get((peer, local))
+        if other is None or other == number:
+            continue
+        if _port(local) == ports[number] or _port(peer) == ports[other]:
+            continue
+        found.setdefault(number, set()).add(other)
+    return found
+
+
+def _connections(job: ActorJob, number: int) -> list[End]:
+    captures = job.captures(number)
+    rows: tuple[Descriptor, ...] = captures[-1].proc.fds.open if captures else ()
+    node = job.processes[number].node
+    return [
+        (_end(row.local, node), _end(row.peer, node))
+        for row in rows
+        if row.kind == "tcp" and row.state == "ESTABLISHED"
+    ]
+
+
+def _end(address: str, node: str) -> str:
+    """The address as every node knows it."""
+    plain = address.replace("[::ffff:", "").replace("]", "")
+    return f"{node}/{plain}" if plain.startswith(("127.", "[::1")) else plain
+
+
+def _port(address: str) -> int:
+    text = address.rpartition(":")[2]
+    return int(text) if text.isdigit() else -1

@@ -1,0 +1,231 @@
+"""The place at which each call of a job stands: its thread, the user's line, what it waits in, and whether that may end by itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nsadiag.analysis.facts.actors.job import ActorJob
+from nsadiag.analysis.records import CaptureEvidence
+from nsadiag.evidence.blocking import State, Waker, by_frames, by_wchan
+from nsadiag.evidence.documents.actors import ObjectWait, RayTask
+from nsadiag.evidence.documents.kernel import KernelThread
+from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, StackFrame
+from nsadiag.evidence.records import Place
+from nsadiag.evidence.user_code import is_user
+
+Doing = State | Literal["get", "wait", "suspended", "runs"]
+PEERS: tuple[Doing, ...] = ("collective", "transfer", "rendezvous", "store", "backward")
+CALLS: tuple[Doing, ...] = ("get", "wait")
+# Parts of Ray that call the user's functions, by their files.
+CALLERS = ("/ray/_private/", "/ray/util/tracing/", "/ray/train/", "/ray/_raylet", "/ray/serve/")
+SOCKET_CALLS = ("connect", "recvfrom", "sendto", "accept", "epoll_wait", "poll", "select")
+DEVICE_THREADS = ("pt_autograd", "pt_nccl", "cuda")  # of a process whose backward pass may run elsewhere
+BUSY_SHARE = 0.1  # of a CPU, by the thread that runs the call
+BESIDE_SHARE = 0.3  # by all other threads and children; Ray's own need much less
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stand:
+    """One call that runs, or a driver, at the second capture."""
+
+    number: int
+    task: RayTask | None
+    doing: Doing
+    place: Place | None = None  # the user's innermost line
+    frames: tuple[Place, ...] = ()  # the user's, innermost first
+    inner: str = ""  # the function below that line in which it is
+    thread: int = 0
+    awaits: ObjectWait | None = None
+    same: bool = True  # the same lines in both captures
+    cpu_share: float = 0.0
+    beside_share: float = 0.0
+    limit: bool = False  # its wait has a time limit
+    helpers: bool = False  # a thread beside it could act
+    main: bool = False  # in the main thread: no other call can run beside it
+    source: str = ""
+
+    @property
+    def key(self) -> str:
+        """One for each stand."""
+        return f"{self.number}:{self.task.id if self.task else self.thread}"
+
+    @property
+    def works(self) -> bool:
+        """Whether it did something between the captures."""
+        if self.doing in (*PEERS, *CALLS):
+            return not self.same
+        beside = self.beside_share > BESIDE_SHARE
+        return self.cpu_share > BUSY_SHARE or beside or (not self.same and self.doing != "sleep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stands:
+    """All of a job."""
+
+    rows: tuple[Stand, ...]
+    blind: tuple[int, ...] = field(default=())  # processes whose stacks could not be had
+
+
+def stands_of(job: ActorJob) -> Stands:
+    """The stands of every process; a process in which no call runs has none."""
+    rows: list[Stand] = []
+    blind = []
+    for number in job.processes:
+        captures = job.captures(number)
+        if captures:
+            rows += _of_process(job, number, captures)
+        else:
+            blind.append(number)
+    return Stands(rows=tuple(rows), blind=tuple(blind))
+
+
+def _of_process(job: ActorJob, number: int, captures: tuple[CaptureEvidence, ...]) -> Iterator[Stand]:
+    threads = [t for t in captures[-1].stacks if _runs_a_call(t, job.processes[number].driver)]
+    left = job.running(number)
+    if job.processes[number].driver:
+        left = [t for t in job.ray.tasks if t.kind == "DRIVER_TASK"]
+    for thread in threads:
+        task = next((t for t in reversed(left) if _is_of(thread, t)), None)
+        if task is not None:
+            left.remove(task)
+        yield _stand(job, number, task, thread, captures)
+    for task in left:
+        if task.kind != "DRIVER_TASK":
+            _, share = _shares(captures, -1)
+            yield Stand(
+                number=number, task=task, doing="suspended", beside_share=share, source=_source(captures[-1])
+            )
+
+
+def _runs_a_call(thread: PythonThread, driver: bool) -> bool:
+    """Whether Ray called the user's function in it; of a driver, the main thread."""
+    own = [index for index, f in enumerate(thread.frames) if is_user(f.filename)]
+    if not own:
+        return False
+    if driver:
+        return thread.thread_name == MAIN_THREAD
+    outside = thread.frames[own[-1] + 1 :]
+    return any(part in f.filename for f in outside for part in CALLERS)
+
+
+def _is_of(thread: PythonThread, task: RayTask) -> bool:
+    if task.kind == "DRIVER_TASK":
+        return True
+    return any(f.name.rpartition(".")[2] == task.method for f in thread.frames)
+
+
+def _stand(
+    job: ActorJob,
+    number: int,
+    task: RayTask | None,
+    thread: PythonThread,
+    captures: tuple[CaptureEvidence, ...],
+) -> Stand:
+    capture = captures[-1]
+    tid = thread.os_thread_id or 0
+    waits = job.waits.get(number)
+    awaits = next((w for w in waits.objects if w.thread == tid), None) if waits else None
+    # Without its values the stack does not say for which objects it waits, nor for how long.
+    blind = awaits is None and (call := _call_of_ray(thread))
+    if blind:
+        awaits = ObjectWait(thread=tid, call=call or "get", unread=1)
+    kernel = next((row for row in capture.proc.threads if row.tid == tid), None)
+    inner = list(itertools.takewhile(lambda f: not is_user(f.filename), thread.frames))
+    doing = _doing(inner, awaits, kernel)
+    own, beside = _shares(captures, tid)
+    if doing == "backward":
+        doing = _in_backward(capture, kernel, own, beside)
+    places = tuple(_place(f, waits.lines if waits else None) for f in thread.frames if is_user(f.filename))
+    earlier = next((t for t in captures[0].stacks if t.os_thread_id == tid), None)
+    limit = awaits.limit_s is not None if awaits else _has_limit(kernel) and doing not in PEERS
+    limit = limit or bool(blind)
+    return Stand(
+        number=number, task=task, doing=doing, place=places[0] if places else None, frames=places,
+        inner=next((f.name for f in reversed(inner) if not _is_wrapper(f)), ""), thread=tid, awaits=awaits,
+        same=_is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines, cpu_share=own, beside_share=beside,
+        limit=limit, helpers=_has_helpers(capture, tid), main=thread.is_main, source=_source(capture),
+    )  # fmt: skip
+
+
+def _in_backward(capture: CaptureEvidence, kernel: KernelThread | None, own: float, beside: float) -> Doing:
+    """The state within a backward pass: on a CPU, who computes nothing in it waits for gradients of its peers."""
+    if own > BUSY_SHARE:
+        return "runs"
+    on_device = any(row.name.startswith(DEVICE_THREADS) for row in capture.proc.threads)
+    asleep = kernel is not None and kernel.state == "S" and "futex" in (kernel.wchan or "")
+    return "collective" if asleep and beside <= BUSY_SHARE and not on_device else "backward"
+
+
+def _call_of_ray(thread: PythonThread) -> str | None:
+    """`get` or `wait`, where it stands in the one or the other."""
+    found = (f.name for f in thread.frames if f.filename.endswith("ray/_private/worker.py"))
+    return next((name for name in found if name in ("get", "wait")), None)
+
+
+def _is_same(job: ActorJob, number: int, tid: int, awaits: ObjectWait | None) -> bool:
+    """Whether it waited for the same objects at the first capture: an id is that of one call, and of no other."""
+    then = job.waited.get(number)
+    before = next((w for w in then.objects if w.thread == tid), None) if then else None
+    return awaits is None or not awaits.objects or (before is not None and before.objects == awaits.objects)
+
+
+def _doing(inner: list[StackFrame], awaits: ObjectWait | None, kernel: KernelThread | None) -> Doing:
+    if awaits is not None:
+        return "get" if awaits.call == "get" else "wait"
+    row = by_frames(inner)
+    if row is not None and row.state:
+        return row.state
+    if kernel is None or kernel.state == "R":
+        return "runs"
+    if kernel.sleeps_until_mono_ns:
+        return "sleep"
+    slept = by_wchan(kernel.wchan)
+    if slept is None:
+        return "runs"
+    return slept.state or ("socket" if slept.syscall in SOCKET_CALLS else "pipe")
+
+
+def _has_limit(kernel: KernelThread | None) -> bool:
+    return kernel is not None and bool(kernel.waits_until_mono_ns or kernel.wait_limit_s)
+
+
+def _is_wrapper(frame: StackFrame) -> bool:
+    return frame.name.rpartition(".")[2] in ("wrapper", "auto_init_wrapper", "inner", "decorate_context")
+
+
+def _has_helpers(capture: CaptureEvidence, tid: int) -> bool:
+    """Whether a Python thread beside that one, not Ray's own, could act by itself."""
+    for thread in capture.stacks:
+        if thread.os_thread_id == tid or not thread.frames:
+            continue
+        if all(part not in f.filename for f in thread.frames for part in CALLERS) and not thread.is_main:
+            row = by_frames(thread.frames)
+            if row is None or bool(row.waker & ~Waker.THREAD):
+                return True
+    return any(child.is_alive for child in capture.proc.children)
+
+
+def _shares(captures: tuple[CaptureEvidence, ...], tid: int) -> tuple[float, float]:
+    """CPU seconds a second of that thread, and of the rest of the process with its children."""
+    first, last = captures[0].proc, captures[-1].proc
+    seconds = (last.t_mono_ns - first.t_mono_ns) / 1e9
+    if seconds <= 0:
+        return 0.0, 0.0
+    then = {row.tid: row.cpu_s for row in first.threads}
+    own = next((row.cpu_s - then[tid] for row in last.threads if row.tid == tid and tid in then), 0.0)
+    children = {row.pid: row.cpu_s for row in first.children}
+    beside = last.cpu_s - first.cpu_s - own
+    beside += sum(row.cpu_s - children[row.pid] for row in last.children if row.pid in children)
+    return own / seconds, max(beside, 0.0) / seconds
+
+
+def _place(frame: StackFrame, lines: dict[str, str] | None) -> Place:
+    code = (lines or {}).get(f"{frame.filename}:{frame.line}")
+    return Place(file=frame.filename, line=frame.line, function=frame.name.rpartition(".")[2], code=code)
+
+
+def _source(capture: CaptureEvidence) -> str:
+    return f"{capture.source}/py_spy.json"

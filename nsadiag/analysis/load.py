@@ -1,0 +1,30 @@
+"""The evidence of one job, from a run directory or from what other tools left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsadiag.analysis.external.load import load_external
+from nsadiag.analysis.ingest.run_directory import read_cell
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.scale.digests.chosen import chosen_in
+from nsadiag.evidence.layout import RunDir
+
+OURS = ("run.json", "cell.json", "watch.json", "verdict.json")
+
+
+def is_run_directory(path: Path) -> bool:
+    """Whether nsadiag wrote the directory."""
+    ranks = path / "ranks"
+    own = ranks.is_dir() and any(len(p.name) == 5 and p.name.isdigit() for p in ranks.iterdir())
+    return own or any((path / name).exists() for name in OURS)
+
+
+def load_cell(path: Path) -> CellEvidence:
+    """All ranks, or of very many those that matter. Never raises on what is missing inside a run directory.
+
+    Raises UsageError where nothing in `path` is evidence.
+    """
+    if is_run_directory(path):
+        return read_cell(path, chosen_in(RunDir(path=path)))
+    return load_external(path)

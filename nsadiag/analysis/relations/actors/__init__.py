@@ -1,0 +1,1 @@
+"""Jobs of Ray's: the wait-for graph over calls, actors and resources."""

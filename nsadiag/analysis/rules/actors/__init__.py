@@ -1,0 +1,1 @@
+"""Rules for jobs of Ray's, by their wait-for graph."""

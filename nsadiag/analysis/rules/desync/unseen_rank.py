@@ -1,0 +1,72 @@
+"""A rank that must exist and of which nothing was heard, while all that were heard of wait in one collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import Declined
+from nsadiag.analysis.relations.pending import PendingCall, is_still, waits
+from nsadiag.analysis.rules.drafts import named
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import all_of, call_name, these, waits_wait
+from nsadiag.evidence.records import Strength, Where
+
+
+def unseen_rank(case: Case) -> Iterator[Draft | Declined]:
+    if not is_still(case.cell):
+        return
+    for wait in waits(case):
+        unseen = tuple(r for r in wait.unseen if r in case.cell.absent)
+        heard = case.cell.everyone(wait.waiting)
+        if unseen and not (wait.deviating or wait.completed) and len(unseen) < len(heard):
+            yield _draft(case, wait, unseen)
+        elif wait.waiting:
+            yield Declined(_against(case, wait, unseen), wait.source(case.cell, wait.waiting[0]))
+
+
+def _against(case: Case, wait: PendingCall, unseen: tuple[int, ...]) -> str:
+    call, waiting = call_name("call", wait.seq, wait.group), case.cell.everyone(wait.waiting)
+    if not unseen:
+        return f"every member of {wait.group} left evidence, and {these(waiting)} {waits_wait(waiting)} in {call}"
+    if wait.completed:
+        return f"{these(wait.completed)} completed {call}: nobody was needed for it any more"
+    if wait.deviating:
+        did = "never issued" if wait.missing else "are behind, or disagree, in"
+        return f"{these(wait.deviating)} left evidence, and {did} {call}"
+    return f"nothing was heard of {these(unseen)}: too many for the {len(waiting)} that wait in {call}"
+
+
+def _draft(case: Case, wait: PendingCall, unseen: tuple[int, ...]) -> Draft:
+    cell, first = case.cell, wait.waiting[0]
+    waiting = cell.everyone(wait.waiting)
+    call = call_name(wait.collective(first).op, wait.seq, wait.group)
+    return Draft(
+        cls="missing_rank",
+        strength=Strength.GUESS,
+        summary=f"Nothing was heard of {these(unseen)}, and {all_of(len(waiting))} that left evidence {waits_wait(waiting)} in {call}: {'it is the one' if len(unseen) == 1 else 'among them is one'} that never came, or that could no longer say so.",
+        guilty_ranks=unseen,
+        blocked_ranks=wait.waiting,
+        where=Where(collective=wait.collective(first)),
+        peers_at=wait.issued_at(cell, first),
+        evidence={
+            f"{named(cell, wait.waiting)} issued {call}, and it is not complete": wait.source(cell, first)
+        },
+        gaps=(
+            f"no dump, stack, log line or end of {these(unseen)}: where {'it stands' if len(unseen) == 1 else 'they stand'} is not known",
+        ),
+        fix=f"Find the log, the process or the host of {these(unseen)}: it has ended without a word, or stands elsewhere.",
+    )
+
+
+RULE = Rule(
+    concludes=("missing_rank",),
+    family="waiting",
+    detected="Every member of a group that left any evidence waits in the same collective, and of fewer members nothing was heard: no dump, no stack, no line of a log, no end. That a rank must exist follows from the group's members, the world size, or the other ranks' numbers.",
+    fix="Find the log, the process or the host of the rank of which nothing was heard.",
+    actions=("stop",),
+    check=unseen_rank,
+    needs=("flight_recorders",),
+    explained_by=("missing_rank",),
+    confused_with=("network_stall", "rank_killed"),
+)

@@ -1,0 +1,188 @@
+"""Recordings of what other tools leave of a job: dumps, stacks and logs, each with what it must come to.
+
+    python -m tests.support.collected NAME ...     # makes these anew, or all
+
+Their files have the words and keys of the libraries that write them; the job in them is made up.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .golden import GOLDEN
+
+COLLECTED = GOLDEN / "collected"
+NODE = "node-a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """One recording, and its verdict."""
+
+    cls: str
+    outcome: str
+    guilty: tuple[int, ...] = ()
+    mechanism: str  # the rule that concludes
+    write: Callable[[Path], None]
+
+
+def watchdog_lines(rank: int, *, seq: int = 808, op: str = "ALLREDUCE", elements: int = 4096) -> str:
+    """Both lines of NCCL's watchdog, as torch 2.6 prints them."""
+    return (
+        f"[rank{rank}]:[E816 01:45:40.183 ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation "
+        f"timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000) "
+        "ran for 600026 milliseconds before timing out.\n"
+        f"[rank{rank}]:[E816 01:45:40.184 ProcessGroupNCCL.cpp:1664] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Exception "
+        f"(either an error or timeout) detected by watchdog at work: {seq}, last enqueued NCCL work: {seq + 2}, "
+        f"last completed NCCL work: {seq - 1}.\n"
+    )
+
+
+def _dumps(
+    fault: str, *, ranks: int = 8, culprit: int = 5, without: tuple[int, ...] = ()
+) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        from dump_maker import Job, write_dumps
+
+        write_dumps(folder, Job(ranks=ranks, entries=60, fault=fault, culprit=culprit, tp=4, stacks=3))
+        for rank in without:
+            (folder / f"nccl_trace_rank_{rank}").unlink()
+
+    return write
+
+
+def _stuck_device(folder: Path) -> None:
+    from incident_dumps import Incident, write_incident
+
+    write_incident(folder, Incident(fault="gpu", culprits=(9, 14)))
+
+
+def _few_came(folder: Path) -> None:
+    _dumps("none")(folder)
+    path = folder / "nccl_trace_rank_0"
+    dump = pickle.loads(path.read_bytes())
+    last = dump["entries"][-1]
+    later = {"collective_seq_id": last["collective_seq_id"] + 1, "state": "started", "retired": False}
+    dump["entries"].append(last | later)
+    path.write_bytes(pickle.dumps(dump, 2))
+
+
+def _crossed_groups(folder: Path) -> None:
+    _dumps("none", ranks=4)(folder)
+    for rank in range(4):
+        path = folder / f"nccl_trace_rank_{rank}"
+        dump = pickle.loads(path.read_bytes())
+        dump["pg_config"] |= {
+            n: {"name": n, "desc": f"pair_{n}", "ranks": "[0, 1, 2, 3]"} for n in ("8", "9")
+        }
+        name = "8" if rank < 2 else "9"
+        stuck = {**dump["entries"][-1], "process_group": (name, f"pair_{name}"), "collective_seq_id": 1}
+        dump["entries"].append(stuck | {"state": "started", "retired": False, "record_id": 80})
+        path.write_bytes(pickle.dumps(dump, 2))
+
+
+def _log(*lines: str, name: str = "job.log") -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / name).write_text("".join(lines))
+
+    return write
+
+
+def _barrier(folder: Path) -> None:
+    (folder / "rank_0.txt").write_text(
+        "Traceback (most recent call last):\n"
+        '  File "/job/train.py", line 53, in train\n'
+        "    dist.monitored_barrier()\n"
+        "RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms\n"
+    )
+    (folder / "rank_1.txt").write_text("waiting\n")
+
+
+def _init(rank: int) -> str:
+    return (
+        f"{NODE}:41{rank}:41{rank} [{rank}] NCCL INFO ncclCommInitRank comm 0x55d0 rank {rank} nranks 4 cudaDev {rank} "
+        f"nvmlDev {rank} busId 1000 commId 0xabc1 - Init START\n"
+    )
+
+
+def _summaries(folder: Path) -> None:
+    names = (
+        "Comm. Op",
+        "Message Size",
+        "Count",
+        "Total comm lat(ms)",
+        "Total straggler(ms)",
+        "Avg comm lat(ms)",
+        "Avg straggler(ms)",
+    )
+    for rank in range(4):
+        more_ms = 30.0 if rank == 2 else 9000.0
+        values = (" ", "678.86 MB", 100, "5000.00", f"{more_ms:.2f}", "50.00", f"{more_ms / 100:.2f}")
+        rows = ("".join(f"{each: <20}" for each in row) for row in (names, values))
+        header, row = rows
+        text = "\n".join(("_" * 31, "Breakdown with straggler effect", "-" * 31, header, "all_reduce", row))
+        (folder / f"rank_{rank}.log").write_text(f"step 100\n{text}\n")
+
+
+FAILURES = f"""
+E1121 13:45:09.1 elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 1 (pid: 77) of binary: python
+[0]:
+  time      : 2026-11-21_13:45:01
+  host      : {NODE}
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 77)
+  error_file: <N/A>
+"""
+HUNG, SLOW = "hung", "slow"
+RECORDED: dict[str, Recorded] = {
+    "dumps_missing": Recorded(cls="missing_rank", outcome=HUNG, guilty=(5,), mechanism="missing_rank", write=_dumps("missing")),
+    "dumps_operation": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(5,), mechanism="collective_order_mismatch", write=_dumps("type")),
+    "dumps_size": Recorded(cls="collective_args_mismatch", outcome=HUNG, guilty=(5,), mechanism="collective_args_mismatch", write=_dumps("size")),
+    "dumps_device_behind": Recorded(cls="straggler_rank", outcome=SLOW, guilty=(5,), mechanism="device_behind", write=_dumps("straggle")),
+    "dumps_stuck_device": Recorded(cls="gpu_kernel_hang", outcome=HUNG, guilty=(9, 14), mechanism="completion_frontier", write=_stuck_device),
+    "dumps_one_not_there": Recorded(cls="missing_rank", outcome=HUNG, guilty=(5,), mechanism="unseen_rank", write=_dumps("missing", without=(5,))),
+    "dumps_few_came": Recorded(cls="rank_conditional_collective", outcome=HUNG, guilty=(0,), mechanism="missing_rank", write=_few_came),
+    "dumps_crossed_groups": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(0, 1, 2, 3), mechanism="collective_order_mismatch", write=_crossed_groups),
+    "dumps_complete": Recorded(cls="healthy", outcome="healthy", mechanism="healthy", write=_dumps("none")),
+    "dump_of_one_rank": Recorded(cls="unknown", outcome="unknown", mechanism="unknown", write=_dumps("missing", without=(0, 1, 2, 3, 4, 6, 7))),
+    "watchdog_one_silent": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r) for r in (0, 1, 3)))),
+    "watchdog_operation": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(2,), mechanism="collective_order_mismatch", write=_log(watchdog_lines(0), watchdog_lines(1), watchdog_lines(2, op="BROADCAST"))),
+    "watchdog_all": Recorded(cls="network_stall", outcome=HUNG, mechanism="network_stall", write=_log(*map(watchdog_lines, range(3)))),
+    "barrier_absent": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="absent_from_barrier", write=_barrier),
+    "nccl_init_absent": Recorded(cls="process_group_mismatch", outcome=HUNG, guilty=(2,), mechanism="unmade_communicator", write=_log(*map(_init, (0, 1, 3)), name="nccl.log")),
+    "deepspeed_summary": Recorded(cls="straggler_rank", outcome=SLOW, guilty=(2,), mechanism="summarised_waits", write=_summaries),
+    "launcher_exit_code": Recorded(cls="rank_exception", outcome="crashed", guilty=(1,), mechanism="rank_exception", write=_log(FAILURES, name="job.out")),
+}  # fmt: skip
+
+
+def archive_of(name: str) -> Path:
+    return COLLECTED / f"{name}.tar.xz"
+
+
+def pack(name: str) -> None:
+    """Write the recording's archive."""
+    with tempfile.TemporaryDirectory() as scratch, tarfile.open(archive_of(name), "w:xz") as packed:
+        folder = Path(scratch)
+        RECORDED[name].write(folder)
+        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+            content = path.read_bytes()
+            member = tarfile.TarInfo(path.relative_to(folder).as_posix())
+            member.size = len(content)
+            packed.addfile(member, io.BytesIO(content))
+
+
+def main() -> None:
+    COLLECTED.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or RECORDED:
+        pack(name)
+
+
+if __name__ == "__main__":
+    main()
