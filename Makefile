@@ -34,7 +34,8 @@ test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not gpu and not cluster" $(ARGS)
 	$(BIN)/python -m pytest tests/cluster -m cluster $(ARGS)
 
-# What runs inside a rank, on another torch: `make test-torch TORCH=2.6.0`. Its environment stays in build/, gigabytes of it.
+# What runs inside a rank, on another torch, and on another Python: `make test-torch TORCH=2.6.0 PYTHON=python3.10`. Its
+# environment stays in build/, gigabytes of it.
 PROBES := tests/test_patches.py tests/test_probes.py tests/test_model_probes.py tests/test_gradient_hooks.py
 test-torch:
 	$(BASE) -m venv build/torch-$(TORCH)

@@ -267,8 +267,11 @@ print("graphs", torch._dynamo.utils.counters["stats"]["unique_graphs"], len(torc
     for probes in ("none", "light", "full"):
         ranks.run = RunDir(path=ranks.jobs.directory / probes)
         ranks.start(HEAD + job, probes=probes)
-    outputs = {line for text in ranks.end() for line in text.splitlines() if line.startswith("graphs")}
-    assert len(outputs) == 1
+    said = [line.split() for text in ranks.end() for line in text.splitlines() if line.startswith("graphs")]
+    (plain, *watched) = [(int(graphs), int(breaks)) for _, graphs, breaks in said]
+    # Since torch 2.15 a step with a hook, anybody's, is left at once where it is left after a break without one.
+    assert len(watched) == 2
+    assert all(graphs == plain[0] and breaks <= plain[1] for graphs, breaks in watched), said
     seen = events(RunDir(path=ranks.jobs.directory / "light").rank(0))
     assert names(seen, Kind.FORWARD, Phase.BEGIN) == ["OptimizedModule"] * 6
     assert "blocks.0.up.weight" in names(seen, Kind.GRADIENT, Phase.POINT)

@@ -63,18 +63,18 @@ def _read(file: Path) -> dict[str, Any]:
     text = file.read_text(encoding="utf-8", errors="replace")
     if "tool.nsadiag" not in text:
         return {}  # most have none: they need not be well-formed for us
-    if sys.version_info < (3, 11):  # tomllib comes with it
-        raise UsageError(
-            f"{file}: [tool.nsadiag] is read by Python 3.11 and later", "use NSADIAG_<OPTION>, or options"
-        )
-    import tomllib
+    if sys.version_info >= (3, 11):
+        import tomllib
 
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(
-            f"{file}: {error}", "correct the file, or give options on the command line"
-        ) from None
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(
+                f"{file}: {error}", "correct the file, or give options on the command line"
+            ) from None
+    raise UsageError(
+        f"{file}: [tool.nsadiag] is read by Python 3.11 and later", "use NSADIAG_<OPTION>, or options"
+    )
 
 
 def _is_trusted(file: Path) -> bool:

@@ -165,7 +165,21 @@ def leave_no_frame(error: BaseException) -> None:
     A bare `raise` adds no entry of its own (seen on 3.10 to 3.13), so the next one is the caller's.
     """
     error.__traceback__ = _first_of_others(error.__traceback__)
+    if sys.version_info < (3, 11):
+        _handle_as_it_is(error)
     _leave_no_line(error)
+
+
+def _handle_as_it_is(error: BaseException) -> None:
+    """Before Python 3.11 a bare `raise` does not ask the exception: it has the traceback that was there as the handler began."""
+    import ctypes
+
+    api, trace = ctypes.pythonapi, error.__traceback__
+    held = [each for each in (type(error), error, trace) if each is not None]
+    for each in held:  # the interpreter takes these references over
+        api.Py_IncRef(ctypes.py_object(each))
+    shown = ctypes.py_object(trace) if trace is not None else None
+    api.PyErr_SetExcInfo(ctypes.py_object(type(error)), ctypes.py_object(error), shown)
 
 
 def _leave_no_line(error: BaseException) -> None:
