@@ -37,7 +37,7 @@ from nsadiag.cli.shared import (
     stall,
 )
 from nsadiag.cli.shared import patience as seconds_of_patience
-from nsadiag.errors import UsageError
+from nsadiag.errors import NsadiagError, UsageError
 
 if TYPE_CHECKING:
     from nsadiag.cluster.place import Place
@@ -53,7 +53,10 @@ def _last_word(code: int | None) -> Iterator[None]:
         if code is None:
             raise
         with contextlib.suppress(OSError):
-            print(f"nsadiag: no verdict is shown: {error!r}", file=sys.stderr)
+            said = error.message if isinstance(error, NsadiagError) else repr(error)
+            print(f"nsadiag: no verdict is shown: {said}", file=sys.stderr)
+            if isinstance(error, NsadiagError) and error.hint:
+                print(f"hint: {error.hint}", file=sys.stderr)
         raise typer.Exit(code) from None
 
 
