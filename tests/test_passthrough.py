@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from support.jobs import BIN, Jobs
+
+import nsadiag
 
 JOB = ("sh", "-c", "echo ran; exit 37")
 UNRECORDED = "nsadiag: the job runs, and is not recorded: "
@@ -143,3 +147,20 @@ def test_a_python_script_that_is_not_there_is_pythons_to_refuse(jobs: Jobs) -> N
     done = jobs.run("run", "--passthrough", "--out", "run", "--", "python", "nowhere.py")
     assert done.returncode == 2
     assert "can't open file" in done.stderr
+
+
+@pytest.mark.parametrize(("options", "code"), [(("--passthrough",), 37), ((), 3)])
+def test_a_nsadiag_that_is_removed_while_the_job_runs_is_named_as_the_reason(
+    cold_jobs: Jobs, options: tuple[str, ...], code: int
+) -> None:
+    package = cold_jobs.directory / "there" / "nsadiag"
+    shutil.copytree(Path(nsadiag.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    job = ("sh", "-c", f"rm -r {package}; echo ran; exit 37")
+    done = subprocess.run(
+        [sys.executable, "-m", "nsadiag", "run", *options, "--out", "run", "--", *job],
+        cwd=cold_jobs.directory, env=cold_jobs.environment({"PYTHONPATH": str(package.parent)}), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, "ran\n"), done.stdout + done.stderr
+    assert "nsadiag was removed or replaced while the job ran: No module named" in done.stderr
+    assert "hint: install it again, then: nsadiag analyze run\n" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -36,7 +36,7 @@ from nsadiag.cli.shared import (
     stall,
 )
 from nsadiag.cli.shared import patience as seconds_of_patience
-from nsadiag.errors import UsageError
+from nsadiag.errors import NsadiagError, UsageError
 from nsadiag.printing import note
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ def _last_word(code: int | None) -> Iterator[None]:
         if code is None:
             raise
         with contextlib.suppress(OSError):
-            note(f"nsadiag: no verdict is shown: {error!r}")
+            said = error.message if isinstance(error, NsadiagError) else repr(error)
+            note(f"nsadiag: no verdict is shown: {said}")
+            if isinstance(error, NsadiagError) and error.hint:
+                note(f"hint: {error.hint}")
         raise typer.Exit(code) from None
 
 

@@ -22,7 +22,15 @@ from nsadiag.commands import output
 from nsadiag.commands.messages import metrics, notify, status_line
 from nsadiag.commands.messages.notices import CONSEQUENCE, Lines
 from nsadiag.engines.local import Front, run_command
-from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_TIMEOUT
+from nsadiag.errors import (
+    EXIT_FINDING,
+    EXIT_HEALTHY,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_TIMEOUT,
+    MachineError,
+    NsadiagError,
+)
 from nsadiag.evidence import cuda_core
 from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
@@ -187,9 +195,20 @@ def answer(
     try:
         return judge_and_report(run, about), None
     except Exception as error:
+        error = explained(error, run)
         if interrupted or not request.passthrough:
-            raise
+            raise error from None
         return None, error
+
+
+def explained(error: Exception, run: RunDir) -> Exception:
+    """The error; of a module that is there no more the reason, and the remedy."""
+    if not isinstance(error, ImportError):
+        return error
+    return MachineError(
+        f"nsadiag was removed or replaced while the job ran: {error}",
+        f"install it again, then: nsadiag analyze {run.path}",
+    )
 
 
 def concluded(
@@ -300,7 +319,9 @@ def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:
             pass
         except Exception as error:
             # The verdict is there, and can still be shown on the terminal.
-            note(f"nsadiag: no report could be made: {error!r}")
+            error = explained(error, run)
+            said = error.message if isinstance(error, NsadiagError) else repr(error)
+            note(f"nsadiag: no report could be made: {said}")
     return verdict
 
 
