@@ -29,7 +29,9 @@ def faithful(around: Callable[..., Any], original: Callable[..., Any]) -> Any:
     """
     if isinstance(original, types.BuiltinFunctionType):
         # A class each, whose call is `around` itself: a method that passes the arguments on would be one frame more.
-        return type(_Builtin.__name__, (_Builtin,), {**_AS_IT_SAYS, "__call__": staticmethod(around)})(original)
+        return type(_Builtin.__name__, (_Builtin,), {**_AS_IT_SAYS, "__call__": staticmethod(around)})(
+            original
+        )
     if isinstance(around, types.MethodType):
         around = _function(around)  # a bound method takes no attributes
     functools.update_wrapper(around, original)
