@@ -289,25 +289,28 @@ def _around_own(
         if is_traced():
             return original(self, *args, **kwargs)
         try:
-            if here is not None and here.passing and not here.depth:
-                here.passing -= 1
-                try:
-                    # What it calls is no outermost module.
-                    here.depth = 1
+            # Inner modules of that class come here as well, and go by.
+            if here is not None and here.depth < here.limit:
+                if here.passing and not here.depth:
+                    here.passing -= 1
+                    try:
+                        here.depth = 1  # what it calls is no outermost module
+                        if inherited and isinstance(self, owner):
+                            return super(owner, self).__call__(*args, **kwargs)
+                        return original(self, *args, **kwargs)
+                    except Exception as error:
+                        here.left(error)
+                        raise
+                    finally:
+                        here.depth = 0
+                if compiling() is None:
+                    call = MethodType(original, self)
                     if inherited and isinstance(self, owner):
-                        return super(owner, self).__call__(*args, **kwargs)
-                    return original(self, *args, **kwargs)
-                except Exception as error:
-                    here.left(error)
-                    raise
-                finally:
-                    here.depth = 0
-            call = MethodType(original, self)
+                        call = super(owner, self).__call__
+                    return here.observe(call, self, args, kwargs)
             if inherited and isinstance(self, owner):
-                call = super(owner, self).__call__
-            if here is None or here.depth >= here.limit or compiling() is not None:
-                return call(*args, **kwargs)
-            return here.observe(call, self, args, kwargs)
+                return super(owner, self).__call__(*args, **kwargs)
+            return original(self, *args, **kwargs)
         except BaseException as error:
             if cut is not None:
                 cut(error)
