@@ -55,6 +55,11 @@ def unknown_in(spec: str) -> list[str]:
     return [word for word in spec.split(",") if word not in (*PROBE_NAMES, "light", "full", "none")]
 
 
+def are_default(spec: str) -> bool:
+    """Whether they are those that nobody has to ask for: nothing is left out of what was asked for."""
+    return is_light(spec) and not any(name in ON_REQUEST for name in chosen(spec))
+
+
 def is_light(spec: str) -> bool:
     """Whether probes spare the job, as they do by default."""
     return "light" in spec.split(",") and "full" not in spec.split(",")

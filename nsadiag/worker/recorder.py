@@ -41,6 +41,7 @@ class Recorder:
         self._gaps = 0
         self.emit = self.box.emit
         self.silenced = False
+        self.step_name = 0  # of the events that end a step
         self._lost = 0
         self.checks: list[Callable[[], None]] = []  # made every so many steps
         self.keep: list[Any] = []  # what must live as long as the process: files, servers, hook handles
@@ -65,7 +66,7 @@ class Recorder:
         if not step % CHECKED_EVERY:
             for check in self.checks:
                 check()
-        self.emit(_STEP, _POINT, 0, step, process_time_ns())
+        self.emit(_STEP, _POINT, self.step_name, step, process_time_ns())
 
     def renumber(self, directory: RankDir, rank: int, world_size: int) -> None:
         """It is another rank than it was taken for, and its files are elsewhere."""

@@ -144,25 +144,31 @@ class Step(NamedTuple):
     cpu_s: float
     forward_at: float
     ready_s: float
-    input_s: float
-    forward_s: float
-    backward_s: float
-    loader_s: float  # this and the next are parts of what lies before the forward
-    saving_s: float
+    # None of steps whose phases were not recorded.
+    input_s: float | None
+    forward_s: float | None
+    backward_s: float | None
+    loader_s: float | None  # this and the next are parts of what lies before the forward
+    saving_s: float | None
     computed: bool  # whether it ran the model: under Join a rank makes the steps of others as well, without one of its own
-    elements: int  # given to its forwards
+    elements: int | None  # given to its forwards
 
 
 STEP_COLUMNS = [*Step._fields]
 
 
 def steps_of(rank: int, events: Table) -> Iterator[Step]:
-    """From the rank's own events."""
+    """From the rank's own events; of short steps in a row, of which the last alone is in them, one that is like their mean."""
     # In plain lists: a table of thousands of steps is cut far faster than by masks over all of it.
     events = events.sort_values("t_s")
-    ends = [*zip(*(events[events.kind == Kind.STEP][column] for column in ("a", "t_s", "b")), strict=True)]
+    columns_of_end = ("a", "t_s", "b", "name")
+    ends = [*zip(*(events[events.kind == Kind.STEP][column] for column in columns_of_end), strict=True)]
     times, *columns = (events[column].tolist() for column in ("t_s", "kind", "phase", "a"))
-    for (_, begin, cpu_before), (step, end, cpu_ns) in itertools.pairwise(ends):
+    for (before, begin, cpu_before, _), (step, end, cpu_ns, left_out) in itertools.pairwise(ends):
+        if left_out:
+            steps = max(step - before, 1)
+            yield _unrecorded(rank, step, end, (end - begin) / steps, (cpu_ns - cpu_before) / steps / 1e9)
+            continue
         inside = slice(bisect.bisect_right(times, begin), bisect.bisect_right(times, end))
         rows = [*zip(times[inside], *(column[inside] for column in columns), strict=True)]
         # Accumulation makes several forwards of one step.
@@ -187,6 +193,13 @@ def steps_of(rank: int, events: Table) -> Iterator[Step]:
             computed=bool(forward or backward or gradients),
             elements=sum(a for _, kind, phase, a in rows if kind == Kind.FORWARD and phase == Phase.END),
         )
+
+
+def _unrecorded(rank: int, step: int, end_s: float, step_s: float, cpu_s: float) -> Step:
+    return Step(
+        rank=rank, step=step, end_s=end_s, step_s=step_s, cpu_s=cpu_s, forward_at=end_s, ready_s=end_s,
+        input_s=None, forward_s=None, backward_s=None, loader_s=None, saving_s=None, computed=False, elements=None,
+    )  # fmt: skip
 
 
 def _spent(rows: list[tuple[float, int]]) -> float:

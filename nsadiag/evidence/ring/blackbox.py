@@ -44,7 +44,9 @@ class Kind(enum.IntEnum):
     """The kind of an event. Numbers are part of the file format: never reuse one."""
 
     PROCESS = 1  # END is written by the exit handlers; a = peak resident memory, KiB
-    STEP = 2  # an optimizer step was completed; a = how many so far, b = CPU time of the process, ns
+    # An optimizer step was completed; a = how many so far, b = CPU time of the process, ns; name = "phases left out" where
+    # it was a short one of a rank without peers, of which nothing else is recorded
+    STEP = 2
     # The outermost module's forward; c = name "\tplace"; at its end a = elements of the tensors it was given
     FORWARD = 3
     # a = 1 if the loss is known not to be finite (a number on the CPU), c = name "\tplace"

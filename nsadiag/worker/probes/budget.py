@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 from nsadiag.evidence.probes import is_light
 from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD_BYTES, make_emit
+from nsadiag.worker import session
+from nsadiag.worker.probes import rests
 from nsadiag.worker.probes.autograd.backward import now as backward_now
 
 # Of a step's time, for one kind of observation; what comes of it is measured by benchmarks/cost/overhead.py.
@@ -25,6 +27,7 @@ FIRST_REVIEW = (
     4  # steps after which the budget is looked at again; then after 16, 64, 256, 1024, and every 1024
 )
 REVIEWED_EVERY = 1024
+UNTIL_KNOWN = 20  # steps, after which it is known how long they are
 
 # Called with `step_s()` when a budget is due for review.
 on_review: list[Callable[[float], None]] = []
@@ -46,6 +49,7 @@ _closely: bool | None = (
 )
 _review_at = FIRST_REVIEW
 _last = 0.0
+_event_s = 0.0  # at the last review
 
 
 def is_full() -> bool:
@@ -93,12 +97,15 @@ def forget_closeness() -> None:
 
 def step_ended() -> None:
     """To be called once a step, at its end."""
-    global _steps, _last, _review_at, _doubled, _closely, learning
+    global _steps, _last, _review_at, _doubled, _closely, _event_s, learning
     now = monotonic()
-    if _last:
-        _recent.append(now - _last)
+    passed = rests.resting.passed
+    began = rests.resting.since if passed else _last
+    took_s = now - began if began else 0.0
+    if began:
+        _recent.append(took_s)
     _last = now
-    _steps += 1
+    _steps += 1 + passed
     learning = _steps == _review_at
     for subscriber in on_step:
         subscriber()
@@ -114,5 +121,16 @@ def step_ended() -> None:
             told(closely)
     if learning:
         _review_at = min(4 * _review_at, _review_at + REVIEWED_EVERY)
+        _event_s = event_s()
         for review in on_review:
             review(step_s())
+    if (rank := session.recorded.rank) is not None:
+        # The first steps are slower, and so is each that follows a review.
+        closely = closely or doubled or _steps < UNTIL_KNOWN
+        rests.turn(rank, now, closely=closely, took_s=took_s, lengths=_lengths)
+
+
+def _lengths() -> rests.Lengths:
+    # At a review, and before a step that is looked at since its number is a power of two, all is as ever.
+    noted = min(_review_at, 1 << _steps.bit_length())
+    return rests.Lengths(step_s=step_s(), event_s=_event_s, steps=noted - _steps)

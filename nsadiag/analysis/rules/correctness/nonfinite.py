@@ -66,13 +66,11 @@ def _broken(rank: RankEvidence) -> tuple[int, str] | None:
 
 def _first_loss(case: Case, rank: int) -> tuple[int, str, int] | None:
     """The step and line of the first non-finite loss, and the length of the unbroken series of them up to the end."""
-    mine = case.events_of(rank, Kind.BACKWARD, Kind.STEP)
-    step, found, last = 0, None, 0
-    for kind, phase, number, site in mine[["kind", "phase", "a", "site"]].itertuples():
-        if kind == Kind.STEP:
-            step = int(number)
-        elif phase == Phase.BEGIN and number == 1:
-            found = found or (step, str(site))
+    mine = case.events_of(rank, Kind.BACKWARD)
+    found, last = None, 0
+    for phase, number, site, step in mine[["phase", "a", "site", "step"]].itertuples():
+        if phase == Phase.BEGIN and number == 1:
+            found = found or (int(step), str(site))
             last += 1
         elif phase == Phase.BEGIN:
             last = 0

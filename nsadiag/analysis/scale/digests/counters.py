@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nsadiag.analysis.facts.device_queue import end_of, first_unfinished
@@ -71,13 +71,22 @@ def _rhythm(rank: RankEvidence) -> dict[str, float | None]:
     own = events[events["kind"].isin(BEFORE_STEPS) & (events["phase"] != Phase.END)]["t_ns"].tolist()
     last = [(begin, bisect.bisect_left(own, end) - 1) for begin, end in itertools.pairwise(ends["t_ns"])]
     return {
-        "step_s": _median([end - begin for begin, end in itertools.pairwise(ends["t_ns"])]),
-        "step_cpu_s": _median([end - begin for begin, end in itertools.pairwise(ends["b"])]),
-        "work_s": _median([own[place] - begin for begin, place in last if place >= 0]),
+        "step_s": _median(_each(ends["t_ns"], ends["a"])),
+        "step_cpu_s": _median(_each(ends["b"], ends["a"])),
+        # Of short steps the phases may be left out: there is nothing between begin and end.
+        "work_s": _median(
+            [own[place] - begin for begin, place in last if place >= 0 and own[place] >= begin]
+        ),
     }
 
 
-def _median(nanoseconds: Sequence[int]) -> float | None:
+def _each(values: Iterable[int], counts: Iterable[int]) -> list[float]:
+    """What each step took, by the values at their ends: not every end is in the events."""
+    pairs = itertools.pairwise(zip(values, counts, strict=True))
+    return [(end - begin) / max(step - before, 1) for (begin, before), (end, step) in pairs]
+
+
+def _median(nanoseconds: Sequence[float]) -> float | None:
     return statistics.median(nanoseconds) / 1e9 if nanoseconds else None
 
 

@@ -16,8 +16,10 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.probes import suppressed_exceptions
-from nsadiag.worker.probes.patch import failed, not_compiled, replaced, stands_for
+from nsadiag.worker.probes.patch import dressed, failed, not_compiled, replaced, unseen
+from nsadiag.worker.probes.rests import resting, wake
 from nsadiag.worker.recorder import Recorder
+from nsadiag.worker.replacement import leave_no_frame
 
 COUNT_AT_MOST = 20_000  # nodes; the walk costs one to two microseconds each
 COUNTED_STEPS = 2
@@ -130,6 +132,15 @@ def _is_looked_on() -> bool:
     )
 
 
+def _is_lost(tensors: Any) -> bool:
+    """Whether it is one number that is NaN or infinite; on a GPU one would have to wait for it to know."""
+    if type(tensors) is torch.Tensor and not _is_looked_on() and tensors.is_cpu and tensors.numel() == 1:
+        value = tensors.item()
+        # No function's code has to come from memory for this, and a complex number may be asked, too.
+        return bool(value - value != 0)
+    return False
+
+
 def _begin(tensors: Any) -> None:
     try:
         rank = session.recorded.rank or session.ensure_rank()
@@ -138,54 +149,81 @@ def _begin(tensors: Any) -> None:
         place = rank.places.here()
         if now.counting:
             _count(rank, tensors)
-        lost = 0
-        # One number that is NaN or infinite; on a GPU one would have to wait for it to know.
-        if type(tensors) is torch.Tensor and not _is_looked_on() and tensors.is_cpu and tensors.numel() == 1:
-            value = tensors.item()
-            # No function's code has to come from memory for this, and a complex number may be asked, too.
-            lost = int(value - value != 0)
-        rank.emit(_BACKWARD, _BEGIN, 0, lost, 0, place)
+        rank.emit(_BACKWARD, _BEGIN, 0, int(_is_lost(tensors)), 0, place)
     except Exception as error:
         failed(_begin, error)
 
 
+def _rests(loss: Any) -> bool:
+    """Whether nothing of this backward is recorded."""
+    if now.depth:
+        return False
+    try:
+        if _is_lost(loss):
+            wake()
+    except Exception as error:
+        failed(_rests, error)
+    return resting.now
+
+
+not_compiled(_rests, what_it_calls=True)
 not_compiled(_begin, what_it_calls=True)
 
 
 def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
-    @stands_for(run)
+    is_traced = is_dynamo_compiling
+
+    # Not by `stands_for`, which would be another frame where nothing is recorded.
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        global _census
-        if is_dynamo_compiling():
+        # Dynamo folds this test; what it traces is the original alone.
+        if is_traced():
             return run(tensors, *args, **kwargs)
-        # Reentrant checkpointing calls backward inside backward: only the outermost is the job's own.
-        if now.depth:
-            now.depth += 1
+        try:
+            if not resting.now or not _rests(tensors):
+                return _recorded(run, tensors, *args, **kwargs)
+            now.depth = 1
             try:
                 return run(tensors, *args, **kwargs)
             finally:
-                now.depth -= 1
-        for subscriber in on_backward:
-            subscriber(tensors, args[0] if args else kwargs.get("grad_tensors"))
-        _begin(tensors)
-        started = monotonic()
+                now.depth = 0
+                now.made += 1
+        except BaseException as error:
+            if isinstance(error, Exception) and not now.depth:
+                suppressed_exceptions.left(error, "backward")
+            leave_no_frame(error)
+            raise
+
+    return dressed(backward, run)
+
+
+def _recorded(run: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    global _census
+    # Reentrant checkpointing calls backward inside backward: only the outermost is the job's own.
+    if now.depth:
         now.depth += 1
         try:
             return run(tensors, *args, **kwargs)
-        except Exception as error:
-            suppressed_exceptions.left(error, "backward")
-            raise
         finally:
             now.depth -= 1
-            now.made += 1
-            slow = monotonic() - started > SLOW_S
-            _census, now.counting = None, now.made < COUNTED_STEPS or slow
-            if session.recorded.rank is not None:
-                session.recorded.rank.emit(_BACKWARD, _END)
-            for each in on_backward_end:
-                each()
+    for subscriber in on_backward:
+        subscriber(tensors, args[0] if args else kwargs.get("grad_tensors"))
+    _begin(tensors)
+    started = monotonic()
+    now.depth += 1
+    try:
+        return run(tensors, *args, **kwargs)
+    finally:
+        now.depth -= 1
+        now.made += 1
+        slow = monotonic() - started > SLOW_S
+        _census, now.counting = None, now.made < COUNTED_STEPS or slow
+        if session.recorded.rank is not None:
+            session.recorded.rank.emit(_BACKWARD, _END)
+        for each in on_backward_end:
+            each()
 
-    return backward
+
+unseen(_recorded)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import torch
 
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.worker import session
-from nsadiag.worker.probes import budget
+from nsadiag.worker.probes import budget, rests
 from nsadiag.worker.probes.autograd import gradient_hooks, module_calls, module_tree, roots
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.patch import harmless
@@ -45,6 +45,7 @@ class _Hooked:
 
 # By id, checked through the reference: tensors compare element by element.
 _known: dict[int, _Hooked] = {}
+_kept: list[_Hooked] = []  # of those that the last review chose
 _thinned = False
 
 
@@ -96,6 +97,7 @@ def _review(step_s: float) -> None:
     living = [hooked for hooked in known if hooked.owner.thread == here]
     afforded = budget.afforded(step_s, COST)
     keep = spread(len(living), afforded)
+    _kept[:] = [living[number] for number in sorted(keep)]
     for number, hooked in enumerate(living):
         if number in keep:
             hooked.hook()
@@ -109,6 +111,15 @@ def _review(step_s: float) -> None:
         )
 
 
+@harmless
+def _rest(now: bool) -> None:
+    """A hook that has nothing to do is called all the same: where phases are left out there is none."""
+    here = roots.here()
+    for hooked in _kept:
+        if hooked.owner.thread == here:
+            (hooked.unhook if now else hooked.hook)()
+
+
 @contextlib.contextmanager
 def gradients() -> Iterator[None]:
     """Hooks the parameters of each root module when it first runs."""
@@ -116,7 +127,9 @@ def gradients() -> Iterator[None]:
         stack.enter_context(module_calls.observed_calls())
         subscribe(stack, module_calls.on_root, _hook_parameters)
         subscribe(stack, budget.on_review, _review)
+        subscribe(stack, rests.on_change, _rest)
         yield
         for hooked in _known.values():
             hooked.unhook()
         _known.clear()
+        _kept.clear()

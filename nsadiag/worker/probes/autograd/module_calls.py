@@ -13,6 +13,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from time import monotonic
 from types import FunctionType, MethodType
 from typing import Any, Protocol
 
@@ -35,6 +36,10 @@ _is_fx_tracing: Callable[[], bool] = (
 )
 
 EVERY_DEPTH = 1 << 30
+FREE = 8  # calls of outermost modules in a step that are looked at however short they are
+MOST = 64  # calls that are passed over at most
+# What it costs to look at a call, and the share of the calls' time that this may be.
+LOOK_S, SHARE = 10e-6, 0.03
 COMPILES = "torch._dynamo.callback"
 WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
@@ -143,6 +148,11 @@ class _Calls:
         # Numbers of the modules that the checkpointed function running now has entered itself, and how deep it is nested.
         self.entered: list[int] | None = None
         self.entered_at = 0
+        self.passing = (
+            0  # outermost calls to come that are not looked at, as they are too short for it (`probes.rests`)
+        )
+        self.free = FREE  # of those to come, how many are looked at however short they are
+        self.sparing = False  # whether any may be passed over
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
@@ -155,6 +165,7 @@ class _Calls:
         if not nested and _is_transformed():
             return call(*args, **kwargs)
         number, output = 0, None
+        started = 0.0 if nested or self.free else monotonic()
         try:
             number = self._enter(module, nested, args, kwargs)
             # Not earlier: a signal handler may raise between any two calls of ours.
@@ -162,10 +173,14 @@ class _Calls:
             output = call(*args, **kwargs)
             return output
         except Exception as error:
-            suppressed_exceptions.left(error, "forward")
+            self.left(error)
             raise
         finally:
             self.depth = nested
+            if started:
+                self.passing = self.passed_over(monotonic() - started)
+            elif not nested:
+                self.free -= 1
             if number and _leave is not None:
                 try:
                     _leave(number, nested, output)
@@ -173,6 +188,17 @@ class _Calls:
                     failed(_Calls.observe, error)
             if inner is not None:
                 inner.left(nested, output)
+
+    def left(self, error: Exception) -> None:
+        """An exception leaves an outermost call."""
+        suppressed_exceptions.left(error, "forward")
+
+    def passed_over(self, call_s: float) -> int:
+        """Number of calls as short as that which are passed over, for one that is looked at; 0 where it may have peers."""
+        rank = session.recorded.rank
+        if rank is None or rank.world_size > 1 or not self.sparing:
+            return 0
+        return min(int(LOOK_S / (SHARE * call_s)) if call_s > 0 else MOST, MOST)
 
     def _enter(
         self, module: torch.nn.Module, nested: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -208,7 +234,7 @@ class _Calls:
 
 
 calls = _Calls()
-for _method in (_Calls.observe, _Calls._enter):
+for _method in (_Calls.observe, _Calls._enter, _Calls.left, _Calls.passed_over):
     unseen(_method)
 
 
@@ -263,12 +289,28 @@ def _around_own(
         if is_traced():
             return original(self, *args, **kwargs)
         try:
-            call = MethodType(original, self)
+            # Inner modules of that class come here as well, and go by.
+            if here is not None and here.depth < here.limit:
+                if here.passing and not here.depth:
+                    here.passing -= 1
+                    try:
+                        here.depth = 1  # what it calls is no outermost module
+                        if inherited and isinstance(self, owner):
+                            return super(owner, self).__call__(*args, **kwargs)
+                        return original(self, *args, **kwargs)
+                    except Exception as error:
+                        here.left(error)
+                        raise
+                    finally:
+                        here.depth = 0
+                if compiling() is None:
+                    call = MethodType(original, self)
+                    if inherited and isinstance(self, owner):
+                        call = super(owner, self).__call__
+                    return here.observe(call, self, args, kwargs)
             if inherited and isinstance(self, owner):
-                call = super(owner, self).__call__
-            if here is None or here.depth >= here.limit or compiling() is not None:
-                return call(*args, **kwargs)
-            return here.observe(call, self, args, kwargs)
+                return super(owner, self).__call__(*args, **kwargs)
+            return original(self, *args, **kwargs)
         except BaseException as error:
             if cut is not None:
                 cut(error)

@@ -14,7 +14,7 @@ import torch
 
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
-from nsadiag.worker.probes import budget
+from nsadiag.worker.probes import budget, rests
 from nsadiag.worker.probes.autograd import module_calls, reloads
 from nsadiag.worker.probes.autograd.backward import census as graph_census
 from nsadiag.worker.probes.autograd.backward import now as backward_now
@@ -147,6 +147,7 @@ def modules() -> Iterator[None]:
         stack.enter_context(module_calls.around_calls(_enter, _leave))
         subscribe(stack, budget.on_closeness, _observe)
         reloads.step_aside(stack)
+        module_calls.calls.sparing = rests.are_default()
         if _full:
             subscribe(stack, budget.on_step, _count_step)
             subscribe(stack, budget.on_review, _review)

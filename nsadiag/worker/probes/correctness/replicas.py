@@ -36,6 +36,7 @@ from nsadiag.worker.probes.collectives.collectives import on_destroy
 from nsadiag.worker.probes.collectives.ddp_buckets import left_out, own_buffers, wrapped_models
 from nsadiag.worker.probes.looks import is_look
 from nsadiag.worker.probes.patch import failed, not_compiled, replaced, stands_for
+from nsadiag.worker.probes.rests import resting
 from nsadiag.worker.probes.training.optimizer import first_held
 from nsadiag.worker.probes.values import groups_of, stepped_by
 from nsadiag.worker.recorder import Recorder
@@ -76,7 +77,7 @@ def _name(parameter: torch.Tensor, index: int) -> str:
 # Both guard themselves: they run in every step, and `harmless` would cost each a frame.
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     global _before, _deferred, _skip
-    if is_dynamo_compiling():
+    if is_dynamo_compiling() or resting.now:
         return
     try:
         rank = session.recorded.rank
@@ -162,7 +163,7 @@ def _is_subject(optimizer: Any) -> bool:
 
 def _after_step(optimizer: Any, *_: Any) -> None:
     global _before, _deferred, _rates, _since
-    if is_dynamo_compiling():
+    if is_dynamo_compiling() or resting.now:
         return
     try:
         rank = session.recorded.rank

@@ -24,9 +24,9 @@ def _observed_print(call: Callable[..., Any]) -> Callable[..., Any]:
     # Not by `stands_for`, which would be a second frame around each line that is printed.
     def print(*args: Any, **kwargs: Any) -> Any:
         try:
-            raised = exc_info()[1]
-            if raised is not None and not is_traced():
-                suppressed_exceptions.handled(raised, "print")
+            handled = exc_info()[1]
+            if handled is not None and not is_traced():
+                suppressed_exceptions.handled(handled, "print")
             return call(*args, **kwargs)
         except BaseException as error:
             leave_no_frame(error)

@@ -13,9 +13,10 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
 from nsadiag.worker.probes.patch import failed, not_compiled
+from nsadiag.worker.probes.rests import SOME_STEPS, is_passed_over, resting
 from nsadiag.worker.probes.values import stepped_by
+from nsadiag.worker.recorder import Recorder
 
-SOME_STEPS = 50
 # Called after the first step and every SOME_STEPS, with the optimizer and the number of steps so far.
 on_some_steps: list[Callable[[Any, int], None]] = []
 # Called before every step: there is nobody here most of the time.
@@ -35,7 +36,7 @@ _others = 0
 
 # Both guard themselves: they run in every step, and `harmless` would cost each a frame.
 def _before(optimizer: Any, *_: Any) -> None:
-    if is_dynamo_compiling():
+    if is_dynamo_compiling() or resting.now:
         return
     try:
         rank = session.recorded.rank or session.ensure_rank()
@@ -67,6 +68,14 @@ def _take_over(optimizer: Any) -> None:
         _counting = weakref.ref(optimizer)
 
 
+def _is_passed_over(rank: Recorder, optimizer: Any) -> bool:
+    global _others
+    if _counting is None or _counting() is not optimizer or not is_passed_over(rank):
+        return False
+    _others = 0
+    return True
+
+
 def _after(optimizer: Any, *_: Any) -> None:
     global _counting, _others
     if is_dynamo_compiling():
@@ -75,10 +84,14 @@ def _after(optimizer: Any, *_: Any) -> None:
         rank = session.recorded.rank
         if rank is None:
             return
-        name = type(optimizer).__name__
-        rank.emit(_OPTIMIZER, _END, rank.names.known.get(name) or rank.names(name))
-        for after in tuple(after_step) if after_step else ():
-            after(optimizer)
+        if resting.now:
+            if _is_passed_over(rank, optimizer):
+                return
+        else:
+            name = type(optimizer).__name__
+            rank.emit(_OPTIMIZER, _END, rank.names.known.get(name) or rank.names(name))
+            for after in tuple(after_step) if after_step else ():
+                after(optimizer)
         if _counting is None or _counting() is None or (_others >= RESTED and _counting() is not optimizer):
             _counting = weakref.ref(optimizer)
         _others += 1
@@ -94,7 +107,7 @@ def _after(optimizer: Any, *_: Any) -> None:
         failed(_after, error)
 
 
-for _function in (_before, _after):
+for _function in (_before, _after, _is_passed_over):
     not_compiled(_function, what_it_calls=True)
 
 

@@ -1,0 +1,116 @@
+"""Short steps of a rank without peers: of some in a row the phases are recorded, and those that follow are counted alone.
+
+What the phases of a step cost (forward, backward, gradients, optimizer) does not depend on how long it is. Nothing has to be
+compared with another rank's here, and a hang is located by its stack. A step that is looked at closely, one whose loss
+is not finite, and those that follow a long one are recorded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+from nsadiag.evidence.probes import are_default as are_default_of
+from nsadiag.worker.probes.autograd import module_calls
+from nsadiag.worker.recorder import CHECKED_EVERY, Recorder
+
+RECORDED = 4  # steps in a row
+SOME_STEPS = 50  # after which the optimizer probe calls its subscribers
+MOST = 256  # steps between
+# Their cost, in events as `budget.event_s` finds them: code and data of probes that have rested are in no cache.
+PHASES = 120.0
+SHARE = 0.025  # of the steps' time, for that
+LEFT_OUT = "phases left out"  # the name of the event that ends a step
+UNUSUAL_S = 0.1  # a step as long as that: a neighbour's turn on the CPU takes less
+
+
+class Resting:
+    """What probes ask without a call."""
+
+    now = False  # whether the phases of the step that runs now are left out
+    left = RECORDED  # steps until that may change
+    passed = 0  # steps that were counted alone since `turn`
+    since = 0.0  # when the step that runs now began
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """What a rest depends on: seconds of a step and of an event, and the steps until one that must be recorded."""
+
+    step_s: float
+    event_s: float
+    steps: int
+
+
+resting = Resting()
+# Called where that changes, between two steps.
+on_change: list[Callable[[bool], None]] = []
+
+
+def wake() -> None:
+    """Has what is left of this step, and the next ones, recorded."""
+    _set(False)
+    resting.left = RECORDED
+
+
+def is_passed_over(rank: Recorder) -> bool:
+    """At the end of a step that rests: counts it, where there is nothing else to do."""
+    box, state = rank.box, resting
+    step, now = box.step + 1, monotonic()
+    if state.left <= 1 or now - state.since > UNUSUAL_S:
+        return False
+    # There is more to do at the end of these.
+    if not step % CHECKED_EVERY or not step % SOME_STEPS:
+        return False
+    state.left -= 1
+    state.passed += 1
+    state.since = now
+    box.step = step
+    box.count_steps(step)
+    module_calls.calls.passing = module_calls.MOST
+    return True
+
+
+def turn(rank: Recorder, now: float, *, closely: bool, took_s: float, lengths: Callable[[], Lengths]) -> None:
+    """At the end of each other step: decides on the next."""
+    state, calls = resting, module_calls.calls
+    state.passed, state.since = 0, now
+    # Dynamo guards what it has compiled by the hooks that parameters had: it would compile again where these come and go.
+    if (
+        rank.world_size > 1
+        or closely
+        or not calls.sparing
+        or module_calls.patches.compiled
+        or took_s > UNUSUAL_S
+    ):
+        wake()
+    else:
+        state.left -= 1
+    if state.left <= 0:
+        steps = 0 if state.now else steps_between(lengths())
+        _set(bool(steps))
+        state.left = steps or RECORDED
+    if state.now:
+        rank.step_name, calls.passing, calls.free = rank.names(LEFT_OUT), module_calls.MOST, 0
+    else:
+        rank.step_name, calls.passing, calls.free = 0, 0, module_calls.FREE
+
+
+def steps_between(found: Lengths) -> int:
+    """Number of steps that rest after RECORDED ones; 0 where what is recorded of them is no burden."""
+    times = PHASES * found.event_s / (SHARE * found.step_s) if found.step_s else 0.0
+    return min(int(RECORDED * (times - 1)), MOST, found.steps) if times >= 2 else 0
+
+
+def are_default() -> bool:
+    """Whether the probes of this process are those that nobody has asked for: of what is asked for nothing is left out."""
+    return are_default_of(os.environ.get("NSADIAG_PROBES", "light"))
+
+
+def _set(now: bool) -> None:
+    if now != resting.now:
+        resting.now = now
+        for each in on_change:
+            each(now)

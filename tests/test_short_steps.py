@@ -1,0 +1,120 @@
+"""What is recorded of steps, calls and failures that take no longer than a record of them would."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+from support.ranks import Ranks
+
+from nsadiag.evidence.layout import read_json_lines
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.reader import Recording
+from nsadiag.worker.replacement import faithful
+
+TRAINS = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+def step(number):
+    optimizer.zero_grad()
+    loss = model(torch.ones(1, 2)).sum()
+    (loss * float("nan") if number == LOST else loss).backward()
+    optimizer.step()
+for number in range(STEPS): step(number)
+"""
+STEPS = 1500
+
+
+def trained(
+    ranks: Ranks, *, lost: int = -1, size: int = 1, probes: str = "light", then: str = ""
+) -> Recording:
+    source = TRAINS.replace("LOST", str(lost)).replace("STEPS", str(STEPS)) + then
+    ranks.start(source, size=size, probes=probes)
+    ranks.end()
+    return ranks.recording()
+
+
+def steps_of(recording: Recording, kind: Kind, phase: Phase = Phase.BEGIN) -> list[int]:
+    events = recording.events
+    return events["step"][(events["kind"] == kind) & (events["phase"] == phase)].tolist()
+
+
+def test_most_short_steps_of_a_rank_alone_are_counted_and_no_more(ranks: Ranks) -> None:
+    recording = trained(ranks)
+    assert recording.header is not None
+    assert next(iter(recording.header.counters.values())) == STEPS
+    forward, backward, stepping = (
+        steps_of(recording, k) for k in (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER)
+    )
+    assert 20 < len(backward) < STEPS / 3
+    # Of those that are recorded everything is, and they follow each other.
+    assert forward == backward == stepping
+    assert sum(step + 1 in set(backward) for step in backward) > len(backward) / 2
+    assert set(steps_of(recording, Kind.GRADIENT, Phase.POINT)) <= set(backward)
+
+
+@pytest.mark.parametrize(("size", "probes"), [(2, "light"), (1, "full"), (1, "light,invariants")])
+def test_all_steps_are_recorded_where_a_peer_is_to_be_compared_with_or_it_was_asked_for(
+    ranks: Ranks, size: int, probes: str
+) -> None:
+    backward = steps_of(trained(ranks, size=size, probes=probes), Kind.BACKWARD)
+    # The ring may have lost the first ones.
+    assert backward == list(range(STEPS - len(backward), STEPS))
+    assert len(backward) > 500
+
+
+def test_a_loss_that_is_not_finite_is_recorded_at_its_own_step(ranks: Ranks) -> None:
+    events = trained(ranks, lost=1234).events
+    lost = events["step"][(events["kind"] == Kind.BACKWARD) & (events["a"] == 1)].tolist()
+    # It is carried into the parameters: and so is every loss after it.
+    assert lost == [*range(1234, STEPS)]
+
+
+CALLS = """
+model.eval()
+print(sum(1 for _ in range(3000) if model(torch.ones(1, 2)) is not None), nn.Linear(2, 2)(torch.ones(1, 2)).shape[0])
+for _ in range(3000): model(torch.ones(1, 2))
+for _ in range(200):
+    try: model(torch.ones(1, 3))
+    except RuntimeError: pass
+"""
+
+
+def test_short_calls_of_a_rank_alone_are_passed_over_and_what_they_call_is_not_taken_for_a_model(
+    ranks: Ranks,
+) -> None:
+    recording = trained(ranks, then=CALLS)
+    named = Counter(e.name for e in _begun(recording, Kind.FORWARD))
+    assert named["Sequential"] < 1500 + 3000
+    # The layers are no outermost modules, also where the call of the whole model is passed over: one Linear alone is.
+    assert named["Linear"] <= 1 and set(named) <= {"Sequential", "Linear"}
+    assert read_json_lines(ranks.directory().raised)[0]["during"] == "forward"
+
+
+def _begun(recording: Recording, kind: Kind) -> list[Any]:
+    return [e for e in recording.decode(recording.events) if e.kind == kind and e.phase == Phase.BEGIN]
+
+
+def test_a_path_is_masked_once_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    io = importlib.import_module("nsadiag.worker.probes.data.io")
+    masked: list[str] = []
+    monkeypatch.setattr(io, "_paths", {})
+    monkeypatch.setattr(io, "mask_text", lambda text: masked.append(text) or text)
+    for _ in range(3):
+        assert io._path("torch.load", ("/nonexistent",), {}) == "/nonexistent"
+    assert masked == ["/nonexistent"]
+
+
+def test_what_stands_for_a_builtin_is_one_frame(capsys: pytest.CaptureFixture[str]) -> None:
+    callers = []
+
+    def around(*args: Any) -> None:
+        callers.append(sys._getframe(1))
+
+    faithful(around, print)("a line")
+    assert callers == [sys._getframe()]
