@@ -130,7 +130,6 @@ def all_over(external: ExternalEvidence) -> Finding:
     more = "" if level else f", though not all ranks are equally far ({len(ahead)} different ends)"
     more += f", but {transfers} sends or receives are not" if transfers else ""
     return Finding(
-        detector="crowd",
         cls="healthy" if fine else "unknown",
         outcome="healthy" if fine else "unknown",
         strength=Strength.WEAK if fine else Strength.NONE,

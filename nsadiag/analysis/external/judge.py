@@ -124,7 +124,7 @@ def _believable(found: Finding, external: ExternalEvidence) -> Finding:
         evidence=tuple(e for item in found.evidence if (e := _that_exists(item, external))),
         rejected=tuple(row for each in found.rejected if (row := _still_true(each, external))),
     )
-    if found.cls == "unknown" and found.detector == "unknown" and not _broke(external.cell):
+    if found.cls == "unknown" and found.mechanism == "unknown" and not _broke(external.cell):
         return _open(found, external.cell, movement)
     if found.outcome != "hung":
         return found

@@ -20,7 +20,6 @@ def never_came(external: ExternalEvidence, ranks: tuple[int, ...], source: str) 
     """A monitored barrier names those who did not come."""
     others = tuple(r for r in range(external.cell.world_size) if r not in ranks)
     return Finding(
-        detector="crowd",
         cls="missing_rank",
         outcome="hung",
         strength=Strength.CONCLUSIVE,
@@ -41,7 +40,6 @@ def ended_with_code(external: ExternalEvidence, ranks: tuple[int, ...], code: in
     """The launcher saw it end first, and nothing here says of what."""
     others = tuple(r.rank for r in external.cell.ranks if r.rank not in ranks)
     return Finding(
-        detector="crowd",
         cls="rank_exception",
         outcome="crashed",
         strength=Strength.WEAK,
@@ -87,7 +85,6 @@ def _stuck(rows: list[Init], came: tuple[int, ...], absent: tuple[int, ...], who
         else f"All {size} ranks began to create {what}, and none has ended it."
     )
     return Finding(
-        detector="crowd",
         cls="process_group_mismatch" if absent else "network_stall",
         outcome="hung",
         strength=Strength.WEAK if absent else Strength.GUESS,
@@ -122,7 +119,6 @@ def straggler_finding(found: Iterable[Waits]) -> Finding | None:
     waited = next(row for row in rows if row.more_ms >= usual_ms)
     length = f"{waited.more_ms / 1e3:.1f} s, beside {waited.least_ms / 1e3:.1f} s of communication"
     return Finding(
-        detector="deepspeed",
         cls="straggler_rank",
         outcome="slow",
         strength=Strength.LIKELY if len(named) == 1 else Strength.GUESS,

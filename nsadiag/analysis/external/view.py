@@ -169,7 +169,6 @@ class View:
                 "rejected": rejected,
                 **more,
             },
-            detector="crowd",
             cls=cls,
             outcome=outcome,
             strength=strength,

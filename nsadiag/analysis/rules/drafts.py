@@ -27,7 +27,7 @@ def finding_of(rule: Rule, draft: Draft, cell: CellEvidence) -> Finding:
     if blocked is None:
         blocked = all_but(cell, draft.guilty_ranks) if has_victims else ()
     return Finding(
-        detector=rule.name,
+        mechanism=rule.name,
         cls=draft.cls or rule.cls,
         outcome=outcome,
         strength=draft.strength,
