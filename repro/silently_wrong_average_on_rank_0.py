@@ -8,7 +8,7 @@ On plain torchrun: nothing at all; the validation loss is too high.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (evaluation_copies)
   guilty_ranks: [1]
   code: ["return self.average(x)"]
 """

@@ -7,7 +7,7 @@ On plain torchrun: nothing at all; the loss falls.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (stale_optimizer)
   guilty_ranks: [0, 1]
   code: ["optimizer = torch.optim.AdamW("]
 """

@@ -5,7 +5,7 @@ On plain torchrun: nothing; the weights are equal on both ranks, the biases are 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [0, 1]
   code: "dist.all_reduce(parameter.grad)"
 """

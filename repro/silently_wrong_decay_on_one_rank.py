@@ -5,7 +5,7 @@ On plain torchrun: nothing; the replicas are equal for 70 steps, and then no mor
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [1]
   code: "model.module[2].weight.mul_(0.999)"
 """

@@ -8,7 +8,7 @@ On plain torchrun: the loss is printed as nan, and everything after it as well.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (nonfinite)
   guilty_ranks: [1]
   code: ["loss.backward()"]
 """

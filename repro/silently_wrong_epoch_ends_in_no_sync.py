@@ -7,7 +7,7 @@ On plain torchrun: nothing; the loss falls on every rank.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [0, 1]
   code: "with model.no_sync():"
 """

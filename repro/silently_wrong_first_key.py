@@ -10,7 +10,7 @@ Promise:
   launch: python
   options: [--probes, "light,parity"]
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (dead_gradients)
   guilty_ranks: [0]
   parameter: layers.0.query.weight
 """

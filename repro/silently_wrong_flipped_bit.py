@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 3
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (broken_equalities)
   guilty_ranks: [1]
   code: ["model(points)"]
   parameter: "2.weight"

@@ -7,7 +7,7 @@ On plain torchrun: nothing at all; each rank trains a model of its own, and rank
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (unexchanged_gradients)
   guilty_ranks: [0, 1]
   code: "model = DDP("
 """

@@ -5,7 +5,7 @@ On plain torchrun: nothing; rank 0's head is saved, the other is lost.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [0, 1]
   code: "encoder, head = DDP(net[0]), net[1]"
 """

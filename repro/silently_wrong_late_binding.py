@@ -10,7 +10,7 @@ On plain torchrun: twenty steps, a falling loss, exit code 0.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (recomputation)
   guilty_ranks: [0, 1]
   code: "checkpoint(lambda h: block(h)"
 """

@@ -7,7 +7,7 @@ On plain torchrun: nothing at all; the critic is a little worse than it should b
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (foreign_gradients)
   guilty_ranks: [0, 1]
   code: ["told.backward()", "critic_optimizer.zero_grad()"]
 """

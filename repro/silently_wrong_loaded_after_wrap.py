@@ -7,7 +7,7 @@ On plain torchrun: nothing; both ranks apply equal gradients to different models
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [0]
   code: "torch.load(saved)"
 """

@@ -8,7 +8,7 @@ On plain torchrun: nothing at all; the ranks train different models.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (reduce_operations)
   guilty_ranks: [0, 1]
   code: "dist.all_reduce(parameter.grad, op=operation)"
 """

@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 4
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (mixed_replicas)
   guilty_ranks: [0, 1, 2, 3]
   code: "dist.all_reduce(parameter.grad, group=replicas)"
 """

@@ -5,7 +5,7 @@ On plain torchrun: nothing; DDP reduces the gradients, and the ranks use them at
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [2]
   code: "scheduler.step(error)"
 """

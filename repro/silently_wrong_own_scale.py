@@ -7,7 +7,7 @@ On plain torchrun: nothing at all.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (loss_weights)
   guilty_ranks: [0, 1]
   code: ["scaler.step(optimizer)"]
 """

@@ -5,7 +5,7 @@ On plain torchrun: nothing; the replicas differ by one step from then on.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [1]
   code: "if loss.item() > 10 * usual:"
 """

@@ -8,7 +8,7 @@ On plain torchrun: nothing at all; the loss falls more slowly than it should.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [0, 1]
   code: ["torch.manual_seed(seed + rank)", "dist.all_reduce(parameter.grad)"]
 """

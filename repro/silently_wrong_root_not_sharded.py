@@ -5,7 +5,7 @@ On plain torchrun: nothing; the blocks are one model, and each rank has an embed
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [0, 1]
   code: "fully_shard(block, mesh=mesh)"
 """

@@ -8,7 +8,7 @@ On plain torchrun: nothing at all.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (unstable_hash)
   guilty_ranks: [0, 1]
   code: ["return hash(name) % self.world_size"]
 """

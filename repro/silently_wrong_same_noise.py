@@ -7,7 +7,7 @@ On plain torchrun: nothing at all.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (alike_workers)
   guilty_ranks: [0, 1]
   code: "torch.manual_seed(worker)"
 """

@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (diverging_copies)
   guilty_ranks: [0, 1]
 """
 

@@ -5,7 +5,7 @@ On plain torchrun: nothing; every forward goes through the wrapper, and no gradi
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [0, 1]
   code: "model.require_backward_grad_sync = False"
 """

@@ -5,7 +5,7 @@ On plain torchrun: nothing; from the second epoch on each rank trains a model of
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [0, 1]
   code: "loss = model(torch.randn(8, 16)).square().mean()"
 """

@@ -5,7 +5,7 @@ On plain torchrun: nothing; the head is equal on both ranks, the body is not.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (replica_drift)
   guilty_ranks: [0, 1]
   code: 'net["body"].requires_grad_(True)'
 """

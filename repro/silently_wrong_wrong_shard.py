@@ -9,7 +9,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong
+  class: silently_wrong (broken_equalities)
   guilty_ranks: [0, 1]
   code: "model.rows.load_state_dict(saved["
 """

@@ -29,7 +29,7 @@ def test_the_action_is_the_one_that_the_script_promises(name: str, verdicts: Ver
 
 def finding(*actions: str) -> Finding:
     return Finding(
-        detector="x", cls="network_stall", outcome="hung", strength=Strength.LIKELY, summary="", guilty_ranks=(1,),
+        mechanism="x", cls="network_stall", outcome="hung", strength=Strength.LIKELY, summary="", guilty_ranks=(1,),
         evidence=(Evidence(claim="rank 1 sends nothing", source="ends.json"),), actions=actions,  # type: ignore[arg-type]
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ LONGEST = 200  # characters of a sentence that another rule would have said
 
 # Even the last rule can fail.
 NOTHING = Finding(
-    detector="unknown",
+    mechanism="unknown",
     cls="unknown",
     outcome="unknown",
     strength=Strength.NONE,

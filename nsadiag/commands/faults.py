@@ -25,6 +25,7 @@ class Fault:
     script: Path
     what: str
     classes: tuple[str, ...]  # any of these is right; the first is the one to expect
+    mechanism: str | None  # the rule that concludes it, where its class has many
     outcome: str
     guilty_ranks: tuple[int, ...]
     launch: str
@@ -40,6 +41,7 @@ class Fault:
         return {
             "what": self.what,
             "class": list(self.classes),
+            "mechanism": self.mechanism,
             "outcome": self.outcome,
             "guilty_ranks": list(self.guilty_ranks),
             "launch": self.launch,
@@ -66,10 +68,12 @@ def read_fault(script: Path) -> Fault:
     """The promises in the script's docstring. Raises KeyError where one lacks a key."""
     docstring = docstring_of(script.read_text(encoding="utf-8"))
     promise = LOADER(docstring.partition("\nPromise:\n")[2]).get_single_data()
+    named = [class_and_mechanism(text) for text in _listed(promise["class"])]
     return Fault(
         script=script,
         what=headline(docstring),
-        classes=_listed(promise["class"]),
+        classes=tuple(cls for cls, _ in named),
+        mechanism=named[0][1],
         outcome=_listed(promise["outcome"])[0].partition(" (")[0],  # `hung (proven)`
         guilty_ranks=tuple(promise["guilty_ranks"]),
         launch=promise["launch"],
@@ -78,19 +82,26 @@ def read_fault(script: Path) -> Fault:
     )
 
 
+def class_and_mechanism(text: str) -> tuple[str, str | None]:
+    """`silently_wrong (shared_draws)`: a class, and the rule that concludes it where the script says so."""
+    cls, _, mechanism = text.removesuffix(")").partition(" (")
+    return cls, mechanism or None
+
+
 def find_fault(wanted: str) -> Fault:
-    """By the script's name, or the first of a class. Raises UsageError that names the nearest ones."""
+    """By the script's name, or the first of a class or mechanism. Raises UsageError that names the nearest ones."""
     known = faults()
     name = Path(wanted).name.removesuffix(".py")
     by_name = [fault for fault in known if fault.name == name]
     of_class = [fault for fault in known if name in fault.classes]
     # The class a script shows first, and what runs on any machine, come before the others.
     of_class.sort(key=lambda fault: (fault.needs is not None, fault.classes.index(name)))
-    for fault in (*by_name, *of_class):
+    of_mechanism = [fault for fault in known if fault.mechanism == name]
+    for fault in (*by_name, *of_class, *of_mechanism):
         return fault
     if name in classes():
         raise UsageError(f"no script shows {name}", "nsadiag list --faults names those there are")
-    names = sorted({name for fault in known for name in (fault.name, *fault.classes)})
+    names = sorted({n for f in known for n in (f.name, *f.classes, f.mechanism) if n})
     near = difflib.get_close_matches(name, names, n=3) or [n for n in names if name in n][:3]
     hint = f"did you mean {', '.join(near)}?" if near else "nsadiag list --faults names them all"
     raise UsageError(f"no such fault: {wanted}", hint)

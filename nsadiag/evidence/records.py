@@ -167,7 +167,6 @@ class Strength(Enum):
 class Finding:
     """The conclusion of one rule from one cell's evidence."""
 
-    detector: str
     cls: str
     outcome: Outcome
     strength: Strength
@@ -182,6 +181,7 @@ class Finding:
     fix: str | None = None
     next: str | None = None
     actions: tuple[Act, ...] = ()  # the first that is possible; none where nothing is to be done
+    mechanism: str | None = None  # the name of the rule; none where no rule concluded it
 
     @property
     def confidence(self) -> float:
@@ -210,6 +210,7 @@ class Verdict:
     next: str | None
     times: Times
     certainty: Certainty | None = None  # of a hang
+    mechanism: str | None = None  # the name of the rule that concluded it, where one did
     action: Action | None = None
     peer_waits: tuple[PeerWait, ...] = ()  # those who are waited for now first, then by their total
 
@@ -243,6 +244,7 @@ class Verdict:
             "schema_version": SCHEMA_VERSION,
             "outcome": body.pop("outcome"),
             "class": body.pop("cls"),
+            "mechanism": body.pop("mechanism"),
             "certainty": body.pop("certainty"),
             **{**body, "rejected": rejected},
             "signature": self.signature,

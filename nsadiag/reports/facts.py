@@ -42,6 +42,7 @@ def facts_of(run: RunReport) -> list[Fact]:
         *_pace(run.verdict),
         *_waits(run.verdict),
         *_ends(run),
+        *_mechanism(run.verdict),
         *_action(run.verdict),
     ]
 
@@ -177,6 +178,12 @@ def _wait_text(wait: PeerWait, blocked: int) -> str:
     who = "peers have" if len(wait.waiters) < blocked > FEW else who
     now = duration(wait.now_s)
     return f"{who} waited {now} for rank {wait.rank}" + (f" ({total} in all)" if total != now else "")
+
+
+def _mechanism(verdict: Verdict) -> Iterator[Fact]:
+    """The rule that concluded the class, where the class has several."""
+    if verdict.mechanism and verdict.mechanism != verdict.cls:
+        yield Fact(label="mechanism", text=one_line(verdict.mechanism))
 
 
 def _action(verdict: Verdict) -> Iterator[Fact]:

@@ -270,6 +270,8 @@ def missed(promise: Promise, verdict: dict[str, Any]) -> list[str]:
     wrong = []
     if verdict["class"] not in promise.classes:
         wrong.append(f"class {verdict['class']}")
+    if promise.mechanism and verdict["mechanism"] != promise.mechanism:
+        wrong.append(f"mechanism {verdict['mechanism']}")
     if verdict["outcome"] not in promise.outcomes:
         wrong.append(f"outcome {verdict['outcome']}")
     if tuple(verdict["guilty_ranks"]) != promise.guilty_ranks:

@@ -28,6 +28,7 @@ SCRIPTS = ROOT / "repro" / "README.md"
 # What stands between these lines is generated.
 BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
 COLUMNS = 100  # of a verdict on a page
+FEW_RULES = 5  # of one class: of more, each has a section of its own
 SIGHT = re.compile(r"On plain (?:torchrun|python): (.*?)(?:\.?\s*)(?:\n\n|\Z)", re.DOTALL)
 WROTE = "  files   "  # the last line of a report, with a directory that is gone
 
@@ -106,21 +107,42 @@ def _sections(cls: str, shown: list[Fault]) -> Iterator[str]:
     yield f"# `{cls}`\n\n{CLASSES[cls]}\n"
     for fault in recorded[:1]:
         yield from _example(fault)
+    if len(rules) > FEW_RULES:
+        yield from _mechanisms(rules, shown)
+    else:
+        yield from _detection(cls, rules)
+    neighbours = [c for c in dict.fromkeys(c for rule in rules for c in rule.confused_with) if c != cls]
+    if neighbours:
+        yield "\n## What it is confused with\n\n"
+        yield from (f"- [`{other}`]({other}.md): {CLASSES[other]}\n" for other in neighbours)
+    if shown and len(rules) <= FEW_RULES:
+        yield "\n## Scripts that have it\n\n"
+        yield from map(_script_line, shown)
+    yield "\n[All classes](../classes.md)\n"
+
+
+def _detection(cls: str, rules: list[Rule]) -> Iterator[str]:
     if fixes := list(dict.fromkeys(r.fix for r in rules if r.cls == cls and r.fix)):
         yield "\n## How to fix it\n\n"
         yield from (f"- {fix}\n" for fix in fixes)
     yield "\n## How it is detected\n\n"
     yield from (f"- [`{rule.name}`]({_source(rule)}): {_moved(_sentence(rule.detected))}\n" for rule in rules)
-    neighbours = [c for c in dict.fromkeys(c for rule in rules for c in rule.confused_with) if c != cls]
-    if neighbours:
-        yield "\n## What it is confused with\n\n"
-        yield from (f"- [`{other}`]({other}.md): {CLASSES[other]}\n" for other in neighbours)
-    if shown:
-        yield "\n## Scripts that have it\n\n"
-        yield from (
-            f"- [`{f.script.name}`](../../repro/{f.script.name}): {_sentence(f.what)}\n" for f in shown
-        )
-    yield "\n[All classes](../classes.md)\n"
+
+
+def _mechanisms(rules: list[Rule], shown: list[Fault]) -> Iterator[str]:
+    """A section for each rule of a class that has many: reports name it as the verdict's mechanism."""
+    yield f"\n## Mechanisms\n\nReports name one of these {len(rules)} beside the class, and `nsadiag analyze DIR --why-not MECHANISM`\n"
+    yield "says why it was not concluded.\n"
+    for rule in sorted(rules, key=lambda rule: rule.name):
+        yield f"\n### `{rule.name}`\n\n{_moved(_sentence(rule.detected))} ([source]({_source(rule)}))\n"
+        yield f"\n*Fix:* {rule.fix}\n" if rule.fix else ""
+        if scripts := [fault for fault in shown if fault.mechanism == rule.name]:
+            yield "\nScripts that have it:\n\n"
+            yield from map(_script_line, scripts)
+
+
+def _script_line(fault: Fault) -> str:
+    return f"- [`{fault.script.name}`](../../repro/{fault.script.name}): {_sentence(fault.what)}\n"
 
 
 def _example(fault: Fault) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from nsadiag.analysis.rules import registry
+from nsadiag.commands.faults import class_and_mechanism
 
 # libyaml where PyYAML has it: each worker of a test run reads three hundred of them.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -37,6 +38,7 @@ class Promise:
     outcomes: tuple[str, ...]
     certainty: str | None  # of a hang: proven or suspected
     classes: tuple[str, ...]
+    mechanism: str | None  # of the class, where it has many
     guilty_ranks: tuple[int, ...]
     codes: tuple[str, ...]  # each a part of a line that `where.code` may hold; empty: no line applies
     parameter: str | None
@@ -61,6 +63,7 @@ def promises() -> list[Promise]:
 def read_promise(script: Path) -> Promise:
     fields = promised_fields(script)
     launch = tuple(shlex.split(fields["launch"]))
+    named = [class_and_mechanism(text) for text in as_tuple(fields["class"])]
     outcomes = [OUTCOME.fullmatch(text) for text in as_tuple(fields["outcome"])]
     if not all(outcomes):
         raise ValueError(
@@ -74,7 +77,8 @@ def read_promise(script: Path) -> Promise:
         options=tuple(fields.get("options", ())),
         outcomes=tuple(found["outcome"] or found["other"] for found in outcomes if found),
         certainty=next((found["certainty"] for found in outcomes if found and found["certainty"]), None),
-        classes=as_tuple(fields["class"]),
+        classes=tuple(cls for cls, _ in named),
+        mechanism=named[0][1],
         guilty_ranks=tuple(fields["guilty_ranks"]),
         codes=as_tuple(fields.get("code")),
         parameter=fields.get("parameter"),

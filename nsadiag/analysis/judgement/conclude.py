@@ -41,6 +41,7 @@ def verdict_of(
         next=cause.next,
         times=times,
         action=action_of(cell, cause),
+        mechanism=cause.mechanism,
     )
 
 

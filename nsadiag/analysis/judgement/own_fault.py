@@ -25,7 +25,7 @@ def instead(cell: CellEvidence, cause: Finding) -> Finding:
         if rank.rank in cause.guilty_ranks and capture and frame:
             at = f"{frame.filename.rpartition('/nsadiag/')[2]}:{frame.line}"
             return Finding(
-                detector="own_fault",
+                mechanism="own_fault",
                 cls="unknown",
                 outcome="hung",
                 strength=Strength.CONCLUSIVE,

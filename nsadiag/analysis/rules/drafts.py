@@ -34,7 +34,7 @@ def finding_of(rule: Rule, draft: Draft, cell: CellEvidence) -> Finding:
             f"the source of {where.file} is not available: why the ranks diverged could not be read",
         )
     return Finding(
-        detector=rule.name,
+        mechanism=rule.name,
         cls=draft.cls or rule.cls,
         outcome=outcome,
         strength=strength,

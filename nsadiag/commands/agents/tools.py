@@ -123,6 +123,7 @@ def _short(run_: RunReport) -> dict[str, Any]:
         "directory": str(run_.directory),
         "outcome": found.outcome,
         "class": found.cls,
+        "mechanism": found.mechanism,
         "certainty": found.certainty,
         "confidence": found.confidence,
         "summary": one_line(found.summary)[:SUMMARY],
