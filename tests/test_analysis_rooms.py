@@ -139,6 +139,22 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert found == {}
 
 
+# The second judges of logs and of Ray's jobs, which are to end in a Case.
+SECOND_JUDGES = {"external", "actors"}
+
+
+def test_a_class_name_means_one_thing_in_the_analysis() -> None:
+    folder = ROOT / "nsadiag/analysis"
+    named = Counter(
+        node.name
+        for path in folder.rglob("*.py")
+        if path.relative_to(folder).parts[0] not in SECOND_JUDGES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, times in named.items() if times > 1} == set()
+
+
 def test_documents_become_values_where_they_are_read() -> None:
     """Elsewhere a `dict[str, Any]` is a row of a data frame, a document that is written, or a table of anything."""
     found = {

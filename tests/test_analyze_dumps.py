@@ -13,9 +13,7 @@ import pytest
 from dump_maker import BEGAN_NS, FAULTS, Job, write_dumps
 
 from nsadiag.analysis.ingest.dumps.columns import Categories, GroupNames, RankColumns
-from nsadiag.analysis.ingest.dumps.layouts import Unreadable
 from nsadiag.analysis.ingest.dumps.plain import document_of, plain_columns
-from nsadiag.analysis.ingest.dumps.quick import QuickReader
 from nsadiag.analysis.verdict import judge_evidence as judge_external
 from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Verdict
@@ -173,50 +171,34 @@ def test_groups_that_wait_for_each_other_are_a_circle_and_no_missing_rank(tmp_pa
     assert verdict.guilty_ranks == (0, 1, 2, 3)
 
 
-def columns_both_ways(data: bytes) -> tuple[RankColumns, RankColumns]:
-    names, categories = GroupNames(), Categories()
-    quickly = QuickReader(names, categories).columns(0, "f", data)
-    return quickly, plain_columns(0, "f", document_of(data), names, categories)
+def columns_of(data: bytes, categories: Categories | None = None) -> RankColumns:
+    return plain_columns(0, "f", document_of(data), GroupNames(), categories or Categories())
 
 
-@pytest.mark.parametrize("job", [
-    Job(ranks=4), Job(ranks=4, tp=2, fault="size", culprit=0), Job(ranks=2, entries=300, stacks=7, skew=99),
-    Job(ranks=3, entries=900, fault="straggle", at=200),
-])  # fmt: skip
-def test_the_quick_reader_says_what_the_unpickler_says(tmp_path: Path, job: Job) -> None:
-    write_dumps(tmp_path, job)
+def codes_of(columns: RankColumns) -> list[list[int]]:
+    return [column.codes.tolist() for column in columns.groups]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_dump_says_the_same_in_every_protocol_and_as_json(tmp_path: Path, protocol: int) -> None:
+    write_dumps(tmp_path, Job(ranks=4, tp=2, fault="straggle", culprit=0, entries=100, skew=9))
     for path in tmp_path.iterdir():
-        quick, plain = columns_both_ways(path.read_bytes())
-        assert quick.entries == plain.entries
-        for one, other in zip(quick.groups, plain.groups, strict=True):
-            assert (one.group, one.first, one.open_seqs, one.open_states) == (
-                other.group, other.first, other.open_seqs, other.open_states,
-            )  # fmt: skip
-            assert one.codes.tolist() == other.codes.tolist()
+        data = path.read_bytes()
+        dump, seen = pickle.loads(data), columns_of(data)
+        assert columns_of(pickle.dumps(dump, protocol)) == seen
+        assert columns_of(json.dumps(dump).encode()) == seen
 
 
-def test_ten_thousand_groups_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_categories_of_ten_thousand_groups_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("nsadiag.analysis.ingest.dumps.columns.MOST_CATEGORIES", 20)
     write_dumps(tmp_path, Job(ranks=12, entries=300, tp=2))
-    names, categories = GroupNames(), Categories()
-    reader = QuickReader(names, categories)
+    categories = Categories()
     for path in sorted(tmp_path.iterdir()):
         data = path.read_bytes()
-        seen = reader.columns(0, "f", data)
-        plain = plain_columns(0, "f", document_of(data), GroupNames(), Categories())
-        assert [c.codes.tolist() for c in seen.groups] == [c.codes.tolist() for c in plain.groups]
+        assert codes_of(columns_of(data, categories)) == codes_of(columns_of(data))
     assert len(categories) <= 20
-
-
-def test_what_the_quick_reader_does_not_know_it_leaves_to_the_unpickler(tmp_path: Path) -> None:
-    write_dumps(tmp_path, Job(ranks=1, entries=300, fault="none"))
-    data = (tmp_path / "nccl_trace_rank_0").read_bytes()
-    dump = pickle.loads(data)
-    middle = len(data) // 2
-    reader = QuickReader(GroupNames(), Categories())
-    for odd in (pickle.dumps(dump, 4), data[:middle] + b"N" + data[middle:], data[:middle], b"\x80\x02}."):
-        with pytest.raises(Unreadable):
-            reader.columns(0, "f", odd)
 
 
 def test_torchs_own_pickle_and_json_are_read_alike(tmp_path: Path) -> None:
@@ -235,16 +217,16 @@ open("rank_0.json", "wb").write(_dump_fr_trace_json())
 os._exit(0)
 """
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
-    quick, plain = columns_both_ways((tmp_path / "rank_0.pickle").read_bytes())
-    document = json.loads((tmp_path / "rank_0.json").read_text())
-    from_json = plain_columns(0, "f", document, GroupNames(), Categories())
-    for columns in (quick, plain, from_json):
+    pickled, from_json = (
+        columns_of((tmp_path / f"rank_0.{form}").read_bytes()) for form in ("pickle", "json")
+    )
+    for columns in (pickled, from_json):
         # gloo may retire its last one a moment after the call returned.
         assert {c.group.name: (c.first, c.last) for c in columns.groups} == {
             "default_pg": (1, 100),
             "half": (1, 100),
         }
-    assert [c.codes.tolist() for c in quick.groups] == [c.codes.tolist() for c in from_json.groups]
+    assert codes_of(pickled) == codes_of(from_json)
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])

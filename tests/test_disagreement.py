@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from support.tables import case_of, table
 
-from nsadiag.analysis.facts.collectives import ASKED_COLUMNS
+from nsadiag.analysis.facts.collectives import ASKED_COLUMNS, TRANSFER_COLUMNS
 from nsadiag.analysis.facts.groups import Groups, shown
 from nsadiag.analysis.facts.locations import place
-from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
 from nsadiag.analysis.outliers import Criterion, Outliers, minority, outlier_ranks
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order

@@ -140,5 +140,5 @@ def test_only_the_class_asked_about_has_its_facts_in_full(tmp_path: Path) -> Non
 def test_where_there_is_no_candidate_that_is_said_with_the_reason(tmp_path: Path) -> None:
     run = unpack(GOLDEN / "rank_killed_sigkill.tar.xz", tmp_path / "run").path
     said = text_of(why_not(run, "uneven_inputs")).splitlines()
-    assert "  none: no rank was left waiting for another one" in said
+    assert "  none: of 2 ranks none was left waiting for another one" in said
     assert not any("candidates" in line for line in text_of(why_not(run, "network_stall")).splitlines()[:2])

@@ -9,8 +9,8 @@ from typing import Any
 from support.tables import table
 from test_disagreement import pending
 
+from nsadiag.analysis.facts.collectives import TRANSFER_COLUMNS
 from nsadiag.analysis.facts.locations import place
-from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
 from nsadiag.analysis.outliers import Criterion, Outliers
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 

@@ -99,6 +99,30 @@ def test_a_planted_number_is_found() -> None:
     assert numbers_for_confidence("Draft(strength=0.9 if sure else other)") == [1]
 
 
+def constant_reasons(source: str) -> list[int]:
+    """The lines of each `Declined` whose fact is the same in every run: it has no variable in it."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Declined"
+        if not any(isinstance(part, ast.Name) for fact in node.args[:1] for part in ast.walk(fact))
+    ]
+
+
+def test_each_reason_to_decline_says_what_was_seen_in_this_run() -> None:
+    found = {
+        str(path.relative_to(ROOT)): lines
+        for path in sorted((ROOT / "nsadiag/analysis").rglob("*.py"))
+        if (lines := constant_reasons(path.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
+def test_a_planted_reason_that_never_changes_is_found() -> None:
+    source = 'Declined("nothing")\nDeclined(f"{rank} waits", "ends.json")\nDeclined("no " + "rank", source)\n'
+    assert constant_reasons(source) == [1, 3]
+
+
 @pytest.fixture
 def recording(tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: unpack(GOLDEN / f"{name}.tar.xz", tmp_path / name).path

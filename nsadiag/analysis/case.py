@@ -13,17 +13,20 @@ from nsadiag.analysis.facts.collectives import (
     ASKED_COLUMNS,
     CALL_COLUMNS,
     CREATED_COLUMNS,
+    TRANSFER_COLUMNS,
     asked_of,
     created_of,
     recorded_of,
+    transfers_of,
 )
 from nsadiag.analysis.facts.device_queue import cut_off
 from nsadiag.analysis.facts.groups import Groups, newest_dump
 from nsadiag.analysis.facts.pace import STEP_COLUMNS, steps_of
+from nsadiag.analysis.facts.spans import Span, spans_of
 from nsadiag.analysis.facts.thread_state import ThreadState, thread_state_of
-from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.ring.blackbox import Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.spans import CALLS
 from nsadiag.evidence.table import Table
 
 T = TypeVar("T")
@@ -100,26 +103,40 @@ class Case:
 
         From there on the rank can only wait for its peers: until then it worked, or waited for the step before.
         """
-        return self._of_each_rank(steps_of, STEP_COLUMNS)
+        found = (
+            steps_of(rank, events, self.spans(self.cell.rank(rank), Kind.DATA, Kind.IO))
+            for rank, events in self._events_by_rank.items()
+        )
+        return Table.of_rows([row for rows in found for row in rows], STEP_COLUMNS)
+
+    def spans(self, rank: RankEvidence, *kinds: int) -> list[Span]:
+        """The rank's spans of these kinds, in seconds since the start of the job (analysis.facts.spans)."""
+        started_ns = self.cell.started_mono_ns
+        return spans_of(rank.rank, rank.recording, lambda t_ns: (t_ns - started_ns) / 1e9, *kinds)
+
+    @cached_property
+    def call_spans(self) -> dict[int, list[Span]]:
+        """By rank, its calls into torch.distributed: collectives, transfers, waits for them, creations of groups."""
+        return {rank.rank: self.spans(rank, *CALLS) for rank in self.cell.ranks}
 
     @cached_property
     def transfers(self) -> Table:
-        """Sends, receives, and waits for them, by peer (analysis.facts.transfers)."""
+        """Sends, receives, and waits for them, by peer (analysis.facts.collectives)."""
 
-        def rows_of(rank: int, events: Table) -> Rows:
-            return cut_off(self.cell.rank(rank), transfers_of(rank, events))
+        def rows_of(rank: int, spans: list[Span]) -> Rows:
+            return cut_off(self.cell.rank(rank), transfers_of(rank, spans))
 
-        return self._of_each_rank(rows_of, TRANSFER_COLUMNS)
+        return self._of_calls(rows_of, TRANSFER_COLUMNS)
 
     @cached_property
     def asked(self) -> Table:
         """Collectives that ranks called from Python, with root and splits, by number (analysis.facts.collectives)."""
-        return self._of_each_rank(functools.partial(asked_of, label=self.groups.label), ASKED_COLUMNS)
+        return self._of_calls(functools.partial(asked_of, label=self.groups.label), ASKED_COLUMNS)
 
     @cached_property
     def created(self) -> Table:
         """Process groups that ranks created, by number (analysis.facts.collectives)."""
-        return self._of_each_rank(created_of, CREATED_COLUMNS)
+        return self._of_calls(created_of, CREATED_COLUMNS)
 
     @cached_property
     def thread_states(self) -> dict[int, ThreadState]:
@@ -139,9 +156,9 @@ class Case:
             )
         )
 
-    def _of_each_rank(self, rows_of: Callable[[int, Table], Rows], columns: list[str]) -> Table:
-        """The table of what a function finds in each rank's own events."""
-        rows = [row for rank, events in self._events_by_rank.items() for row in rows_of(rank, events)]
+    def _of_calls(self, rows_of: Callable[[int, list[Span]], Rows], columns: list[str]) -> Table:
+        """The table of what a function finds in each rank's own calls."""
+        rows = [row for rank, spans in self.call_spans.items() for row in rows_of(rank, spans)]
         return Table.of_rows(rows, columns)
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from nsadiag.analysis.facts.collective_waits import Participation, participations_of, waits_in
 from nsadiag.analysis.facts.groups import DEFAULT
+from nsadiag.analysis.facts.spans import spans_of
 from nsadiag.errors import UsageError
 from nsadiag.evidence.iterations import Iterations
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.ring.blackbox import Counter, Kind
 from nsadiag.evidence.ring.header import Header
-from nsadiag.evidence.ring.open_spans import open_spans
 from nsadiag.evidence.ring.reader import Event, Recording, read_blackbox
 from nsadiag.evidence.table import Table
 
@@ -79,10 +79,10 @@ def ranks_now(run: RunDir) -> Iterator[RankNow]:
 def _participations(rank: int, recording: Recording, header: Header) -> list[Participation]:
     """Its newest collectives, in seconds of the wall's clock, so that those of another machine can be laid beside them."""
     offset_ns = header.wall_ns - header.monotonic_ns
-    events = recording.events
-    newest = events[events["kind"] == Kind.COLLECTIVE][-COLLECTIVES:]
+    newest = recording.events[recording.events["kind"] == Kind.COLLECTIVE][-COLLECTIVES:]
     recent = replace(recording, events=newest)
-    return participations_of(rank, recent, lambda t_ns: (t_ns + offset_ns) / 1e9, lambda _, name: name)
+    spans = spans_of(rank, recent, lambda t_ns: (t_ns + offset_ns) / 1e9, Kind.COLLECTIVE)
+    return participations_of(rank, spans, lambda _, name: name)
 
 
 def _with_waits(
@@ -155,7 +155,7 @@ def _open(recording: Recording) -> tuple[list[str], str]:
     """The open spans of the main thread, outermost first, and the innermost line that any of them names."""
     found: list[str] = []
     place = ""
-    for event in open_spans(recording):
+    for event in recording.open_spans:
         if event.kind not in (Kind.PROCESS, Kind.MODULE):
             found.append(_said(event))
             place = place or _place(event.site)

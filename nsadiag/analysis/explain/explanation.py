@@ -17,6 +17,7 @@ from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
 from nsadiag.analysis.relations.pending import is_still, waiting_group
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
+from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Collective, Evidence, Place
 
 
@@ -32,9 +33,11 @@ def is_stuck(cell: CellEvidence) -> bool:
 def obstacle(case: Case) -> Declined | None:
     """The fact that keeps the question from being asked."""
     if case.cell.world_size < 2:
-        return Declined("one rank has no peer to diverge from")
+        return Declined(
+            f"{these([r.rank for r in case.cell.ranks])} is alone and has no peer to diverge from"
+        )
     if not is_stuck(case.cell):
-        return Declined("no rank was left waiting for another one", "ends.json")
+        return Declined(f"of {case.cell.world_size} ranks none was left waiting for another one", "ends.json")
     if swallowed := in_flight(case) or gone_on(case):
         # It diverged from the others by that exception.
         return Declined(
@@ -42,12 +45,16 @@ def obstacle(case: Case) -> Declined | None:
         )
     if not any(r.recording.header for r in case.cell.ranks) and not case.thread_states:
         # Dumps that others collected: no stack and no history, of thousands of ranks maybe.
-        return Declined("no rank has a stack or a recorder")
+        return Declined(f"{case.cell.world_size} ranks left neither a stack nor a recorder")
     members = case.once(waiting_group)
     open_ = case.transfers[case.transfers.end_s.isna() & case.transfers["rank"].isin(members)]
-    if set(open_.peer) & members or any(failed_in_transfer(r) for r in case.cell.ranks):
+    inside = {*open_["rank"]} if set(open_.peer) & members else set[int]()
+    if waiting := sorted(inside | {r.rank for r in case.cell.ranks if failed_in_transfer(r)}):
         # Stages of a pipeline rightly run different code: who waits for whose message is another question.
-        return Declined("ranks wait in sends and receives: stages rightly run different code")
+        return Declined(
+            f"{these(waiting)} stood in sends and receives: stages rightly run different code",
+            f"{case.cell.rank(waiting[0]).source}/blackbox.bin",
+        )
     return None
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from nsadiag.analysis.facts.collectives import NO_COLLECTIVE
+from nsadiag.analysis.facts.spans import Span
 from nsadiag.evidence.phrases import call_name
-from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.evidence.ring.reader import Event, Recording
+from nsadiag.evidence.ring.blackbox import Kind
 
 WAIT = ".wait"
-NOT_COLLECTIVE = re.compile(r"^(?:to|from|key)=")  # sends, receives and the store
-
-
 SLACK_S = 0.002  # by which a rank may seem to leave before the last has come: clocks, threads
 AT_LEAST_S = 1e-3  # shorter is no wait
 
@@ -39,7 +36,7 @@ class Participation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wait:
+class CompletedWait:
     """One time that a rank kept peers waiting."""
 
     rank: int
@@ -50,49 +47,37 @@ class Wait:
 
 
 def participations_of(
-    rank: int, recording: Recording, seconds: Callable[[int], float], label: Callable[[int, str], str]
+    rank: int, spans: Iterable[Span], label: Callable[[int, str], str]
 ) -> list[Participation]:
-    """The rank's, by when they were over. `seconds` of a time of its clock; `label(rank, name)` is the group's.
+    """The rank's, by when it began to wait. `label(rank, name)` is the group's.
 
     A wait whose call the ring has lost is none: nobody knows what it waits for.
     """
-    events = recording.events
-    mine = recording.decode(events[events["kind"] == Kind.COLLECTIVE])
-    came: dict[tuple[str, int], Event] = {}
+    calls: dict[tuple[str, int], Span] = {}
     found = []
-    for begun, ended in _paired(event for event in mine if not NOT_COLLECTIVE.match(event.detail)):
-        if not begun.name.endswith(WAIT):
-            came[begun.group, begun.a] = begun
-        call = came.get((begun.group, begun.a))
+    for span in spans:
+        if span.kind != Kind.COLLECTIVE or NO_COLLECTIVE.search(span.detail):
+            continue
+        if not span.name.endswith(WAIT):
+            calls[span.group, span.number] = span
+        call = calls.get((span.group, span.number))
         if call is not None:
             found.append(
                 Participation(
                     rank=rank,
-                    group=label(rank, begun.group),
-                    call=begun.a,
+                    group=label(rank, span.group),
+                    call=span.number,
                     op=call.name,
-                    issued_s=seconds(call.t_ns),
-                    blocked_s=seconds(begun.t_ns),
-                    left_s=None if ended is None else seconds(ended.t_ns),
-                    place=begun.site,
+                    issued_s=call.begin_s,
+                    blocked_s=span.begin_s,
+                    left_s=span.end_s,
+                    place=span.place,
                 )
             )
     return found
 
 
-def _paired(events: Iterable[Event]) -> Iterator[tuple[Event, Event | None]]:
-    """Begins and their ends; those without an end come last."""
-    open_: dict[tuple[str, int, str, int], Event] = {}
-    for event in events:
-        key = event.group, event.a, event.name, event.thread
-        if event.phase == Phase.BEGIN:
-            open_[key] = event
-        elif key in open_:
-            yield open_.pop(key), event
-    yield from ((begun, None) for begun in open_.values())
-
-
-def waits_in(participations: Iterable[Participation]) -> Iterator[Wait]:
+def waits_in(participations: Iterable[Participation]) -> Iterator[CompletedWait]:
     """By collective. A rank that left before the last had come, as the source of a broadcast, waited for none of those."""
     met: dict[tuple[str, int], list[Participation]] = defaultdict(list)
     for each in participations:
@@ -117,7 +102,7 @@ def waits_in(participations: Iterable[Participation]) -> Iterator[Wait]:
             longest_s, _, at_s = max(rows)
             who = tuple(sorted({each for _, each, _ in rows}))
             one = together[0]
-            yield Wait(
+            yield CompletedWait(
                 rank=rank,
                 for_s=longest_s,
                 waiters=who,

@@ -1,20 +1,21 @@
-"""Collectives of a rank: calls from Python by its recording, and calls to the backend by torch's flight recorder."""
+"""Collectives and transfers of a rank: calls from Python by its recording, and calls to the backend by torch's flight recorder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
+from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence import recorder
 from nsadiag.evidence.records import Place
-from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.evidence.table import Table
+from nsadiag.evidence.ring.blackbox import Kind
 
 
-class Asked(NamedTuple):
+class CollectiveCall(NamedTuple):
     """One collective that a rank called."""
 
     rank: int
@@ -44,6 +45,24 @@ class Created(NamedTuple):
     end_s: float | None
 
 
+class Transfer(NamedTuple):
+    """One send or receive, or a wait for it, by peer."""
+
+    rank: int
+    op: str  # `irecv` is the call, `irecv.wait` the wait for its Work
+    group: str
+    call: int  # its number in the group, the same for call and wait
+    elements: int
+    direction: str  # to, from
+    peer: int | None  # a global rank; missing where any may send
+    tag: int
+    tensor: str  # "float32[3]"
+    step: int
+    begin_s: float
+    end_s: float | None  # missing while the rank still is in it
+    place: str
+
+
 class Recorded(NamedTuple):
     """One collective of the flight recorder."""
 
@@ -60,70 +79,58 @@ class Recorded(NamedTuple):
     place: Place | None  # the user line that issued it, where the dump has stacks
 
 
-ASKED_COLUMNS, CREATED_COLUMNS, CALL_COLUMNS = [*Asked._fields], [*Created._fields], [*Recorded._fields]
-NO_COLLECTIVE = r"^(?:to|from|key)="
+ASKED_COLUMNS, CREATED_COLUMNS = [*CollectiveCall._fields], [*Created._fields]
+TRANSFER_COLUMNS, CALL_COLUMNS = [*Transfer._fields], [*Recorded._fields]
+NO_COLLECTIVE = re.compile(r"^(?:to|from|key)=")  # sends, receives and the store
 # They end in the name of a wait, or make one of several.
-WAITS = r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$"
+WAITS = re.compile(r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$")
+PEER = re.compile(r"(to|from)=(any|\d+) tag=(\d+)(?: (\w+\[[\d,]*\]))?")
 CREATIONS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 
 
-def paired(events: Table) -> list[dict[Any, Any]]:
-    """Begin events of one rank, each with the time of its end; None where it has none."""
-    open_: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
-    rows: list[dict[Any, Any]] = []
-    for event in events.to_dict():
-        key = event["name"], event["a"], event["group"], event["site"], event["thread"]
-        if event["phase"] == Phase.BEGIN:
-            rows.append({**event, "end_s": None})
-            open_.setdefault(key, []).append(rows[-1])
-        elif open_.get(key):
-            open_[key].pop()["end_s"] = event["t_s"]
-    return rows
-
-
-def asked_of(rank: int, events: Table, label: Any) -> list[Asked]:
-    """Collectives from the rank's own events; `label(rank, name)` is the group's."""
-    mine = events[(events.kind == Kind.COLLECTIVE) & ~events.detail.str.contains(NO_COLLECTIVE)]
-    mine = mine[~mine.name.str.contains(WAITS)]
+def asked_of(rank: int, spans: Iterable[Span], label: Callable[[int, str], str]) -> list[CollectiveCall]:
+    """Collectives from the rank's own spans; `label(rank, name)` is the group's."""
     rows = []
-    for event in paired(mine):
-        words = str(event["detail"]).split()
+    for span in spans:
+        if span.kind != Kind.COLLECTIVE or NO_COLLECTIVE.search(span.detail) or WAITS.search(span.name):
+            continue
+        words = span.detail.split()
         root = next((int(w[5:]) for w in words if w.startswith("root=") and w[5:].isdigit()), None)
         splits = next((w[7:] for w in words if w.startswith("splits=")), None)
         rows.append(
-            Asked(
+            CollectiveCall(
                 rank=rank,
-                group=label(rank, event["group"]),
-                call=event["a"],
-                op=event["name"],
+                group=label(rank, span.group),
+                call=span.number,
+                op=span.name,
                 root=root,
                 tensors=" ".join(w for w in words if not w.startswith(("root=", "splits="))),
                 splits=splits,
-                step=event["step"],
-                thread=event["thread"],
-                place=event["site"],
-                begin_s=event["t_s"],
-                end_s=event["end_s"],
+                step=span.step,
+                thread=span.thread,
+                place=span.place,
+                begin_s=span.begin_s,
+                end_s=span.end_s,
             )
         )
     return rows
 
 
-def created_of(rank: int, events: Table) -> list[Created]:
+def created_of(rank: int, spans: Iterable[Span]) -> list[Created]:
     """The groups that the rank created, in its order."""
-    mine = events[(events.kind == Kind.PROCESS_GROUP) & events.name.isin(CREATIONS)]
     return [
         Created(
             rank=rank,
-            call=event["a"],
-            op=event["name"],
-            ranks=str(event["detail"]).partition(" ")[0].removeprefix("ranks="),
-            local=str(event["detail"]).endswith(" local"),
-            place=event["site"],
-            begin_s=event["t_s"],
-            end_s=event["end_s"],
+            call=span.number,
+            op=span.name,
+            ranks=span.detail.partition(" ")[0].removeprefix("ranks="),
+            local=span.detail.endswith(" local"),
+            place=span.place,
+            begin_s=span.begin_s,
+            end_s=span.end_s,
         )
-        for event in paired(mine)
+        for span in spans
+        if span.kind == Kind.PROCESS_GROUP and span.name in CREATIONS
     ]
 
 
@@ -146,3 +153,27 @@ def recorded_of(rank: RankEvidence, groups: Groups) -> Iterator[Recorded]:
                 position=entry.get("index", position),
                 place=locations.of_entry(entry),
             )
+
+
+def transfers_of(rank: int, spans: Iterable[Span]) -> list[Transfer]:
+    """From the rank's own spans: one a peer, so a batch has several."""
+    return [
+        Transfer(
+            rank=rank,
+            op=span.name,
+            group=span.group,
+            call=span.number,
+            elements=span.elements,
+            direction=direction,
+            peer=None if peer == "any" else int(peer),
+            tag=int(tag),
+            tensor=tensor,
+            step=span.step,
+            begin_s=span.begin_s,
+            end_s=span.end_s,
+            place=span.place,
+        )
+        for span in spans
+        if span.kind == Kind.COLLECTIVE and span.detail.startswith(("to=", "from="))
+        for direction, peer, tag, tensor in PEER.findall(span.detail)
+    ]

@@ -6,8 +6,8 @@ import math
 import re
 from typing import Literal
 
+from nsadiag.analysis.facts.collectives import Transfer
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
-from nsadiag.analysis.facts.transfers import Transfer
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.recorder import TRANSFER, Dump, Entry, is_nccl, members, pending
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.iterations import ANCHORS, Iterations
 from nsadiag.evidence.phrases import count, seconds
@@ -134,7 +135,7 @@ def _iterations(rank: RankEvidence) -> tuple[list[int], int]:
     return own["t_ns"][found].tolist(), counter.count
 
 
-class Step(NamedTuple):
+class StepTimes(NamedTuple):
     """One completed step. `ready_s` is when its last gradient had arrived: from there on the rank can only wait for its peers."""
 
     rank: int
@@ -154,15 +155,16 @@ class Step(NamedTuple):
     elements: int | None  # given to its forwards
 
 
-STEP_COLUMNS = [*Step._fields]
+STEP_COLUMNS = [*StepTimes._fields]
 
 
-def steps_of(rank: int, events: Table) -> Iterator[Step]:
-    """From the rank's own events; of short steps in a row, of which the last alone is in them, one that is like their mean."""
+def steps_of(rank: int, events: Table, spans: Sequence[Span]) -> Iterator[StepTimes]:
+    """From the rank's own events, and its spans in order of time; of short steps in a row, of which the last alone is in them, one that is like their mean."""
     # In plain lists: a table of thousands of steps is cut far faster than by masks over all of it.
     events = events.sort_values("t_s")
     columns_of_end = ("a", "t_s", "b", "name")
     ends = [*zip(*(events[events.kind == Kind.STEP][column] for column in columns_of_end), strict=True)]
+    fetches, files = ([s for s in spans if s.kind == kind] for kind in (Kind.DATA, Kind.IO))
     times, *columns = (events[column].tolist() for column in ("t_s", "kind", "phase", "a"))
     for (before, begin, cpu_before, _), (step, end, cpu_ns, left_out) in itertools.pairwise(ends):
         if left_out:
@@ -177,7 +179,7 @@ def steps_of(rank: int, events: Table) -> Iterator[Step]:
         gradients = [t_s for t_s, kind, _, _ in rows if kind == Kind.GRADIENT]
         first_forward, last_backward = min(forward, default=begin), max(backward, default=end)
         work_ends = max(gradients, default=last_backward)
-        yield Step(
+        yield StepTimes(
             rank=rank,
             step=step,
             end_s=end,
@@ -188,21 +190,26 @@ def steps_of(rank: int, events: Table) -> Iterator[Step]:
             input_s=first_forward - begin,
             forward_s=last_backward - first_forward,
             backward_s=work_ends - last_backward,
-            loader_s=_spent([(t_s, phase) for t_s, kind, phase, _ in rows if kind == Kind.DATA]),
-            saving_s=_spent([(t_s, phase) for t_s, kind, phase, _ in rows if kind == Kind.IO]),
+            loader_s=_spent(fetches, begin, end),
+            saving_s=_spent(files, begin, end),
             computed=bool(forward or backward or gradients),
             elements=sum(a for _, kind, phase, a in rows if kind == Kind.FORWARD and phase == Phase.END),
         )
 
 
-def _unrecorded(rank: int, step: int, end_s: float, step_s: float, cpu_s: float) -> Step:
-    return Step(
+def _unrecorded(rank: int, step: int, end_s: float, step_s: float, cpu_s: float) -> StepTimes:
+    return StepTimes(
         rank=rank, step=step, end_s=end_s, step_s=step_s, cpu_s=cpu_s, forward_at=end_s, ready_s=end_s,
         input_s=None, forward_s=None, backward_s=None, loader_s=None, saving_s=None, computed=False, elements=None,
     )  # fmt: skip
 
 
-def _spent(rows: list[tuple[float, int]]) -> float:
-    """Seconds between begins and ends."""
-    begins, ends = ([t_s for t_s, phase in rows if phase == wanted] for wanted in (Phase.BEGIN, Phase.END))
-    return sum(ends) - sum(begins) if len(begins) == len(ends) else 0.0
+def _spent(spans: Sequence[Span], after_s: float, until_s: float) -> float:
+    """Seconds in those that began and ended in that time."""
+    begun = spans[bisect.bisect_right(spans, after_s, key=_begin_s) :]
+    inside = itertools.takewhile(lambda span: span.begin_s <= until_s, begun)
+    return sum(s.end_s - s.begin_s for s in inside if s.end_s is not None and s.end_s <= until_s)
+
+
+def _begin_s(span: Span) -> float:
+    return span.begin_s

@@ -27,7 +27,6 @@ from nsadiag.evidence.documents.kernel import Descriptor, KernelProcess
 from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, StackFrame
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.evidence.ring.open_spans import open_spans
 from nsadiag.evidence.user_code import is_user
 
 Doing = (
@@ -181,7 +180,7 @@ def _descriptor(proc: KernelProcess, call: tuple[str, int] | None) -> Descriptor
 
 def open_event(rank: RankEvidence) -> str | None:
     """`name` or `name detail` of the innermost event that the main thread began and did not end."""
-    for event in open_spans(rank.recording):
+    for event in rank.recording.open_spans:
         # A phase has a name of the user's, which says nothing of what torch does.
         if event.kind not in (Kind.PROCESS, Kind.STEP, Kind.PHASE):
             return f"{event.name or Kind(event.kind).name.lower()} {event.detail}".strip()

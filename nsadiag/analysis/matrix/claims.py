@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from nsadiag.analysis.matrix.criteria import Document, Judged, Side, judge_pair, judge_phase, judge_shape
+from nsadiag.analysis.matrix.criteria import Document, Judged, Repeats, judge_pair, judge_phase, judge_shape
 
 TRIALS_TOLD = 2
 
@@ -46,7 +46,7 @@ def _judged(
     """The settings that are compared, and what came of it."""
     criterion = claim["criterion"]
     sides = {
-        setting: Side(
+        setting: Repeats(
             name=f"{claim['factor']}={setting}",
             cells=tuple(cells[i] for i in ids if i in cells),
         )

@@ -36,14 +36,14 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class Repeats:
     """The repeats of one setting."""
 
     name: str  # layers=5
     cells: tuple[Document, ...]
 
 
-def judge_pair(criterion: Mapping[str, str], a: Side, b: Side, parity: Sequence[Document]) -> Judged:
+def judge_pair(criterion: Mapping[str, str], a: Repeats, b: Repeats, parity: Sequence[Document]) -> Judged:
     """Two settings of one factor, all else equal. `parity`: the cells that were compared by what they compute."""
     form = criterion["form"]
     if form == "only":
@@ -57,7 +57,7 @@ def judge_pair(criterion: Mapping[str, str], a: Side, b: Side, parity: Sequence[
     return _ratio(criterion, a, b)
 
 
-def judge_phase(criterion: Mapping[str, str], side: Side) -> Judged:
+def judge_phase(criterion: Mapping[str, str], side: Repeats) -> Judged:
     """Judge whether a job that did not finish was in this phase."""
     phases = {phase for cell in side.cells if (phase := _phase(cell))}
     if len(phases) != 1:
@@ -66,7 +66,7 @@ def judge_phase(criterion: Mapping[str, str], side: Side) -> Judged:
     return Judged(holds=phase == criterion["phase"], why=f"{side.name}: it stood in {phase}")
 
 
-def judge_shape(criterion: Mapping[str, str], sides: Sequence[Side]) -> Judged:
+def judge_shape(criterion: Mapping[str, str], sides: Sequence[Repeats]) -> Judged:
     """Judge how a cost grows along numbers."""
     values = [(side, _measured(side, criterion["metric"])) for side in sides]
     lacking = [side.name for side, value in values if value is None]
@@ -106,7 +106,7 @@ def _bears_out(shape: str, claimed: str) -> bool | None:
     return None if shape == "irregular" and claimed != "constant" else shape == claimed
 
 
-def _only(criterion: Mapping[str, str], a: Side, b: Side) -> Judged:
+def _only(criterion: Mapping[str, str], a: Repeats, b: Repeats) -> Judged:
     failing, other = (b, a) if criterion["side"] == "b" else (a, b)
     what = criterion.get("what", "fails")
     there, here = _agreed(failing, what), _agreed(other, what)
@@ -124,7 +124,7 @@ def _only(criterion: Mapping[str, str], a: Side, b: Side) -> Judged:
     return Judged(holds=True, why=why)
 
 
-def _both(criterion: Mapping[str, str], a: Side, b: Side) -> Judged:
+def _both(criterion: Mapping[str, str], a: Repeats, b: Repeats) -> Judged:
     first, second = _agreed(a, criterion["a"]), _agreed(b, criterion["b"])
     why = f"{_told(a)}; {_told(b)}"
     if first.flaky or second.flaky:
@@ -133,7 +133,7 @@ def _both(criterion: Mapping[str, str], a: Side, b: Side) -> Judged:
     return Judged(holds=False if False in answers else None if None in answers else True, why=why)
 
 
-def _verdicts(a: Side, b: Side) -> Judged:
+def _verdicts(a: Repeats, b: Repeats) -> Judged:
     kinds = [{_kind(cell) for cell in side.cells if _is_judged(cell)} for side in (a, b)]
     why = f"{_told(a)}; {_told(b)}"
     if any(len(kind) > 1 for kind in kinds):
@@ -143,7 +143,7 @@ def _verdicts(a: Side, b: Side) -> Judged:
     return Judged(holds=kinds[0] != kinds[1], why=why)
 
 
-def _parity(a: Side, b: Side, parity: Sequence[Document]) -> Judged:
+def _parity(a: Repeats, b: Repeats, parity: Sequence[Document]) -> Judged:
     """By loss and gradients: whether b computes something else than a."""
     ids = [{str(cell.get("id")) for cell in side.cells} for side in (a, b)]
     rows = [row for row in parity if row.get("control") in ids[0] and row.get("cell") in ids[1]]
@@ -159,7 +159,7 @@ def _parity(a: Side, b: Side, parity: Sequence[Document]) -> Judged:
     return Judged(holds=False, why=f"{b.name} computes the same as {a.name}")
 
 
-def _ratio(criterion: Mapping[str, str], a: Side, b: Side) -> Judged:
+def _ratio(criterion: Mapping[str, str], a: Repeats, b: Repeats) -> Judged:
     by_letter = {"a": a, "b": b}
     metric = criterion["metric"]
     upper, lower = (by_letter[criterion[key]] for key in ("side", "other"))
@@ -174,7 +174,7 @@ def _ratio(criterion: Mapping[str, str], a: Side, b: Side) -> Judged:
     return Judged(holds=ratio > float(criterion["times"]), why=why)
 
 
-def _agreed(side: Side, what: str) -> Judged:
+def _agreed(side: Repeats, what: str) -> Judged:
     """The answer of all repeats that count."""
     answers = [a for cell in side.cells if (a := answer(cell, what)) is not None]
     if len(set(answers)) > 1:
@@ -218,11 +218,11 @@ def _kind(cell: Document) -> tuple[str, str]:
     return verdict.get("outcome", "unknown"), verdict.get("class", "unknown")
 
 
-def _classes(side: Side) -> set[str]:
+def _classes(side: Repeats) -> set[str]:
     return {_kind(cell)[1] for cell in side.cells if answer(cell, "fails")}
 
 
-def _told(side: Side) -> str:
+def _told(side: Repeats) -> str:
     """`layers=5: hung (missing_rank), 2 of 2`."""
     seen: dict[str, int] = {}
     for cell in side.cells:
@@ -252,7 +252,7 @@ def _phase(cell: Document) -> str | None:
     return (verdict.get("where") or {}).get("phase")
 
 
-def _measured(side: Side, metric: str) -> float | None:
+def _measured(side: Repeats, metric: str) -> float | None:
     """The median of the repeats that ran to their end, or were seen to advance."""
     values = []
     for cell in side.cells:

@@ -34,7 +34,7 @@ TRUNCATED = re.compile(r"\+\d+\)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class CallArguments:
     """One rank's arguments to a call."""
 
     rank: int
@@ -55,7 +55,7 @@ class Disagreement:
     group: str
     call: int
     kind: Kind
-    asked: dict[int, Asked]
+    asked: dict[int, CallArguments]
     recorded: bool  # by the flight recorder, and not by the recording alone
 
     def collective(self, rank: int) -> Collective:
@@ -116,9 +116,9 @@ def _asked_otherwise(cell: CellEvidence, group: str, same: Any, members: list[in
     rows = {int(row["rank"]): row for row in same.to_dict()}
     call = int(next(iter(rows.values()))["call"])
 
-    def asked_by(rank: int, key: Any) -> Asked:
+    def asked_by(rank: int, key: Any) -> CallArguments:
         row = rows[rank]
-        return Asked(
+        return CallArguments(
             rank=rank,
             op=row["op"],
             place=locations.of_text(row["place"]),
@@ -132,7 +132,7 @@ def _asked_otherwise(cell: CellEvidence, group: str, same: Any, members: list[in
 
 
 def _first(
-    group: str, call: int, aspects: Aspects, asked_by: Callable[[int, Any], Asked], *, recorded: bool
+    group: str, call: int, aspects: Aspects, asked_by: Callable[[int, Any], CallArguments], *, recorded: bool
 ) -> Disagreement | None:
     """The disagreement on the first aspect of a call that is not the same on all ranks."""
     for kind, keys in aspects:
@@ -241,11 +241,11 @@ def _recorded_otherwise(cell: CellEvidence, group: str, same: Any) -> Disagreeme
     return _first(group, seq, aspects, lambda rank, key: _recorded(cell, rows[rank], key), recorded=True)
 
 
-def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> Asked:
+def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> CallArguments:
     rank = cell.rank(int(row["rank"]))
     capture = next(c for c in reversed(rank.captures) if c.flight_recorder)
     sizes, dtypes = row["input_sizes"], row["input_dtypes"]
-    return Asked(
+    return CallArguments(
         rank=rank.rank,
         op=str(row["op"]),
         place=row["place"] or locations.of_call(rank, int(row["wall_ns"])),
@@ -277,8 +277,8 @@ def in_messages(case: Case) -> list[Disagreement]:
     return [found] if found else []
 
 
-def _said_by_torch(rank: RankEvidence, one: Fingerprint, key: Any) -> Asked:
-    return Asked(
+def _said_by_torch(rank: RankEvidence, one: Fingerprint, key: Any) -> CallArguments:
+    return CallArguments(
         rank=rank.rank,
         op=one.op,
         place=locations.of_exception(rank.exception) if rank.exception else None,

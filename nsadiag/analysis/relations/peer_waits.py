@@ -14,8 +14,8 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.collective_waits import (
     AT_LEAST_S,
     SLACK_S,
+    CompletedWait,
     Participation,
-    Wait,
     longest_blocked_s,
     participations_of,
     waits_in,
@@ -42,7 +42,7 @@ class PeerWaits:
         return tuple(sorted(self.by_rank.values(), key=lambda w: (-w.now_s, -w.total_s, w.rank)))
 
 
-def _in_backward(steps: Table) -> Iterator[Wait]:
+def _in_backward(steps: Table) -> Iterator[CompletedWait]:
     """By step: who had its gradients last, where the others were held up in the step until then."""
     ready: dict[int, list[tuple[float, int, float]]] = defaultdict(list)
     columns = (steps[name] for name in ("step", "ready_s", "rank", "end_s", "computed"))
@@ -55,12 +55,12 @@ def _in_backward(steps: Table) -> Iterator[Wait]:
         longest_s = max((waited for waited, _ in held), default=0.0)
         if longest_s > AT_LEAST_S:
             waiters = tuple(sorted(rank for _, rank in held))
-            yield Wait(
+            yield CompletedWait(
                 rank=last, for_s=longest_s, waiters=waiters, at_s=last_s, what=f"the backward of step {step}"
             )
 
 
-def completed_waits(case: Case) -> tuple[Wait, ...]:
+def completed_waits(case: Case) -> tuple[CompletedWait, ...]:
     """All waits of which the end was seen, in order of time."""
     reduces = sum(bool(rank.ddp or rank.units) for rank in case.cell.ranks) > 1
     found = [*waits_in(case.once(_participations)), *(_in_backward(case.steps) if reduces else ())]
@@ -68,14 +68,8 @@ def completed_waits(case: Case) -> tuple[Wait, ...]:
 
 
 def _participations(case: Case) -> tuple[Participation, ...]:
-    started_ns = case.cell.started_mono_ns
-    return tuple(
-        one
-        for rank in case.cell.ranks
-        for one in participations_of(
-            rank.rank, rank.recording, lambda t_ns: (t_ns - started_ns) / 1e9, case.groups.label
-        )
-    )
+    found = (participations_of(rank, spans, case.groups.label) for rank, spans in case.call_spans.items())
+    return tuple(one for ones in found for one in ones)
 
 
 def peer_waits(case: Case) -> PeerWaits:

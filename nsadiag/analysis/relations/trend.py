@@ -27,7 +27,7 @@ ALIKE = 1.3  # how much longer the later ones of them may take
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class PaceChange:
     """Earlier and later steps of one rank, of which the later ones take longer."""
 
     before: Table = field(compare=False, repr=False)
@@ -68,7 +68,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slowing(Change):
+class Slowing(PaceChange):
     """Steps that keep getting longer, by their first and last fifth; `settled` are those behind the first two."""
 
     settled: Table = field(compare=False, repr=False)
@@ -174,7 +174,7 @@ def _quarters(step_s: Column) -> list[Column]:
 def _given_more(settled: Table, measure: str) -> bool:
     """Whether the inputs grow by a schedule (a curriculum, images that double), and steps of one size take as long as ever."""
     before, since = _fifths(settled)
-    if not Change(before=before, since=since).is_given_more:
+    if not PaceChange(before=before, since=since).is_given_more:
         return False
     sizes = [group[measure] for _, group in settled.groupby("elements") if len(group) >= OF_ONE_SIZE]
     if sum(map(len, sizes)) < len(settled) / 2:

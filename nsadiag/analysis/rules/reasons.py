@@ -11,11 +11,12 @@ from nsadiag.analysis.facts.groups import newest_dump
 from nsadiag.analysis.facts.thread_state import Doing
 from nsadiag.analysis.records import CellEvidence, Collected, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import blocked_ranks
+from nsadiag.analysis.relations.invariants.operations import source, steps_of
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.drafts import at_line
+from nsadiag.analysis.rules.drafts import at_line, named
 from nsadiag.analysis.rules.rule import Need
 from nsadiag.evidence.documents.watch import NO_END
-from nsadiag.evidence.phrases import these
+from nsadiag.evidence.phrases import count, these
 
 # States of a main thread in the last capture.
 STATES: dict[Doing, str] = {
@@ -40,6 +41,19 @@ STATES: dict[Doing, str] = {
     "stopped": "is stopped",
     "unknown": "is in a wait of unknown kind",
 }
+
+
+def everyone(cell: CellEvidence) -> str:
+    """All ranks that left anything, by number."""
+    return named(cell, [rank.rank for rank in cell.ranks]) if cell.ranks else "ranks that left nothing"
+
+
+def in_recorded_steps(case: Case, fact: str) -> Iterator[Declined]:
+    """A fact of all recorded steps, with their number; nothing where none was recorded."""
+    if steps := steps_of(case):
+        yield Declined(
+            f"in {count(len(steps), 'recorded step')} of {everyone(case.cell)} {fact}", source(case)
+        )
 
 
 def not_still(cell: CellEvidence) -> Iterator[Declined]:
@@ -127,8 +141,9 @@ def blocked_elsewhere(case: Case, states: Collection[str] = (), sought: str = ""
         else:
             more = "" if state.same else ", and moved to other lines between the snapshots"
         yield Declined(f"rank {blocked.number} {STATES[state.doing]}{where}{more}", blocked.source)
-    if not found:
-        yield Declined("no rank with a stack waits for anything but its peers")
+    if not found and case.thread_states:
+        seen = named(case.cell, case.thread_states)
+        yield Declined(f"by the stacks of {seen} none waits for anything but its peers")
 
 
 # By kind of evidence: its name, and whether a rank left any.
@@ -144,9 +159,9 @@ def lacking(cell: CellEvidence, needs: Sequence[Need]) -> Iterator[Declined]:
     """Evidence that a rule needs and that is missing."""
     for need in needs:
         if need == "sources" and not cell.sources:
-            yield Declined("no source of the user's code is available")
+            yield Declined(f"no source of the code that {everyone(cell)} ran is available")
         elif need == "looks" and not cell.watch.looks:
-            yield Declined("no snapshot was taken in a silence", "watch.json")
+            yield Declined(f"no snapshot was taken in a silence of {everyone(cell)}", "watch.json")
         elif need in EVIDENCE:
             name, is_there = EVIDENCE[need]
             if without := [rank.rank for rank in cell.ranks if not is_there(rank)]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from nsadiag.evidence.documents.files import open_evidence, read_begin
-from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, Counter, Kind
+from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, Counter, Kind, Phase
 from nsadiag.evidence.ring.header import Header, names_of, read_header
 from nsadiag.evidence.ring.names import CHUNK
+from nsadiag.evidence.ring.spans import spans_in
 from nsadiag.evidence.table import Table
 
 COLUMNS = (
@@ -30,6 +32,7 @@ COLUMNS = (
 )
 FIELDS = ("sequence", "t_ns", "thread", "kind", "phase", "step", "a", "b")
 MOST_BYTES = 64 << 20  # of a ring: a million events
+LOOKED_BACK = 4000  # events, for what is still open
 LOOKED_AHEAD = 256  # slots, before all of them are looked at
 
 
@@ -81,6 +84,15 @@ class Recording:
     def is_whole(self) -> bool:
         """Whether the ring has not lost its beginning."""
         return len(self.events) > 0 and self.events["sequence"][0] == 1
+
+    @cached_property
+    def open_spans(self) -> tuple[Event, ...]:
+        """What the main thread has begun and not ended, innermost first."""
+        recent, pid = self.events[-LOOKED_BACK:], -1 if self.pid is None else self.pid
+        own = recent[(recent["thread"] == pid) & (recent["phase"] != Phase.POINT)]
+        # Paired before they are decoded: most have ended.
+        places = [begin for begin, end in spans_in(own).items() if end is None]
+        return tuple(self.decode(own.take(reversed(places))))
 
     def decode(self, records: Table | None = None) -> Iterator[Event]:
         """Those of its records, all where none are given, in their order."""

@@ -23,7 +23,7 @@ class Loader(NamedTuple):
     at: str
 
 
-class Answer(NamedTuple):
+class LoaderAnswer(NamedTuple):
     """A loader's answer: a batch, or the end of its data."""
 
     loader: Loader
@@ -66,10 +66,10 @@ def exhausted_data(context: Context) -> Iterator[Candidate]:
     )
 
 
-def answers_in(events: Iterable[TimelineEvent]) -> list[Answer]:
+def answers_in(events: Iterable[TimelineEvent]) -> list[LoaderAnswer]:
     """The loaders' answers to the rank's main thread, in order."""
     asked = (event for event in events if event.kind == EventKind.DATA and event.gave is not None)
-    return [Answer(Loader(event.name, event.at), not event.gave) for event in asked]
+    return [LoaderAnswer(Loader(event.name, event.at), not event.gave) for event in asked]
 
 
 def shared_loaders(events: Iterable[TimelineEvent]) -> set[Loader]:
@@ -87,7 +87,7 @@ def shared_loaders(events: Iterable[TimelineEvent]) -> set[Loader]:
     return found
 
 
-def first_that_differs(answers: list[list[Answer]]) -> int | None:
+def first_that_differs(answers: list[list[LoaderAnswer]]) -> int | None:
     """The first question that all were asked alike and answered differently; None where they asked other things before."""
     for number, given in enumerate(zip(*answers, strict=False)):
         if len({each.loader for each in given}) > 1:
@@ -97,7 +97,7 @@ def first_that_differs(answers: list[list[Answer]]) -> int | None:
     return None
 
 
-def had_before(given: list[Answer], number: int) -> int:
+def had_before(given: list[LoaderAnswer], number: int) -> int:
     """Batches of that loader in the pass that was under way then."""
     before = [each.ran_out for each in given[:number] if each.loader == given[number].loader]
     return before[::-1].index(True) if True in before else len(before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -19,11 +20,7 @@ OWN_SIZES = re.compile(
 
 OF_TWO = re.compile(r"send|recv")
 
-Codes: TypeAlias = Any  # of numbers, in an array of Python's or of numpy's
-
-
-class Unreadable(Exception):
-    """Bytes that only the unpickler can read."""
+Codes: TypeAlias = "array[int]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +132,13 @@ class Categories:
 
     def of(self, entry: Entry) -> Category:
         """The category of an entry, or of as many of its fields as count."""
-        said = repr([entry.get(field) for field in DECIDING])
-        if said not in self._known:
+        said = repr([*map(entry.get, DECIDING)])
+        category = self._known.get(said)
+        if category is None:
             if len(self._known) >= MOST_CATEGORIES:
                 self._known.clear()
-            self._known[said] = category_of(entry)
-        return self._known[said]
+            category = self._known[said] = category_of(entry)
+        return category
 
 
 def category_of(entry: Entry) -> Category:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from nsadiag.analysis.ingest.dumps.columns import (
     OF_TWO,
@@ -21,7 +21,6 @@ from nsadiag.analysis.ingest.dumps.columns import (
     GroupColumn,
     GroupNames,
     RankColumns,
-    Unreadable,
     op_of,
     process_group_of,
 )
@@ -29,9 +28,6 @@ from nsadiag.analysis.ingest.dumps.plain import document_of, is_whole, plain_col
 from nsadiag.evidence.documents.files import open_evidence
 from nsadiag.evidence.pickles import PickleRefused
 from nsadiag.evidence.recorder import Dump, Entry
-
-if TYPE_CHECKING:
-    from nsadiag.analysis.ingest.dumps.quick import QuickReader
 
 # What one process may take beyond what it has when it begins; a dump of 100 MB becomes about 1 GiB.
 MEMORY_BYTES = 2 * 2**30
@@ -72,7 +68,6 @@ class Wanted:
 def readers() -> Iterator[ProcessPoolExecutor]:
     """As many processes as there are CPUs for us. On Linux they are forked: to start anew costs half a second each."""
     context = get_context("fork" if sys.platform == "linux" else "spawn")
-    _quick()  # before processes are forked
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ProcessPoolExecutor(cpus, mp_context=context, initializer=_limited) as pool:
         yield pool
@@ -110,34 +105,17 @@ def _flat(
         yield from results
 
 
-@functools.cache
-def _quick() -> type[QuickReader] | None:
-    """The reader for very many ranks; None without numpy."""
-    try:
-        from nsadiag.analysis.ingest.dumps.quick import QuickReader
-    except ImportError:
-        return None
-    return QuickReader
-
-
 class _Reader:
     """State that one process keeps from file to file."""
 
     def __init__(self) -> None:
         self.names, self.categories = GroupNames(), Categories()
-        quick = _quick()
-        self.quick = quick(self.names, self.categories) if quick else None
         self._sent: dict[str, Group] = {}
 
     def columns(self, file: DumpFile) -> RankColumns:
         """Raises PickleRefused, OSError, and what a file of another shape may lead to."""
-        data = _bytes(file)
-        try:
-            if self.quick:
-                return self.quick.columns(file.rank, file.path, data)
-        except Unreadable:
-            pass
-        return plain_columns(file.rank, file.path, document_of(data), self.names, self.categories)
+        document = document_of(_bytes(file))
+        return plain_columns(file.rank, file.path, document, self.names, self.categories)
 
     def to_send(self, columns: RankColumns) -> RankColumns:
         """The members of a group of 10,000 ranks cross over once, not with each rank."""

@@ -58,7 +58,7 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class RecordedStep:
     """One optimizer step."""
 
     facts: Facts | None
@@ -70,7 +70,7 @@ class Step:
 class Record:
     """One run."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
     world_size: int
     ranks: tuple[int, ...]  # that recorded anything
     unread: int  # parameters that some rank could not lay out
@@ -98,12 +98,12 @@ def record_of(written: Rows, world_sizes: Mapping[int, int]) -> Record:
     )
 
 
-def _steps(rows: Rows) -> tuple[Step, ...]:
+def _steps(rows: Rows) -> tuple[RecordedStep, ...]:
     facts = {rank: [row.facts for row in found if row.facts] for rank, found in rows.items()}
     parameters, unclipped = _parameters(rows, "step"), _parameters(rows, "clip")
     count = min((len(found) for found in facts.values()), default=0)
     return tuple(
-        Step(
+        RecordedStep(
             facts=_facts([facts[rank][n] for rank in sorted(facts)]),
             parameters=parameters[n],
             unclipped=unclipped[n],

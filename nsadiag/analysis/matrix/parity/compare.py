@@ -6,16 +6,19 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from nsadiag.analysis.ingest.first_steps.record import Parameter, Record, Step, Whole
+from nsadiag.analysis.ingest.first_steps.record import Parameter, Record, RecordedStep, Whole
+from nsadiag.analysis.ingest.first_steps.sketch import dot
 from nsadiag.analysis.matrix.parity.comparable import relative, why_not_comparable, why_other_work
 from nsadiag.analysis.matrix.parity.difference import Difference
 from nsadiag.analysis.matrix.parity.tolerance import (
     FLOOR,
+    ROUNDING,
+    UNEXPLAINED,
     UPDATE,
+    UPDATE_OF_ALL,
     Tolerance,
     tolerance_of,
 )
-from nsadiag.analysis.matrix.parity.updates import updates
 
 Judgement = Literal["same", "differs", "not_comparable"]
 What = Literal["loss", "gradient", "missing", "clipping", "update", "number"]
@@ -70,7 +73,10 @@ def compare(cell: Record, control: Record) -> Comparison:
 
 
 def _compare_step(
-    number: int, both: list[tuple[Step, Step]], tolerance: Tolerance, before: Comparison | None
+    number: int,
+    both: list[tuple[RecordedStep, RecordedStep]],
+    tolerance: Tolerance,
+    before: Comparison | None,
 ) -> Comparison:
     ours, theirs = both[number]
     assert ours.facts is not None and theirs.facts is not None
@@ -86,7 +92,7 @@ def _compare_step(
     )
     # In the order of a step: what the optimizer did last time, the loss, gradients before and after clipping.
     if number:
-        moved = updates(both, number, names)
+        moved = _updates(both, number, names)
         if moved:
             return _differs(replace(here, step=number - 1), "update", moved, UPDATE)
     unclipped = [name for name in names if name in ours.unclipped and name in theirs.unclipped]
@@ -144,7 +150,7 @@ def _gradients(
     ours: dict[str, Parameter],
     theirs: dict[str, Parameter],
     names: list[str] | tuple[str, ...],
-    steps: tuple[Step, Step],
+    steps: tuple[RecordedStep, RecordedStep],
     tolerance: float,
 ) -> list[tuple[Difference, bool]]:
     """Each parameter's difference, and whether it is beyond the tolerance."""
@@ -193,6 +199,46 @@ def _difference(name: str, mine: Whole, other: Whole, scales: list[float], floor
 # -- small things ------------------------------------------------------------------------------------------
 
 
-def _precisions(step: Step) -> frozenset[str]:
+def _precisions(step: RecordedStep) -> frozenset[str]:
     computed = step.facts.precisions if step.facts else frozenset()
     return computed | {p.dtype for p in step.parameters.values()}
+
+
+def _updates(
+    both: list[tuple[RecordedStep, RecordedStep]], number: int, names: tuple[str, ...]
+) -> list[Difference]:
+    """Parameters that the optimizer moved otherwise than the control's since the first step.
+
+    Adam takes a whole step by the sign of a gradient, also of one that is nothing but rounding: such a difference is
+    no factor in a parameter, and little in all of them together.
+    """
+    found, lengths, ways = [], [0.0], [0.0]
+    (ours, theirs), (ours_now, theirs_now) = both[0], both[number]
+    for name in names:
+        move = _move(ours.parameters.get(name), ours_now.parameters.get(name))
+        other = _move(theirs.parameters.get(name), theirs_now.parameters.get(name))
+        if move is None or other is None:
+            continue
+        length, away = math.hypot(*other), math.dist(move, other)
+        lengths.append(length)
+        ways.append(away)
+        # Below a rounding error of the values themselves nothing is said.
+        if not length or away <= max(UPDATE * length, ROUNDING * _norm(theirs_now.parameters[name].value)):
+            continue
+        ratio = dot(move, other) / length**2
+        scaled = math.dist(move, [ratio * each for each in other]) < UNEXPLAINED * away
+        found.append(Difference(parameter=name, relative=away / length, ratio=ratio, scaled=scaled))
+    if math.hypot(*ways) > UPDATE_OF_ALL * math.hypot(*lengths):
+        return found
+    return [difference for difference in found if difference.scaled]
+
+
+def _move(first: Parameter | None, now: Parameter | None) -> list[float] | None:
+    values = [p.value.sketch if p and p.value else None for p in (first, now)]
+    if values[0] is None or values[1] is None:
+        return None
+    return [after - before for before, after in zip(values[0].buckets, values[1].buckets, strict=True)]
+
+
+def _norm(whole: Whole | None) -> float:
+    return whole.sketch.norm if whole and whole.sketch else 0.0

@@ -26,7 +26,7 @@ from nsadiag.source import loops
 WAITS = {"lock": "is blocked on a lock or another thread", "queue": "is blocked on a queue"}
 
 
-class Why(NamedTuple):
+class LockCause(NamedTuple):
     """The reason for a wait, the fix, and the strength of the evidence."""
 
     says: str
@@ -34,32 +34,32 @@ class Why(NamedTuple):
     strength: Strength
 
 
-NO_THREAD = Why(
+NO_THREAD = LockCause(
     "no other thread that runs user code is left in the process to wake it",
     "Find what ended the thread that should have answered, and wait with a timeout that reports it.",
     Strength.STRONG,
 )
-PENDING_TIMER = Why(
+PENDING_TIMER = LockCause(
     "of other threads only a threading.Timer is left, which has not yet called its function",
     "Find what ended the thread that should have answered. If the timer's function is what answers, the wait is as long as its interval.",
     Strength.LIKELY,
 )
-IDLE_SERVER = Why(
+IDLE_SERVER = LockCause(
     "no active thread of the process can wake it, but one belongs to a server without a request",
     "If it waits for requests, this is an idle server: send one. Otherwise find what ended the thread that should have answered.",
     Strength.GUESS,
 )
-IDLE_CONSUMER = Why(
+IDLE_CONSUMER = LockCause(
     "nothing has arrived for minutes, but it keeps waiting with a timeout, and possible senders are alive",
     "If this is a pause, it is an idle consumer and all is well. Otherwise find what became of the sender.",
     Strength.GUESS,
 )
-POOL = Why(
+POOL = LockCause(
     "it waits for a result of a multiprocessing.Pool that does not arrive: if a worker dies, the pool replaces it and forgets the task",
     "Check what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises in that case; or give the result a timeout.",
     Strength.LIKELY,  # a pool notices the death of a worker, but does not report it
 )
-DEAD_CHILD = Why(
+DEAD_CHILD = LockCause(
     "one of its child processes has ended and may be the one that should have answered",
     "Find what ended the child (the rank's stderr has its last output), and wait with a timeout that checks whether it is alive.",
     Strength.LIKELY,
@@ -84,7 +84,7 @@ def local_lock_deadlock(case: Case) -> Iterator[Draft | Declined]:
     )
 
 
-def _draft(cell: CellEvidence, blocked: BlockedRank, waits: str, why: Why) -> Draft:
+def _draft(cell: CellEvidence, blocked: BlockedRank, waits: str, why: LockCause) -> Draft:
     at, call = at_line(blocked.state.place), f", in {blocked.state.call}" if blocked.state.call else ""
     return inside_rank(
         cell,
@@ -121,7 +121,7 @@ def _asks_itself(cell: CellEvidence, blocked: BlockedRank) -> str | None:
     return asked[1] if asked and asked[0] == "inside" else None
 
 
-def _why(cell: CellEvidence, blocked: BlockedRank) -> Why:
+def _why(cell: CellEvidence, blocked: BlockedRank) -> LockCause:
     if holder := _by_holder(cell, blocked):
         return holder
     if any(is_server(f.filename) for t in blocked.capture.other_threads for f in t.frames):
@@ -138,19 +138,19 @@ def _why(cell: CellEvidence, blocked: BlockedRank) -> Why:
     return DEAD_CHILD if waits_for_children(blocked) and has_dead_child(blocked) else NO_THREAD
 
 
-def _by_holder(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
+def _by_holder(cell: CellEvidence, blocked: BlockedRank) -> LockCause | None:
     """A thread that holds the lock which the innermost line requests."""
     wanted = _names(loops.wanted(cell.code, blocked.state.place)) if blocked.state.place else set()
     for outer in blocked.state.frames[1:]:
         if wanted & _names(loops.held(cell.code, outer)):
-            return Why(
+            return LockCause(
                 f"the same thread took it{at_line(outer)} and has not left that block: no other thread can release it",
                 "Take an RLock, or let the handler or callback only set a flag that the loop checks.",
                 Strength.CONCLUSIVE,
             )
     for thread, place in user_threads(blocked.capture):
         if wanted & _names(loops.held(cell.code, place)):
-            return Why(
+            return LockCause(
                 f"{thread.title} holds it and is{at_line(place)}",
                 "Take the locks in the same order everywhere, and hold no lock while waiting for something else.",
                 Strength.STRONG,
@@ -163,7 +163,7 @@ def _names(locks: Iterable[str]) -> set[str]:
     return {lock.rpartition(".")[2] for lock in locks}
 
 
-def _by_threads(blocked: BlockedRank) -> Why | None:
+def _by_threads(blocked: BlockedRank) -> LockCause | None:
     """Threads of the process that could answer but do not."""
     in_loops = loops_beside(blocked.capture)
     others = [
@@ -172,14 +172,14 @@ def _by_threads(blocked: BlockedRank) -> Why | None:
         if t not in in_loops
     ]
     if others:
-        return Why(
+        return LockCause(
             f"no other thread can wake it ({'; '.join(others[:3])})",
             "Make the other thread always acknowledge, also when it skips or fails, and wait with a timeout.",
             Strength.STRONG,
         )
     if not in_loops:
         return None
-    return Why(
+    return LockCause(
         f"a task in the event loop of {in_loops[0].title} may have to wake it, and none of its tasks moves",
         "Check what the tasks of that loop wait for (asyncio.all_tasks), give them timeouts, and pass their exceptions on to the waiting thread.",
         Strength.WEAK,  # the task may wait for something external

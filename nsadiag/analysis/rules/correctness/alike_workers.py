@@ -20,11 +20,13 @@ def alike_workers(case: Case) -> Iterator[Draft | Declined]:
     everywhere = all(any(loader.workers for loader in rank.loaders) for rank in ranks)
     if not ran_together(case.cell) or not everywhere:
         return
+    loader = next(loader for loader in ranks[0].loaders if loader.workers)
     found = seeded_by_number(case.cell.code)
     if found is None:
-        yield Declined("workers of data loaders are seeded with more than their number, or draw nothing")
+        yield Declined(
+            f"the {len(loader.workers)} workers of {loader.dataset} are seeded with more than their number, or draw nothing"
+        )
         return
-    loader = next(loader for loader in ranks[0].loaders if loader.workers)
     claim = f"each of {len(ranks)} ranks has a {loader.dataset} with {len(loader.workers)} workers, whose __getitem__ draws random numbers"
     yield silent_error(
         case,

@@ -15,6 +15,7 @@ from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.relations.replication import FEW
 from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
 from nsadiag.analysis.rules.drafts import hung_or_crashed, recorder_of
+from nsadiag.analysis.rules.reasons import everyone
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Unwaited
 from nsadiag.evidence.phrases import call_name
@@ -29,7 +30,7 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
     shown = {rank.rank: found for rank in case.cell.ranks if (found := _deciding(rank))}
     if not shown:
         yield from _used_before_the_wait(case)
-        yield Declined("no rank dropped the handle of an asynchronous collective")
+        yield Declined(f"{everyone(case.cell)} dropped no handle of an asynchronous collective")
         return
     guilty = tuple(sorted(shown))
     row, line, count = shown[guilty[0]]

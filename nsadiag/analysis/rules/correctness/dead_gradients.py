@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.ingest.first_steps.record import Parameter, Record, Step, record_of
+from nsadiag.analysis.ingest.first_steps.record import Parameter, Record, RecordedStep, record_of
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import module_of
@@ -111,7 +111,7 @@ def _norm(parameter: Parameter) -> float:
     return sketch.norm + parameter.gradient.apart if sketch else 0.0
 
 
-def _moved(steps: tuple[Step, ...], name: str) -> bool:
+def _moved(steps: tuple[RecordedStep, ...], name: str) -> bool:
     """Whether the parameter changed from each of these steps to the next."""
     values = [p.value.sketch if (p := step.parameters.get(name)) and p.value else None for step in steps]
     return all(a and b and a.distance(b) > 0 for a, b in itertools.pairwise(values))

@@ -10,6 +10,7 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
 from nsadiag.analysis.rules.drafts import recorder_of
+from nsadiag.analysis.rules.reasons import everyone
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -24,7 +25,9 @@ def nonfinite(case: Case) -> Iterator[Draft | Declined]:
     broken = {r.rank: row for r in case.cell.ranks if (row := _broken(r))}
     losses = {r.rank: found for r in case.cell.ranks if (found := _first_loss(case, r.rank))}
     if not broken and not any(length >= TO_THE_END for _, _, length in losses.values()):
-        yield Declined("every recorded loss, and every recorded sum over parameters, is finite")
+        yield Declined(
+            f"every loss and every sum over parameters that {everyone(case.cell)} recorded is finite"
+        )
         return
     first = min((step for step, _, _ in losses.values()), default=math.inf)
     by_loss = first <= min((step for step, _ in broken.values()), default=math.inf)

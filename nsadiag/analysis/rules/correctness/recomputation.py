@@ -14,15 +14,22 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.correctness.control_mismatch import claims
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
+from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Recomputed
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength, Where
+from nsadiag.evidence.ring.blackbox import Kind
 
 
 def recomputation(case: Case) -> Iterator[Draft | Declined]:
     wrong = [rank for rank in case.cell.ranks if rank.recomputed]
     if not wrong:
-        yield Declined("no checkpointed function ran other modules in backward than in forward")
+        if len(rerun := case.begun(Kind.RECOMPUTE)):
+            yield Declined(
+                f"{count(len(rerun), 'checkpointed call')} on {named(case.cell, rerun['rank'].unique())} ran the same modules in backward as in forward",
+                recorder_of(case.cell, rerun["rank"][0]),
+            )
         return
     rows, file = wrong[0].recomputed, f"{wrong[0].source}/recomputed.jsonl"
     row = rows[0]

@@ -13,8 +13,10 @@ from nsadiag.analysis.relations.invariants.tensors import copies_of
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import module_of
+from nsadiag.analysis.rules.reasons import everyone, in_recorded_steps
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Unheld
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import listed, shortened
 from nsadiag.source.patterns.single_call import last_assignment, only_assignment, only_call
@@ -28,7 +30,9 @@ def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
         return
     idle = {rank.rank: names for rank in case.cell.ranks if (names := _never_moved(rank))}
     if not idle:
-        yield Declined("no parameter with gradients was outside all optimizers and never changed")
+        yield Declined(
+            f"on {everyone(case.cell)} no parameter with gradients was outside all optimizers and never changed"
+        )
         return
     number, names = next(iter(idle.items()))
     rank, parameter = case.cell.rank(number), names[0]
@@ -105,8 +109,9 @@ def late_parameters(case: Case) -> Iterator[Draft | Declined]:
     stepped = (o for step in steps_of(case) for o in step.on_first("step"))
     held_by = next((o for o in stepped if late and (o.optimizer or 0) == late[0].key[0]), None)
     if held_by is None:
-        yield Declined(
-            "no parameter was put into a model after its optimizer was made, and then never changed"
+        yield from in_recorded_steps(
+            case,
+            f"{count(len(unheld), 'parameter')} outside all optimizers had gradients, and none stayed as it was",
         )
         return
     name = late[0].name

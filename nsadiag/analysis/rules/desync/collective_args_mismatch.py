@@ -21,7 +21,7 @@ from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_or
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import at_line, named
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.phrases import call_name
+from nsadiag.evidence.phrases import call_name, count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.root_choice import chosen_at
 
@@ -57,8 +57,10 @@ def collective_args_mismatch(case: Case) -> Iterator[Draft | Declined]:
         yield Declined(
             f"in {call} {_issued(one, mine)} and {_issued(one, theirs)}: {but}", one.asked[mine].source
         )
-    if not found:
-        yield Declined("no recorded call has different arguments on different ranks")
+    if not found and (calls := len(case.asked) + len(case.calls)):
+        yield Declined(
+            f"none of {count(calls, 'recorded call')} has different arguments on different ranks",
+        )
 
 
 def _two_that_differ(one: Disagreement) -> tuple[int, int]:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks, says_mismatch
+from nsadiag.analysis.facts.groups import raw_name
 from nsadiag.analysis.outliers import Criterion
-from nsadiag.analysis.records import Declined
+from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes, in_both, in_messages
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.rules.desync.divergence import order_in_a_loop
-from nsadiag.analysis.rules.desync.issuing_threads import concurrent_call, threads_in
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
 from nsadiag.analysis.rules.drafts import named, recorded
-from nsadiag.analysis.rules.reasons import not_still
+from nsadiag.analysis.rules.reasons import everyone, not_still
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
-from nsadiag.evidence.phrases import call_name
+from nsadiag.evidence.phrases import call_name, count
 from nsadiag.evidence.records import Strength, Where
+from nsadiag.evidence.ring.blackbox import Kind
 
 FIX = "Make all ranks issue the same collectives in the same order: iterate in an order that all ranks share (sorted keys), and let no collective depend on one rank's data."
 FIX_THREADS = "Give the thread a process group of its own (dist.new_group on all ranks), or let one thread issue all collectives of a group."
@@ -36,9 +39,10 @@ def collective_order_mismatch(case: Case) -> Iterator[Draft | Declined]:
         if is_out_of_order(case, one):
             yield _draft(case, one)
     yield from cycle_finding(case)
-    yield Declined(
-        "all ranks issued the recorded calls in the same order, and no cycle of ranks waits in them"
-    )
+    if calls := len(case.asked) + len(case.calls):
+        yield Declined(
+            f"{everyone(case.cell)} issued the {count(calls, 'recorded call')} in the same order, and no cycle of ranks waits in them"
+        )
 
 
 def collective_order_crash(case: Case) -> Iterator[Draft | Declined]:
@@ -67,7 +71,7 @@ def _rejected_in(case: Case, one: Disagreement) -> bool:
 
 
 def _draft(case: Case, one: Disagreement) -> Draft:
-    threads = [len(used) for rank, used in threads_in(case, one.group).items() if rank in one.asked]
+    threads = [len(used) for rank, used in _threads_in(case, one.group).items() if rank in one.asked]
     if threads and min(threads) > 1:
         return _of_two_threads(case, one)
     found = call_outliers(case, one)
@@ -113,9 +117,9 @@ def _issued(one: Disagreement) -> Claims:
 def _of_threads(case: Case) -> Iterator[Draft]:
     """Two threads that issue collectives of one group; what a wrapper issues from C++ is in no recorder."""
     for group in sorted(set(case.asked.group)):
-        used = threads_in(case, group)
+        used = _threads_in(case, group)
         guilty = tuple(r for r in sorted(used) if len(used[r]) > 1)
-        calls = {r: call for r in guilty if (call := concurrent_call(case, group, r))}
+        calls = {r: call for r in guilty if (call := _concurrent_call(case, group, r))}
         if not calls:
             continue
         shown = [(r, call_name(call["op"], call["call"], group)) for r, call in calls.items()]
@@ -150,6 +154,57 @@ OF_CRASH = Rule(
     explained_by=("divergent_units",),
     confused_with=NEIGHBOURS,
 )
+
+
+def _threads_in(case: Case, group: str) -> dict[int, set[int]]:
+    """By rank, the threads that called collectives of the group, and the main one if a wrapper reduces in it.
+
+    If one rank has been in backward, a rank that wrapped its model in the same way counts too: which ranks get there
+    before the job ends is chance.
+    """
+    rows = case.asked[case.asked.group == group]
+    found = {int(str(rank)): {int(t) for t in frame.thread} for rank, frame in rows.groupby("rank")}
+    reducing = [r for r in map(case.cell.rank, found) if _reduces_in(r, case, group)]
+    if any(_backwards(case, r) for r in reducing):
+        for rank in reducing:
+            found[rank.rank].add(_main_thread(rank))
+    return found
+
+
+def _concurrent_call(case: Case, group: str, rank: int) -> dict[Any, Any] | None:
+    """The rank's last call in the group from another thread, if the main thread used the group at the same time."""
+    evidence = case.cell.rank(rank)
+    rows = case.asked[(case.asked.group == group) & (case.asked["rank"] == rank)]
+    main = rows.thread == _main_thread(evidence)
+    others = rows[~main]
+    if others.empty:
+        return None
+    last: dict[Any, Any] = others.iloc[-1].to_dict()
+    spans = [(b, e) for b, e in rows.loc[main, ["begin_s", "end_s"]].itertuples()]
+    spans += _backwards(case, evidence) if _reduces_in(evidence, case, group) else []
+    begin, end = last["begin_s"], _or_never(last["end_s"])
+    return last if any(b <= end and begin <= _or_never(e) for b, e in spans) else None
+
+
+def _main_thread(rank: RankEvidence) -> int:
+    header = rank.recording.header
+    return header.pid if header else 0
+
+
+def _reduces_in(rank: RankEvidence, case: Case, group: str) -> bool:
+    """Whether DDP or FSDP issues collectives of the group, from C++, in backward."""
+    named = [*(model.group for model in rank.ddp), *(unit.group for unit in rank.units)]
+    return any(case.groups.label(rank.rank, raw_name(name, "")) == group for name in named if name)
+
+
+def _backwards(case: Case, rank: RankEvidence) -> list[tuple[float, float | None]]:
+    return [(span.begin_s, span.end_s) for span in case.spans(rank, Kind.BACKWARD)]
+
+
+def _or_never(t_s: Any) -> float:
+    """A missing end lies in the future."""
+    return float(t_s) if t_s is not None and not math.isnan(t_s) else float("inf")
+
 
 RULE = Rule(
     means={

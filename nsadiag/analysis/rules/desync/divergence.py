@@ -14,7 +14,7 @@ from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.rules.drafts import at_line, claims_of, named
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Need, Rule
-from nsadiag.evidence.phrases import call_name, these
+from nsadiag.evidence.phrases import call_name, count, these
 from nsadiag.evidence.records import Where
 
 
@@ -88,8 +88,8 @@ def _unexplained(case: Case) -> Iterator[Declined]:
         yield from other_break(case.cell)
     elif keeps := case.once(obstacle):
         yield keeps
-    elif len(case.once(Context).members()) < 2:
-        yield Declined("fewer than two ranks can be compared")
+    elif len(members := case.once(Context).members()) < 2:
+        yield Declined(f"{count(len(members), 'rank')} can be compared with the others")
     else:
         states = sorted(case.thread_states.items())[:4]
         where = "; ".join(f"rank {rank}{at_line(state.place)}" for rank, state in states if state.place)

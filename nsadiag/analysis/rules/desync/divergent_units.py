@@ -23,7 +23,7 @@ OF_FSDP2 = "FSDP"  # prefix of the class that was passed to fully_shard
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gathered:
+class GatheredUnit:
     """A collective of one rank, and the unit that it gathered."""
 
     group: str
@@ -71,7 +71,7 @@ def _outcome(case: Case) -> Outcome:
     return "crashed" if any(b.kind != "exited" for b in breaks(case.cell)) else "wrong"
 
 
-def differing_units(case: Case) -> dict[int, Gathered]:
+def differing_units(case: Case) -> dict[int, GatheredUnit]:
     """By rank, what it gathered in the earliest collective in which units differ; empty if there is none.
 
     Ranks that share the same units are compared, within one pass and one thread: an additional forward, or another thread's
@@ -92,7 +92,7 @@ def differing_units(case: Case) -> dict[int, Gathered]:
     return {}
 
 
-def _has_other_threads(case: Case, by_rank: dict[int, Gathered]) -> bool:
+def _has_other_threads(case: Case, by_rank: dict[int, GatheredUnit]) -> bool:
     """Whether several threads of a rank issued the group's collectives between the start of the pass and this one."""
     asked = case.asked
     for rank, one in by_rank.items():
@@ -102,7 +102,7 @@ def _has_other_threads(case: Case, by_rank: dict[int, Gathered]) -> bool:
     return False
 
 
-def _gathered(case: Case, rank: int) -> Iterator[Gathered]:
+def _gathered(case: Case, rank: int) -> Iterator[GatheredUnit]:
     """The first collective of each unit that was gathered, in order, from the first pass whose start is recorded."""
     mine = case.events_of(rank, *PASSES, Kind.UNIT, Kind.COLLECTIVE)
     unit, pass_, began = "", 0, (0, 0)
@@ -114,11 +114,11 @@ def _gathered(case: Case, rank: int) -> Iterator[Gathered]:
         elif unit and phase == Phase.BEGIN and "all_gather" in name:
             began, pass_ = (pass_, int(number)) if pass_ else began, 0
             if began[0]:
-                yield Gathered(group=group, number=int(number), unit=unit, step=int(step), began=began)
+                yield GatheredUnit(group=group, number=int(number), unit=unit, step=int(step), began=began)
             unit = ""
 
 
-def _condition(case: Case, by_rank: dict[int, Gathered]) -> Place | None:
+def _condition(case: Case, by_rank: dict[int, GatheredUnit]) -> Place | None:
     """The condition on which all units depend that one rank ran in that step and another did not."""
     ran = [{g.unit for g in _gathered(case, r) if g.step == each.step} for r, each in by_rank.items()]
     left_out = sorted(set[str]().union(*ran) - ran[0].intersection(*ran[1:]))

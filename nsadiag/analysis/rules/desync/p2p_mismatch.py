@@ -16,6 +16,7 @@ from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
 from nsadiag.analysis.rules.drafts import last_look, line_of, named, recorded
+from nsadiag.analysis.rules.reasons import everyone
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.phrases import capitalized, count
 from nsadiag.evidence.records import Collective, Place, Strength, Where
@@ -32,9 +33,11 @@ def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
         yield from _sizes(case)
         yield from _too_few(case)
     if case.transfers.empty:
-        yield Declined("no send or receive was recorded")
+        yield Declined(f"{everyone(case.cell)} recorded no send or receive")
     else:
-        yield Declined("no send that met a receive had another size, and no cycle of ranks waits in them")
+        yield Declined(
+            f"none of {count(len(case.transfers), 'recorded transfer')} met one of another size, and no cycle of ranks waits in them"
+        )
 
 
 def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> Draft:

@@ -15,6 +15,7 @@ from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_or
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.timeline import COMPARED, TimelineEvent, Timelines
 from nsadiag.analysis.rules.drafts import at_line, named, recorded
+from nsadiag.analysis.rules.reasons import everyone
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Place, Strength
 
@@ -28,7 +29,7 @@ class Reached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rejection:
+class RejectedMessage:
     """A message that a rank did not expect, in a call that other ranks did not make at that point."""
 
     rank: int
@@ -39,7 +40,7 @@ class Rejection:
 def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
     found = None if is_still(case.cell) else rejection(case.cell) or swapped_calls(case)
     if found is None:
-        yield Declined("no rank's transport rejected a message for its size")
+        yield Declined(f"the transport of {everyone(case.cell)} rejected no message for its size")
         return
     peers = tuple(sorted(set(found.calls) - set(found.guilty)))
     reached = {r: f"{c.what}{at_line(c.place)}" for r, c in sorted(found.calls.items())}
@@ -66,7 +67,7 @@ def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
     )
 
 
-def rejection(cell: CellEvidence) -> Rejection | None:
+def rejection(cell: CellEvidence) -> RejectedMessage | None:
     """The rejection; None if no rank reported one, or if the reporting rank's call was the same as the others'."""
     said = _rejecting(cell)
     done = {
@@ -83,21 +84,21 @@ def rejection(cell: CellEvidence) -> Rejection | None:
     if len(before) > 1 or len(set(now.values())) < 2:
         return None
     novel = tuple(rank for rank in sorted(calls) if _is_new(done[rank][: last + 1]))
-    return Rejection(
+    return RejectedMessage(
         rank=said,
         calls={rank: Reached(what=c.name or "backward", place=c.place) for rank, c in calls.items()},
         guilty=minority(now, cell.weight) or novel or tuple(sorted(calls)),
     )
 
 
-def swapped_calls(case: Case) -> Rejection | None:
+def swapped_calls(case: Case) -> RejectedMessage | None:
     """The same of calls that all ranks make, in another order: threads that share a group may issue them so."""
     said = _rejecting(case.cell)
     if said is None:
         return None
     for one in in_black_boxes(case):
         if said in one.asked and is_out_of_order(case, one):
-            return Rejection(
+            return RejectedMessage(
                 rank=said,
                 calls={
                     rank: Reached(what=asked.what, place=asked.place) for rank, asked in one.asked.items()

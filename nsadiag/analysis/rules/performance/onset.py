@@ -7,7 +7,7 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from nsadiag.analysis.relations.trend import Change
+from nsadiag.analysis.relations.trend import PaceChange
 from nsadiag.evidence.table import Table
 
 WARM_UP = 2
@@ -20,7 +20,7 @@ LASTED_S = 3.0  # total since then, without the longest step: a single pause is 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Onset(Change):
+class Onset(PaceChange):
     """A lasting jump in step time."""
 
     step: int

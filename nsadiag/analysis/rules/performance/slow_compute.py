@@ -34,8 +34,10 @@ CHANGED = "Look for what changed at that step at the line shown: a full cache, a
 
 
 def slow_compute(case: Case) -> Iterator[Draft | Declined]:
-    if not case.cell.ranks or case.cell.stopped == "hang":
-        yield hung(case.cell) if case.cell.ranks else Declined("no rank was seen")
+    if not case.cell.ranks:
+        return
+    if case.cell.stopped == "hang":
+        yield hung(case.cell)
         return
     everyone = tuple(rank.rank for rank in case.cell.ranks)
     for check in (_jumped, _slowing_down, _endless_graph, _loop_in_backward, _loop_in_input):

@@ -35,7 +35,7 @@ from nsadiag.analysis.rules.performance.lags import (
 )
 from nsadiag.analysis.rules.performance.onset import onset_of
 from nsadiag.analysis.rules.performance.same_part import same_parts
-from nsadiag.analysis.rules.reasons import hung
+from nsadiag.analysis.rules.reasons import everyone, hung
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.phrases import count, seconds
@@ -53,7 +53,7 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
         yield hung(cell)
         return
     if cell.world_size < 2:
-        yield Declined("the one rank has no peer to keep waiting")
+        yield Declined(f"{everyone(cell)} is alone and has no peer to keep waiting")
         return
     if case.steps.empty:
         yield from _by_waits(case)
@@ -62,7 +62,7 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
         return
     if wrapped_at_other_steps(case):
         # Step numbers do not match: a rank may only seem late.
-        yield Declined("the ranks wrapped their models after different numbers of steps")
+        yield Declined(f"{everyone(cell)} wrapped their models after different numbers of steps")
         return
     observed_s = float(steps.groupby("rank").step_s.sum().max())
     if not observed_s >= MIN_OBSERVED_S:
@@ -71,7 +71,7 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
     parts = [part for part in case.once(same_parts) if len(part) > 1]
     if not parts:
         yield Declined(
-            "each rank does a part of its own of a step's work, as stages of a pipeline do: one is behind the other by construction",
+            f"each of {everyone(cell)} does a part of its own of a step's work, as stages of a pipeline do: one is behind the other by construction",
             f"{cell.ranks[0].source}/blackbox.bin",
         )
         return

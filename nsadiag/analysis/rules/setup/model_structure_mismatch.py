@@ -29,7 +29,7 @@ Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class ModelDifference:
     """A model that differs between the ranks of its group."""
 
     wrapper: str
@@ -72,7 +72,7 @@ def _outcome(cell: CellEvidence) -> Outcome:
     return "crashed" if failed else "wrong"
 
 
-def _draft(case: Case, found: Difference, saying: list[RankEvidence], outcome: Outcome) -> Draft:
+def _draft(case: Case, found: ModelDifference, saying: list[RankEvidence], outcome: Outcome) -> Draft:
     odd, other = case.cell.rank(found.odd[0]), case.cell.rank(found.others[0])
     waiting = case.thread_states.get(other.rank)
     then = "; the gradients of different parameters are averaged, silently" if outcome == "wrong" else ""
@@ -123,7 +123,7 @@ def _place(rank: RankEvidence, wrapped_at: str) -> Place | None:
     return locations.of_text(wrapped_at) or said or locations.of_black_box(rank)
 
 
-def differences(cell: CellEvidence) -> Iterator[Difference]:
+def differences(cell: CellEvidence) -> Iterator[ModelDifference]:
     """The first difference of each wrap, among ranks whose models were recorded, then of FSDP2's units."""
     for index in range(max((len(r.wraps) for r in cell.ranks), default=0)):
         rows = {r.rank: r.wraps[index] for r in cell.ranks if len(r.wraps) > index}
@@ -152,14 +152,14 @@ def differences(cell: CellEvidence) -> Iterator[Difference]:
 
 def _differ(
     models: dict[int, Tensors], places: dict[int, str], wrapper: str, what: str, file: str
-) -> Difference | None:
+) -> ModelDifference | None:
     if len(set(models.values())) < 2:
         return None
     odd = unlike_most(models).ranks
     others = tuple(sorted(models.keys() - set(odd)))
     common = models[others[0]]
     says, names = _in_words(odd[0], models[odd[0]], others[0], common)
-    return Difference(
+    return ModelDifference(
         wrapper=wrapper,
         what=what,
         odd=odd,

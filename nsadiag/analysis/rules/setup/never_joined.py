@@ -13,7 +13,7 @@ from nsadiag.analysis.rules.drafts import named, recorded
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.rendezvous_mismatch import joining_ranks
 from nsadiag.evidence.documents.exceptions import Raised
-from nsadiag.evidence.phrases import these, waits_wait
+from nsadiag.evidence.phrases import count, these, waits_wait
 from nsadiag.evidence.records import Strength
 from nsadiag.evidence.user_code import is_user
 
@@ -28,7 +28,7 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
     joining, absent = joining_ranks(case), tuple(sorted(cell.absent))
     if not cell.unnamed or not absent or not cell.ranks:
         yield Declined(
-            "every process that raised an exception had its rank",
+            f"{len(cell.unnamed) or 'none'} of the job's processes raised an exception before it had a rank, and {count(len(absent), 'rank')} left nothing",
             "unnamed.jsonl" if cell.unnamed else None,
         )
         return

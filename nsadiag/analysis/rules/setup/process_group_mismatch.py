@@ -13,7 +13,7 @@ from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.rules.drafts import all_but, at_line, line_of, named, recorded
-from nsadiag.analysis.rules.reasons import not_still
+from nsadiag.analysis.rules.reasons import everyone, not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations, members_of
 from nsadiag.evidence.phrases import are, these
@@ -32,7 +32,7 @@ def process_group_mismatch(case: Case) -> Iterator[Draft | Declined]:
     # Creations that involve only their members may differ.
     created = case.created[~case.created.local.astype(bool) & (case.created.op != "split_group")]
     if created.empty:
-        yield Declined("no rank created a process group besides the default one")
+        yield Declined(f"{everyone(case.cell)} created no process group besides the default one")
         return
     created = created.assign(
         number=created.groupby("rank").cumcount() + created.groupby("rank").call.transform("min")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts.pace import seen_until_s
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.peer_waits import peer_waits
 from nsadiag.analysis.relations.steadiness import (
@@ -17,6 +18,7 @@ from nsadiag.analysis.relations.steadiness import (
     was_cut_off,
 )
 from nsadiag.analysis.rules.drafts import line_of
+from nsadiag.analysis.rules.reasons import everyone
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.rates import rate as rate_text
 from nsadiag.evidence.records import Strength
@@ -47,14 +49,16 @@ def _known(case: Case) -> Iterator[tuple[str, str]]:
 
 def incomplete(case: Case) -> Iterator[Draft | Declined]:
     if not was_cut_off(case.cell) or not (len(case.events) or case.cell.attached):
-        yield Declined("the job was not cut off while it moved", "watch.json")
+        yield Declined(
+            f"in {seen_until_s(case.cell):.0f} s the job was not cut off while it moved", "watch.json"
+        )
         return
     found = doubt(case)
     if found is None or moves(case):
         return  # healthy
     worst = longest_now(case)
     if case.cell.attached and worst is None and not case.once(paces):
-        yield Declined("nothing moved at the last snapshot", "watch.json#looks")
+        yield Declined(f"{everyone(case.cell)} did not move at the last snapshot", "watch.json#looks")
         return
     ended_by = ENDED_BY.get(str(case.cell.stopped), "Attached to")
     summary = f"{ended_by} after {case.cell.watch.ended_s or 0.0:.0f} s, without a failure and without a steady rate: {found.fact}."

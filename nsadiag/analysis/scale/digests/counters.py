@@ -16,7 +16,6 @@ from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.documents.watch import RankMotion
 from nsadiag.evidence.recorder import TRANSFER
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.evidence.ring.open_spans import open_spans
 
 RECENT = 64  # steps
 PEER = re.compile(r"\b(?:to|from)=(\d+)")
@@ -47,7 +46,7 @@ def counters_of(rank: RankEvidence, motion: RankMotion | None) -> dict[str, floa
 
 def _peer(rank: RankEvidence) -> float | None:
     """The rank with which it is in the midst of a transfer, by the recording, or else by NCCL's recorder."""
-    for event in open_spans(rank.recording):
+    for event in rank.recording.open_spans:
         found = PEER.search(event.detail) if event.kind == Kind.COLLECTIVE else None
         if found:
             return float(found[1])

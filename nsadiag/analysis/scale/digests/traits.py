@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from nsadiag.evidence.documents.captures import GilOwner
 from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.evidence.ring.open_spans import open_spans
 from nsadiag.evidence.user_code import counted, is_user, valid_roots
 
 DIGITS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
@@ -73,7 +71,7 @@ def process(rank: RankEvidence) -> Any:
 
 def events(rank: RankEvidence) -> Any:
     """Events that the main thread has begun and not ended, innermost first."""
-    shown = itertools.islice(open_spans(rank.recording), OPEN_SHOWN)
+    shown = rank.recording.open_spans[:OPEN_SHOWN]
     # With the shapes, which are the program's, and without the peers, which are the rank's.
     return [[e.kind, _general(e.name), e.site, PEERS.sub(r"\1=#", e.detail)] for e in shown]
 

@@ -27,7 +27,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
     parameters_of,
     sums,
 )
-from nsadiag.analysis.rules.correctness.replicas.drift_causes import OF_LOADS, Why, cause_in_step
+from nsadiag.analysis.rules.correctness.replicas.drift_causes import OF_LOADS, DriftCause, cause_in_step
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.phrases import count, was
@@ -106,7 +106,7 @@ def _stopped_reducing(case: Case, since: int) -> bool:
     return bool(reducing) and max(reducing) < since
 
 
-def _cause(case: Case, found: Copies) -> Why:
+def _cause(case: Case, found: Copies) -> DriftCause:
     """The cause of the broken equality, and its ranks."""
     until, since = (step for step, _ in found.at[found.held - 1 : found.held + 1])
     steps = {step.number: step for step in steps_of(case)}
@@ -117,17 +117,17 @@ def _cause(case: Case, found: Copies) -> Why:
     )
 
 
-def _loaded_by_some(case: Case, step: Step) -> Why | None:
+def _loaded_by_some(case: Case, step: Step) -> DriftCause | None:
     loads = step.of("load")
     most = max(map(len, loads.values()))
     by = tuple(rank for rank, ops in loads.items() if ops and len(ops) == most)
     if not 0 < len(by) < len(loads):
         return None
     says, place = f"only rank {case.cell.names(by)} loads a state", locations.of_text(loads[by[0]][0].place)
-    return Why(says=says, place=place, odd=by, fix=OF_LOADS)
+    return DriftCause(says=says, place=place, odd=by, fix=OF_LOADS)
 
 
-def _by_its_gradient(case: Case, found: Copies, before: Step) -> Why:
+def _by_its_gradient(case: Case, found: Copies, before: Step) -> DriftCause:
     """The reason, by the gradient that the optimizer used in the step before, at the operation that made it."""
     stepped = before.on_first("step")[0]
     graded = copies_of(case, "used").get(found.key)
@@ -145,7 +145,7 @@ def _by_its_gradient(case: Case, found: Copies, before: Step) -> Why:
         reductions = [o for o in before.on_first("collective") if reduces_gradients(o)]
         made_by = [stepped, *before.on_first("forward")[:1], *reductions][-1]
     place = write_on_one_rank(case.cell.code) or locations.of_text(made_by.place)
-    return Why(says=says, place=place, fix=ALIKE)
+    return DriftCause(says=says, place=place, fix=ALIKE)
 
 
 def _became_copies(case: Case) -> Iterator[Draft]:

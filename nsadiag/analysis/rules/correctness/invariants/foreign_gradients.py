@@ -27,7 +27,7 @@ def foreign_gradients(case: Case) -> Iterator[Draft | Declined]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
+class _Pass:
     """A backward, with the forwards since the one before it and the optimizers that step after it."""
 
     backward: Operation
@@ -35,13 +35,13 @@ class _Part:
     steps: tuple[int, ...]
 
 
-def _parts(operations: Operations) -> list[_Part]:
+def _parts(operations: Operations) -> list[_Pass]:
     backwards = [n for n, o in enumerate(operations) if o.kind == "backward"]
     found = []
     for before, at, after in zip([0, *backwards], backwards, [*backwards[1:], None], strict=False):
         stepped = tuple(o.optimizer or 0 for o in operations[at:after] if o.kind == "step")
         ran = frozenset((o.name, o.module) for o in operations[before:at] if o.kind == "forward")
-        found.append(_Part(backward=operations[at], forwards=ran, steps=stepped))
+        found.append(_Pass(backward=operations[at], forwards=ran, steps=stepped))
     return found
 
 
@@ -95,7 +95,7 @@ def _left(before: Operations, operations: Operations) -> list[_Left]:
     return found
 
 
-def _leaves(one: _Part, two: _Part, mine: int, other: int) -> bool:
+def _leaves(one: _Pass, two: _Pass, mine: int, other: int) -> bool:
     """Whether the second backward adds to gradients that the first one made in passing.
 
     A loss that is meant for both networks would be added to both: here the second is kept from the other one's

@@ -10,6 +10,7 @@ from nsadiag.analysis.relations.invariants.operations import (
     LEAST,
     Step,
     couples,
+    source,
     steps_of,
     values_of,
 )
@@ -39,15 +40,23 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
     """
     steps = steps_of(case)
     rows = [operations for step in steps for operations in step.ranks.values()]
-    if len(looks_of(case)) <= LEAST or not all(any(map(couples, operations)) for operations in rows):
-        yield Declined("no forward exchanged activations in every recorded step")
+    looks, coupled = len(looks_of(case)), sum(any(map(couples, operations)) for operations in rows)
+    if looks <= LEAST or coupled < len(rows):
+        if rows:
+            yield Declined(
+                f"{coupled} of {count(len(rows), 'forward')} exchanged activations, and parameters were compared at {count(looks, 'step')}",
+                source(case),
+            )
         return
     split = split_of(case)
     own, shared = split.own, split.shared
     if not own:
         yield from _equal_addends(case, steps)
     if not own or not shared:
-        yield Declined("at first either all parameters are equal on all ranks, or none is")
+        yield Declined(
+            f"at first {count(len(shared), 'parameter')} are equal on all ranks, and {len(own) or 'none'} differ",
+            source(case),
+        )
         return
     drifted = [copies for copies in shared if copies.has_parted]
     if not drifted:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import noted, rates_of
+from nsadiag.analysis.relations.invariants.operations import noted, rates_of, source
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
+from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.single_call import only_call
 
@@ -23,15 +25,22 @@ LEAST_GRADED = 0.4  # of all elements
 def rounded_updates(case: Case) -> Iterator[Draft | Declined]:
     if not ran_well(case.cell):
         return
+    seen: dict[int, int] = {}
     for rank in case.cell.ranks:
         looks: dict[int, list[Operation]] = defaultdict(list)
         steps: dict[int, list[Operation]] = defaultdict(list)
         for _, operation in noted(rank, "rounding", "step"):
             (looks if operation.kind == "rounding" else steps)[operation.optimizer or 0].append(operation)
+        if looks:
+            seen[rank.rank] = sum(map(len, looks.values()))
         for number, found in looks.items():
             if _are_lost(found, steps[number]):
                 yield _lost(case, rank.rank, found[-1], steps[number])
-    yield Declined("most elements of the weights are moved by their updates, or none is kept in 16 bits")
+    if seen:
+        yield Declined(
+            f"in {count(sum(seen.values()), 'sample')} of weights that {named(case.cell, seen)} kept in 16 bits, most elements are moved by their updates",
+            source(case, min(seen)),
+        )
 
 
 def _are_lost(looks: list[Operation], steps: list[Operation]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import SMALL, Step, couples, steps_of
+from nsadiag.analysis.relations.invariants.operations import SMALL, Step, couples, source, steps_of
 from nsadiag.analysis.relations.invariants.tensors import Values, equal
 from nsadiag.analysis.relations.replication import has_parts, is_replicated
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
@@ -26,14 +26,23 @@ def shared_draws(case: Case) -> Iterator[Draft | Declined]:
     couple = any(couples(o) for step in steps for found in step.of("collective").values() for o in found)
     forwards = [found for step in steps if (found := _first_forward(step))]
     if len(forwards) < LEAST or couple or not is_replicated(case.cell) or has_parts(case):
-        yield Declined(
-            "no model in DDP over all ranks, or inputs were not recorded, or ranks work on one batch"
-        )
+        if forwards:
+            whole = (
+                "a model in DDP over all ranks"
+                if is_replicated(case.cell)
+                else "no model in DDP over all ranks"
+            )
+            does = "exchange" if couple else "do not exchange"
+            yield Declined(
+                f"in {count(len(forwards), 'step')} with recorded inputs, ranks {does} activations, with {whole}",
+                source(case),
+            )
         return
     drawn = _drawn_alike(forwards)
     if drawn is None or not _draw_alike(forwards):
         yield Declined(
-            "no input that changes from step to step is the same on all ranks beside one that differs"
+            f"in {count(len(forwards), 'step')} no input that changes is the same on all ranks beside one that differs",
+            source(case),
         )
         return
     first = next(iter(forwards[0].values()))

@@ -12,6 +12,7 @@ from nsadiag.analysis.relations.invariants.operations import noted, steps_of
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import named, recorder_of
+from nsadiag.analysis.rules.reasons import in_recorded_steps
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import are
@@ -29,8 +30,8 @@ def unequal_training(case: Case) -> Iterator[Draft | Declined]:
         return
     yield from _frozen_on_some(case)
     yield from _never_stepped(case)
-    yield Declined(
-        "the same parameters are trained on all ranks, and every rank with gradients makes optimizer steps"
+    yield from in_recorded_steps(
+        case, "the same parameters are trained, and whoever has gradients makes optimizer steps"
     )
 
 

@@ -12,6 +12,7 @@ from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, drift
 from nsadiag.analysis.relations.replication import wrapped_at
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
+from nsadiag.analysis.rules.reasons import everyone
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Place, Where
 from nsadiag.evidence.ring.blackbox import Kind
@@ -30,7 +31,9 @@ def unexchanged_gradients(case: Case) -> Iterator[Draft | Declined]:
         return
     drifted = drift(case.cell) or _tensors_apart(case)
     if drifted is None:
-        yield Declined("the ranks' models are equal wherever they were compared, or differ from the start")
+        yield Declined(
+            f"the models of {everyone(case.cell)} are equal wherever they were compared, or differ from the start"
+        )
     elif wrapper and not (drifted.from_start and _exchanged(case, frozenset())):
         name, place = wrapper
         yield _draft(

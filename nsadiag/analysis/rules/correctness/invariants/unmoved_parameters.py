@@ -12,6 +12,7 @@ from nsadiag.analysis.relations.invariants.operations import Step, noted, rates_
 from nsadiag.analysis.relations.invariants.tensors import copies_of, is_constant, looks_of
 from nsadiag.analysis.relations.pending import ran_well
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
+from nsadiag.analysis.rules.reasons import in_recorded_steps
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.records import Strength, Where
@@ -47,7 +48,7 @@ def unmoved_parameters(case: Case) -> Iterator[Draft | Declined]:
                 yield from _still(case, rank, number)
     yield from _ended_early(case)
     yield from _vanished(case)
-    yield Declined("every optimizer has a learning rate and parameters with gradients")
+    yield from in_recorded_steps(case, "every optimizer has a learning rate and parameters with gradients")
 
 
 def _is_idle(found: Steps) -> bool:

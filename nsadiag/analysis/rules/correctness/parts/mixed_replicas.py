@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.groups import Members
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, reduces_gradients, steps_of
+from nsadiag.analysis.relations.invariants.operations import LEAST, reduces_gradients, source, steps_of
 from nsadiag.analysis.relations.invariants.tensors import Copies, is_constant, looks_of, parameters_of, sums
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Where
 from nsadiag.evidence.spans import listed
 
@@ -24,16 +25,21 @@ def mixed_replicas(case: Case) -> Iterator[Draft | Declined]:
     reductions = _reductions(case)
     groups = {case.groups.members(case.groups.label(rank, o.group)) for rank, o in reductions}
     if len(looks_of(case)) <= LEAST or len(replicas) < 2 or min(map(len, replicas)) < 2 or not groups:
-        yield Declined(
-            "no gradients are reduced over groups of a model whose parts have several replicas each"
-        )
+        if reductions:
+            yield Declined(
+                f"gradients are reduced over {count(len(groups), 'group')}, of a model in {count(len(replicas), 'part')}",
+                source(case),
+            )
         return
     crossing = [group for group in groups if any(len(group & each) > 1 for each in replicas)]
     carried = {role.partition(" ")[2] for _, o in reductions for role in o.roles}
     known = [copies for copies in drawn if copies.name in carried or "" in carried]
     drifted = [copies for copies in known if all(_parts(copies, each) for each in replicas)]
     if crossing or not drifted or min(map(len, groups)) < 2:
-        yield Declined("gradients are reduced between replicas of one part of the model, or these stay equal")
+        yield Declined(
+            f"gradients are reduced over {count(len(groups), 'group')}, of which {len(crossing) or 'none'} joins replicas of one part; {len(drifted) or 'none'} of {count(len(known), 'parameter')} drift apart",
+            source(case),
+        )
         return
     first = drifted[0]
     step, begun = first.at[0]

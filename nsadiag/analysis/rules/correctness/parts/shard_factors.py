@@ -6,9 +6,18 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, Step, one_optimizer, scaled, steps_of
+from nsadiag.analysis.relations.invariants.operations import (
+    LEAST,
+    Step,
+    one_optimizer,
+    scaled,
+    source,
+    steps_of,
+)
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
+from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Where
 from nsadiag.evidence.spans import by_rank
 from nsadiag.source.patterns.single_call import factor_in_place
@@ -26,12 +35,19 @@ def shard_factors(case: Case) -> Iterator[Draft | Declined]:
     )
     steps = steps_of(case)
     if not sharded or not one_optimizer(steps):
-        yield Declined("no model is sharded by FSDP over all ranks, for one optimizer")
+        if units := [r.rank for r in case.cell.ranks if r.units]:
+            yield Declined(
+                f"{named(case.cell, units)} shard models by FSDP, and not one over all {case.cell.world_size} ranks for one optimizer"
+            )
         return
     known = [(step, factors) for step in steps if (factors := _factors(step)) is not None]
     apart = [(step, factors) for step, factors in known if _differ(factors)]
     if len(known) < LEAST or len(apart) < len(known) / 2:
-        yield Declined("the gradients of shards are used as FSDP leaves them, or scaled alike on all ranks")
+        if known:
+            yield Declined(
+                f"in {len(known) - len(apart)} of {count(len(known), 'step')} the gradients of shards are used as FSDP leaves them, or scaled alike on all ranks",
+                source(case),
+            )
         return
     step, factors = apart[0]
     stepped = step.on_first("step")[0]

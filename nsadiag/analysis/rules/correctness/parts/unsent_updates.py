@@ -12,13 +12,15 @@ from nsadiag.analysis.relations.invariants.operations import (
     noted,
     one_optimizer,
     reduced_names,
+    source,
     steps_of,
 )
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import named
+from nsadiag.analysis.rules.reasons import in_recorded_steps
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Checksum
-from nsadiag.evidence.phrases import are
+from nsadiag.evidence.phrases import are, count
 from nsadiag.evidence.records import Where
 from nsadiag.evidence.spans import by_rank, shortened
 
@@ -37,13 +39,19 @@ def unsent_updates(case: Case) -> Iterator[Draft | Declined]:
         if role.startswith("parameter ")
     )
     if not owner or not sent:
-        yield Declined("no ranks update a share of the parameters each, and send them to the others")
+        yield from in_recorded_steps(
+            case,
+            f"{len(owner) or 'no'} parameters are updated by one rank alone, and {len({name for name, _ in sent}) or 'none'} sent to others",
+        )
         return
     known = {name for name, _ in sent}
     unsent = [name for name in sorted(owner) if name in reduced_names(case) and name not in known]
     kept = {name: stale for name in unsent if (stale := _stale(case, name, owner[name]))}
     if not kept:
-        yield Declined("every rank's updates arrive on all others")
+        yield Declined(
+            f"the updates of {count(len(owner), 'parameter')}, each made by one rank, arrive on all others",
+            source(case),
+        )
         return
     first, stale = next(iter(kept.items()))
     mine, others = named(case.cell, (owner[first],)), named(case.cell, stale)

@@ -10,6 +10,7 @@ from nsadiag.analysis.relations.invariants.operations import LEAST, Step, steps_
 from nsadiag.analysis.relations.invariants.tensors import Values, equal, is_constant, sums
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import named
+from nsadiag.analysis.rules.reasons import in_recorded_steps
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Call
 from nsadiag.evidence.records import Where
@@ -20,7 +21,7 @@ def untied_copies(case: Case) -> Iterator[Draft | Declined]:
     steps = steps_of(case)
     flows = _flows(steps[0]) if len(steps) > LEAST else {}
     if not flows or not _is_pipeline(flows):
-        yield Declined("no rank is given what a model on another rank makes")
+        yield from in_recorded_steps(case, "no rank is given what a model on another rank makes")
         return
     begun = _weights(steps[0])
     tied = [name for name, values in begun.items() if _is_tied(name, values, flows)]

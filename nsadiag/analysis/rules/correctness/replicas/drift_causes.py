@@ -27,7 +27,7 @@ OF_LOADS = "Load before DDP wraps the model (DDP then copies rank 0's parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class Why:
+class DriftCause:
     """A cause, as a clause; `odd` are the outliers, if the cause identifies them."""
 
     says: str
@@ -37,7 +37,7 @@ class Why:
     more: Claims = field(default_factory=dict)
 
 
-def cause_in_ddp(case: Case, found: Drift, among: frozenset[str]) -> Why:
+def cause_in_ddp(case: Case, found: Drift, among: frozenset[str]) -> DriftCause:
     """The cause where DDP wraps the model. `among`: the parameters that it holds."""
     idle = not _were_reduced(case, found.parameter) and not kept_equal(case.cell, among)
     return (
@@ -51,49 +51,49 @@ def cause_in_ddp(case: Case, found: Drift, among: frozenset[str]) -> Why:
     )
 
 
-def cause_by_hand(case: Case, found: Drift) -> Why:
+def cause_by_hand(case: Case, found: Drift) -> DriftCause:
     """The cause where the job averages its gradients itself."""
     return _own_start(case, found) or cause_in_step(case, found.step) or _written(case, found)
 
 
-def cause_in_step(case: Case, until: int) -> Why | None:
+def cause_in_step(case: Case, until: int) -> DriftCause | None:
     """A step that some optimizers left out before step `until`, or a setting of theirs that differs until then."""
     return _skipped(case, until) or _at_other_settings(case, until)
 
 
-def _unsynced(case: Case, found: Drift, idle: bool) -> Why | None:
+def _unsynced(case: Case, found: Drift, idle: bool) -> DriftCause | None:
     unsynced = unsynced_steps(case, case.cell.ranks[0].rank, 0 if idle else found.step)
     if not unsynced or (idle and not unsynced.all):
         return None
-    return Why(
+    return DriftCause(
         says=unsynced.says,
         place=unsynced.place,
         fix="Leave no_sync for the last forward and backward before every optimizer.step(), also if an epoch ends during accumulation.",
     )
 
 
-def _switched_off(case: Case) -> Why | None:
+def _switched_off(case: Case) -> DriftCause | None:
     """A wrapper that is used but set to reduce nothing."""
     events = case.events[(case.events.kind == Kind.FORWARD) & (case.events.name == WRAPPER)]
     place = only_assignment(case.cell.code, SWITCH)
     if place is None or events["rank"].nunique() < len(case.cell.ranks):
         return None
-    return Why(
+    return DriftCause(
         says=f"{SWITCH} is False at every backward, and no gradient was ever reduced",
         place=place,
         fix="Set it to True before the forward of the last micro-batch of each step, or use no_sync() for the others.",
     )
 
 
-def _passed_by(case: Case) -> Why:
-    return Why(
+def _passed_by(case: Case) -> DriftCause:
+    return DriftCause(
         says="its wrapper is bypassed, so no gradient was ever reduced and each rank trains a model of its own",
         place=_forward_place(case, case.cell.ranks[0].rank),
         fix="Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what goes through its forward.",
     )
 
 
-def _left(case: Case, rank: int, found: Drift) -> Why | None:
+def _left(case: Case, rank: int, found: Drift) -> DriftCause | None:
     """A wrapper that was used for some steps and is bypassed since, while backwards continue."""
     mine = case.events_of(rank)
     mine = mine[mine.phase == Phase.BEGIN]
@@ -109,14 +109,14 @@ def _left(case: Case, rank: int, found: Drift) -> Why | None:
     before = set(backwards.site[backwards.step < bare[0]])
     # Within one loop the model is called at the same line; another loop shows by its backward alone.
     at = wrapped.site[wrapped.step < bare[0]] if set(since.site) <= before else since.site
-    return Why(
+    return DriftCause(
         says=f"from step {int(bare[0])} on its wrapper is bypassed, and each rank trains a model of its own",
         place=locations.of_text(str(at.iloc[-1])),
         fix="Keep calling the wrapped model itself, model(x); use model.module for saving and evaluation, in a separate variable.",
     )
 
 
-def _loaded(case: Case, found: Drift) -> Why | None:
+def _loaded(case: Case, found: Drift) -> DriftCause | None:
     """A load on some ranks only, which breaks equality before the first step or right after it."""
     if found.since > 1:
         return None
@@ -130,24 +130,24 @@ def _loaded(case: Case, found: Drift) -> Why | None:
     else:
         odd = alone.by
         did = f"loaded a checkpoint{' after the wrap' if found.from_start else ''}, and the others did not"
-    return Why(says=f"rank {case.cell.names(odd)} {did}", place=alone.place, odd=odd, fix=OF_LOADS)
+    return DriftCause(says=f"rank {case.cell.names(odd)} {did}", place=alone.place, odd=odd, fix=OF_LOADS)
 
 
-def _own_start(case: Case, found: Drift) -> Why | None:
+def _own_start(case: Case, found: Drift) -> DriftCause | None:
     if not found.from_start:
         return None
-    return Why(
+    return DriftCause(
         says="they were never equal",
         place=seeded_by_rank(case.cell.code),
         fix="Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed.",
     )
 
 
-def _skipped(case: Case, until: int) -> Why | None:
+def _skipped(case: Case, until: int) -> DriftCause | None:
     otherwise = skipped_step(case, until)
     if otherwise is None:
         return None
-    return Why(
+    return DriftCause(
         says=otherwise.says(case.cell.names(otherwise.ranks)),
         place=otherwise.place,
         odd=otherwise.ranks,
@@ -156,14 +156,14 @@ def _skipped(case: Case, until: int) -> Why | None:
     )
 
 
-def _at_other_settings(case: Case, until: int) -> Why | None:
+def _at_other_settings(case: Case, until: int) -> DriftCause | None:
     apart = differing_setting(case)
     return of_setting(apart) if apart and apart.step <= until else None
 
 
-def of_setting(apart: DifferingSetting) -> Why:
+def of_setting(apart: DifferingSetting) -> DriftCause:
     """A hyperparameter that differs, as a cause."""
-    return Why(
+    return DriftCause(
         says=f"{apart.setting} is {apart.says}",
         place=apart.place,
         odd=apart.ranks,
@@ -172,7 +172,7 @@ def of_setting(apart: DifferingSetting) -> Why:
     )
 
 
-def _written(case: Case, found: Drift) -> Why:
+def _written(case: Case, found: Drift) -> DriftCause:
     wrote = written_alone(case.cell, found)
     odd = tuple(sorted(wrote)) or None
     only = (
@@ -180,7 +180,7 @@ def _written(case: Case, found: Drift) -> Why:
     )
     times = ", ".join(f"rank {rank}: {n} times more" for rank, n in sorted(wrote.items()))
     claim = f"shortly before step {found.step} {found.parameter} was modified more often on some ranks than on others ({times}), and until then equally often on all"
-    return Why(
+    return DriftCause(
         says=only or f"{found.parameter} is not kept equal",
         odd=odd,
         place=write_on_one_rank(case.cell.code),

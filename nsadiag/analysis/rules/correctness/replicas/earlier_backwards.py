@@ -11,13 +11,15 @@ from nsadiag.analysis.relations.invariants.operations import (
     MOST_OPERATIONS,
     one_optimizer,
     reduces_gradients,
+    source,
     steps_of,
 )
 from nsadiag.analysis.relations.invariants.tensors import Copies, is_constant, looks_of, parameters_of, sums
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
+from nsadiag.analysis.rules.reasons import in_recorded_steps
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.operations import Operation
-from nsadiag.evidence.phrases import was
+from nsadiag.evidence.phrases import count, was
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import shortened
 
@@ -30,13 +32,18 @@ def earlier_backwards(case: Case) -> Iterator[Draft | Declined]:
     rows = [ops for step in steps for ops in step.ranks.values() if any(o.kind == "made" for o in ops)]
     missed = _missed(rows[0]) if len(rows) > LEAST and one_optimizer(steps) else frozenset()
     if not missed or any(_missed(ops) != missed for ops in rows) or len(looks_of(case)) <= LEAST:
-        yield Declined("no reduction within the last backward leaves out what earlier ones of the step made")
+        yield from in_recorded_steps(
+            case, "no reduction within the last backward leaves out what earlier ones of the step made"
+        )
         return
     left = [copies for copies in parameters_of(case) if copies.name in missed]
     reduced = [copies for copies in parameters_of(case) if copies.name not in missed and copies.moves()]
     drifted = [copies for copies in left if _drifts(copies)]
     if not drifted or not reduced or not all(copies.is_kept for copies in reduced):
-        yield Declined("what the last backward does not reduce is each rank's own, or stays equal")
+        yield Declined(
+            f"the last backward does not reduce {count(len(left), 'gradient')}, of which {len(drifted) or 'none'} drift apart",
+            source(case),
+        )
         return
     first = drifted[0]
     step, values = first.parted_at

@@ -19,7 +19,7 @@ from nsadiag.analysis.relations.replication import (
     wrapped_at_other_steps,
 )
 from nsadiag.analysis.rules.correctness.replicas.drift_causes import (
-    Why,
+    DriftCause,
     cause_by_hand,
     cause_in_ddp,
     of_setting,
@@ -111,7 +111,7 @@ def _held_by_ddp(cell: CellEvidence) -> frozenset[str]:
     )
 
 
-def _because(case: Case, meant: str, found: Drift, why: Why, at: Place | None = None) -> Draft:
+def _because(case: Case, meant: str, found: Drift, why: DriftCause, at: Place | None = None) -> Draft:
     """`at`: the line, if the cause has none."""
     since = "before the first step" if found.from_start else f"from step {found.step} on"
     odd = found if why.odd is None else dataclasses.replace(found, odd=why.odd)
