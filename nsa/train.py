@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class Outcome(NamedTuple):
-    """How a run ended."""
+    """The end of a run."""
 
     losses: list[float]  # those that were logged, means over all ranks
     stopped: str | None  # why it ended before its last step: "SIGTERM", "deadline"

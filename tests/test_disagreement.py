@@ -15,7 +15,7 @@ from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.outliers import Criterion, Outliers, minority, outlier_ranks
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
-from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, left_short, misfits
+from nsadiag.analysis.relations.messages.pairing import PendingTransfer, calls_of, left_short, misfits
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.setup.process_group_mismatch import _by_members_alone
 from nsadiag.evidence.documents.training import GroupSettings, Settings
@@ -164,13 +164,13 @@ def test_the_sender_whose_last_message_is_another_than_before_is_named() -> None
     assert (found.number, found.guilty) == (3, 0)
 
 
-def pending(rank: int, peer: int, direction: str, counterpart: str | None) -> Pending:
+def pending(rank: int, peer: int, direction: str, counterpart: str | None) -> PendingTransfer:
     word: Any = {
         "op": "isend" if direction == "to" else "irecv",
         "group": "default_pg",
         "source": "blackbox.bin",
     }
-    return Pending(rank=rank, direction=direction, peer=peer, tag=0, number=1, step=0, place=None, counterpart=counterpart, **word)  # fmt: skip
+    return PendingTransfer(rank=rank, direction=direction, peer=peer, tag=0, number=1, step=0, place=None, counterpart=counterpart, **word)  # fmt: skip
 
 
 def test_who_left_a_ring_is_guilty_and_not_the_neighbours_that_wait_for_it() -> None:

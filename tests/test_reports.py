@@ -20,7 +20,7 @@ from support.golden import archive_of, unpack
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import make_private_dir, write_json
-from nsadiag.evidence.rates import rate
+from nsadiag.evidence.phrases import rate
 from nsadiag.evidence.records import (
     Collective,
     Evidence,

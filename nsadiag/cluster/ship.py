@@ -72,7 +72,7 @@ class Shipment:
     """Sends what lies in one directory after the other; can be called again after Lost, and goes on."""
 
     def __init__(self, channel: Channel, node: str, deadline: Deadline) -> None:
-        """What has not gone at the deadline stays: node 0 waits no longer for it."""
+        """Leave what has not gone at the deadline: node 0 waits no longer for it."""
         self._channel, self._node, self._deadline = channel, node, deadline
         self._number = 0
         self._began, self._sent = time.monotonic(), 0

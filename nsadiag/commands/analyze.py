@@ -1,4 +1,4 @@
-"""What `nsadiag analyze` is given: a matrix, a run, or files that nsadiag did not write, where nothing is written either."""
+"""Kinds of what `nsadiag analyze` is given."""
 
 from __future__ import annotations
 

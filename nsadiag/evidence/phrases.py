@@ -23,6 +23,16 @@ def count(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'s' * (number > 1)}"
 
 
+def rate(per_s: float) -> str:
+    """`1,270`, `19.5`, `0.0123`: three significant digits, and never an exponent."""
+    if not per_s > 0:
+        return "0"
+    rounded = float(f"{per_s:.3g}")
+    if rounded >= 100:
+        return f"{rounded:,.0f}"
+    return f"{rounded:.3g}" if rounded >= 1e-4 else f"{rounded:.9f}".rstrip("0").rstrip(".") or "0"
+
+
 def seconds(value: float) -> str:
     """`45 ms`, `1.2 s`."""
     return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.0f} ms"

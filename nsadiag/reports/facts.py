@@ -8,8 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.evidence.phrases import DTYPES, call_name, count, tensor_names
-from nsadiag.evidence.rates import rate
+from nsadiag.evidence.phrases import DTYPES, call_name, count, rate, tensor_names
 from nsadiag.evidence.records import Collective, PeerWait, Place, Progress, Times, Verdict, Where
 from nsadiag.evidence.spans import spans
 from nsadiag.printing import one_line

@@ -81,8 +81,10 @@ def _not_stuck(cell: CellEvidence, told: Collected) -> Iterator[Declined]:
     if broke is not None:
         yield Declined(f"rank {broke.rank} ended, by what these files say", broke.source)
     elif told.movement == "moved":
+        stacked = [r.rank for r in cell.ranks if any(c.stacks for c in r.captures)]
         yield Declined(
-            "some rank stood at other lines in its next stack: the job moved", cell.ranks[0].source
+            f"of {these(stacked)} some stood at other lines in the next stack: the job moved",
+            cell.rank(stacked[0]).source,
         )
     elif told.movement == "young":
         yield Declined(f"the first call had been pending for {told.pending_s:.1f} s", cell.ranks[0].source)
@@ -92,10 +94,10 @@ def hung(cell: CellEvidence) -> Declined:
     """A job that was stopped as hung and is therefore not slow."""
     last = cell.watch.last_look
     if cell.collected is not None:
-        first = next((r for r in cell.ranks if r.captures), None)
+        seen = [r.rank for r in cell.ranks if r.captures]
         return Declined(
-            "somebody waits in what was collected, and nothing shows that the job moved",
-            first.source if first else None,
+            f"nothing shows that {these(seen)} moved, and somebody waits",
+            cell.rank(seen[0]).source if seen else None,
         )
     return Declined(
         f"nothing moved: {(last.reason if last else '') or 'the job was stopped as hung'}", "watch.json#looks"

@@ -50,7 +50,7 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """Whether a node has found a place for its evidence, and where."""
+    """The place that a node has found for its evidence."""
 
     shared: bool = False  # node 0's own directory
     directory: str = ""
@@ -102,7 +102,7 @@ def state_of(document: Document | None) -> State | None:
 
 
 def ready_of(document: Document | None) -> Ready:
-    """What of it has its type."""
+    """The part of it that has its type."""
     found = _fitting(Ready, document) or Ready()
     return dataclasses.replace(found, failed=_plain(found.failed), hint=_plain(found.hint))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from nsadiag.agent import interrupts
 from nsadiag.commands.messages.first_step import EVERY_S, steps_of, wait_after
 from nsadiag.evidence.layout import RunDir
-from nsadiag.evidence.rates import rate
+from nsadiag.evidence.phrases import rate
 from nsadiag.printing import for_terminal
 from nsadiag.reports.words import roughly
 

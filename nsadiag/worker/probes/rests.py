@@ -27,7 +27,7 @@ UNUSUAL_S = 0.1  # a step as long as that: a neighbour's turn on the CPU takes l
 
 
 class Resting:
-    """What probes ask without a call."""
+    """The state that probes ask for without a call."""
 
     now = False  # whether the phases of the step that runs now are left out
     left = RECORDED  # steps until that may change
@@ -37,7 +37,7 @@ class Resting:
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """What a rest depends on: seconds of a step and of an event, and the steps until one that must be recorded."""
+    """Everything that a rest depends on: seconds of a step and of an event, and the steps until one that must be recorded."""
 
     step_s: float
     event_s: float

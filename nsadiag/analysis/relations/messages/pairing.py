@@ -21,7 +21,7 @@ ROUNDS = 3  # before this one, to know that each has a message
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pending:
+class PendingTransfer:
     """The send or receive in which a rank stands."""
 
     rank: int
@@ -86,7 +86,7 @@ def calls_of(case: Case) -> Table:
     return calls.assign(number=[number + 1 for number in before])
 
 
-def pending_of(case: Case, rank: int) -> Pending | None:
+def pending_of(case: Case, rank: int) -> PendingTransfer | None:
     """The send or receive in which the rank stands, if its peer never met it."""
     rows = case.transfers
     open_ = rows[(rows["rank"] == rank) & rows.end_s.isna() & rows.peer.notna()]
@@ -96,7 +96,7 @@ def pending_of(case: Case, rank: int) -> Pending | None:
     return next((p for p in shown if p.counterpart), shown[0] if shown else None)
 
 
-def _pending(case: Case, rank: int, row: dict[Any, Any]) -> Pending:
+def _pending(case: Case, rank: int, row: dict[Any, Any]) -> PendingTransfer:
     calls = calls_of(case)
     peer, tag = int(row["peer"]), int(row["tag"])
     sender, receiver = (rank, peer) if row["direction"] == "to" else (peer, rank)
@@ -104,7 +104,7 @@ def _pending(case: Case, rank: int, row: dict[Any, Any]) -> Pending:
     mine = between[(between["rank"] == rank) & (between.tag == tag) & (between.begin_s <= row["begin_s"])]
     number = int(mine.number.max()) if len(mine) else 1
     theirs = between[between["rank"] == peer]
-    return Pending(
+    return PendingTransfer(
         rank=rank,
         op=str(row["op"]),
         group=str(row["group"]),
@@ -140,7 +140,7 @@ def _counterpart(theirs: Table, peer: int, rank: int, direction: str, tag: int, 
     return f"rank {peer} {done} {count(met, 'message')} {'from' if direction == 'to' else 'to'} rank {rank} with tag {tag}{tags}"
 
 
-def left_out(case: Case, pending: Pending) -> bool:
+def left_out(case: Case, pending: PendingTransfer) -> bool:
     """Whether the peer of a pending message has gone on without its part, which it had between any two backwards before."""
     if pending.counterpart is None or pending.peer is None or pending_of(case, pending.peer) is not None:
         return False
@@ -153,7 +153,7 @@ def left_out(case: Case, pending: Pending) -> bool:
     return set(between) == {1} and int((backwards > begun[-1]).sum()) > 1
 
 
-def messages_of_peer(case: Case, pending: Pending) -> Table:
+def messages_of_peer(case: Case, pending: PendingTransfer) -> Table:
     """The messages of the peer's that the pending one would have been the next of."""
     calls = calls_of(case)
     mine = calls[(calls["rank"] == pending.peer) & (calls.tag == pending.tag)]

@@ -123,7 +123,7 @@ def _draft(case: Case, one: Disagreement, *, failed: bool) -> Draft:
 
 
 def _strength(found: Outliers) -> Strength:
-    """Of who is at fault. What one of two ranks never did before may be what both should have done."""
+    """The certainty of who is at fault: what one of two ranks never did before may be what both should have done."""
     return Strength.WEAK if found.criterion == Criterion.NOVEL else Strength.CONCLUSIVE
 
 

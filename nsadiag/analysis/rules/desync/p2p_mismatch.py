@@ -9,7 +9,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.outliers import Criterion, Outliers
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.messages.pairing import Pending, messages_of_peer, misfits, pending_of
+from nsadiag.analysis.relations.messages.pairing import PendingTransfer, messages_of_peer, misfits, pending_of
 from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
@@ -40,7 +40,7 @@ def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
         )
 
 
-def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> Draft:
+def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, PendingTransfer]) -> Draft:
     found = message_outliers(case, waiting)
     guilty, first = found.ranks, waiting.get(found.ranks[0])
     blocked = tuple(sorted(set(cycle) - set(guilty)))
@@ -65,7 +65,7 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
     )
 
 
-def _left_out_at(case: Case, found: Outliers, waiting: dict[int, Pending]) -> Place | None:
+def _left_out_at(case: Case, found: Outliers, waiting: dict[int, PendingTransfer]) -> Place | None:
     """The line of the message that the rank had in each round before."""
     if found.criterion != Criterion.LEFT_OUT:
         return None

@@ -15,7 +15,7 @@ from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.phrases import all_of, count
-from nsadiag.evidence.rates import rate as rate_text
+from nsadiag.evidence.phrases import rate as rate_text
 from nsadiag.evidence.recorder import pending
 from nsadiag.evidence.records import Strength
 from nsadiag.evidence.ring.blackbox import Kind

@@ -20,7 +20,7 @@ from nsadiag.analysis.relations.steadiness import (
 from nsadiag.analysis.rules.drafts import line_of
 from nsadiag.analysis.rules.reasons import everyone
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.rates import rate as rate_text
+from nsadiag.evidence.phrases import rate as rate_text
 from nsadiag.evidence.records import Strength
 
 MOST_WAITS = 3

@@ -80,7 +80,7 @@ def _rhythm(rank: RankEvidence) -> dict[str, float | None]:
 
 
 def _each(values: Iterable[int], counts: Iterable[int]) -> list[float]:
-    """What each step took, by the values at their ends: not every end is in the events."""
+    """Seconds of each step, by the values at their ends: not every end is in the events."""
     pairs = itertools.pairwise(zip(values, counts, strict=True))
     return [(end - begin) / max(step - before, 1) for (begin, before), (end, step) in pairs]
 

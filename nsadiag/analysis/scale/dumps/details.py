@@ -95,7 +95,7 @@ def _kinds(dumps: DumpSet, seen: Iterable[Pending]) -> tuple[tuple[int, ...], ..
 
 
 def _wanted(dumps: DumpSet, rank: int, first: dict[str, int]) -> Wanted:
-    """Of these groups the entries from that number on; without any, all of all groups."""
+    """The entries of these groups from that number on; without any, all of all groups."""
     columns = dumps.ranks[rank]
     return Wanted(
         file=DumpFile(path=columns.file, rank=rank),

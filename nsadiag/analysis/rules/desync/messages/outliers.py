@@ -9,7 +9,13 @@ from functools import cached_property
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import Criterion, CriterionTest, Outliers, minority, outliers, which
-from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, counts_of, left_out, left_short
+from nsadiag.analysis.relations.messages.pairing import (
+    PendingTransfer,
+    calls_of,
+    counts_of,
+    left_out,
+    left_short,
+)
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.table import Table
 
@@ -21,7 +27,7 @@ class Exchange:
     """The ranks of a cycle that wait in sends and receives."""
 
     case: Case
-    waiting: Mapping[int, Pending]
+    waiting: Mapping[int, PendingTransfer]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.waiting)
@@ -48,7 +54,7 @@ class Exchange:
         return len(self.waiting) > 1 and len(alike) == 1 and self.involved == set(self.waiting)
 
 
-def message_outliers(case: Case, waiting: Mapping[int, Pending]) -> Outliers:
+def message_outliers(case: Case, waiting: Mapping[int, PendingTransfer]) -> Outliers:
     """Ranks that do not do what the others do; all if there is no difference."""
     return outliers(Exchange(case=case, waiting=waiting), MESSAGES)
 
