@@ -20,6 +20,7 @@ import torch._dynamo  # the first optimizer step would import it, for half a sec
 from torch import Tensor
 
 from nsa.config import ConfigError, TrainConfig, make_directory
+from nsa.deferred import Deferred
 from nsa.model import NSAModel, parameter_count
 from nsa.options import help_text, parse_command_line
 from nsa.parallel import (
@@ -96,8 +97,14 @@ class _Run:
     def __init__(self, config: TrainConfig, placement: Placement) -> None:
         self.config, self.placement = config, placement
         self.attention = attention_backend(config, placement.device)
+        deferred = (
+            Deferred(lambda: NSAModel(config.model, config.attention)) if _is_deferred(config) else None
+        )
         torch.manual_seed(config.train.seed)  # the same on every rank: equal initial weights
-        model = _build_model(config, placement.device)
+        model = _prepared(
+            deferred.model if deferred else NSAModel(config.model, config.attention).to(placement.device),
+            config,
+        )
         self.parameters = parameter_count(model)
         self.flops = flops_per_token(config, self.parameters)
         decayed = {name for name, parameter in model.named_parameters() if parameter.ndim >= 2}
@@ -106,6 +113,8 @@ class _Run:
         if self.context is not None:
             apply_context(model, self.context, config.data.seq_len, placement.device)
         wrapped = apply_parallel(model, config.parallel, config.train.precision, placement.device)
+        if deferred is not None:
+            deferred.initialise(placement.device)
         torch.manual_seed(config.train.seed + placement.rank)
         self.progress = Progress(
             model=wrapped,
@@ -322,8 +331,13 @@ class _Run:
             print(line, flush=True)
 
 
-def _build_model(config: TrainConfig, device: torch.device) -> NSAModel:
-    model = NSAModel(config.model, config.attention).to(device)
+def _is_deferred(config: TrainConfig) -> bool:
+    """Whether parameters are made when they are sharded, so that no rank ever holds the whole model."""
+    return config.parallel.mode == "fsdp2"
+
+
+def _prepared(model: NSAModel, config: TrainConfig) -> NSAModel:
+    """The model in its precision, with its blocks compiled if so configured."""
     if config.train.precision == "bf16_pure":
         model = model.to(torch.bfloat16)
     if config.train.compile:
