@@ -209,7 +209,11 @@ class _Run:
 
     def _next_batch(self, stream: Stream) -> Batch:
         batch = pack(stream.next_batch(), self.config.data, stream.end_of_document)
-        return batch.to(self.placement.device)
+        if self.context is None:
+            return batch.to(self.placement.device)
+        # The borders stay here, where the layers read them without waiting for a device.
+        own = Batch(*(self.context.take(x, 1) for x in batch[:2])).to(self.placement.device)
+        return own._replace(cu_seqlens=batch.cu_seqlens)
 
     def _recordable_step(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         batches = iter(tokens)  # [accumulate, 2, batch, T]
@@ -250,10 +254,7 @@ class _Run:
 
     def _loss(self, batch: Batch) -> Tensor:
         with _autocast(self.config, self.placement.device):
-            inputs, targets, cu_seqlens = batch
-            if self.context is not None:
-                inputs, targets = (self.context.take(x, 1) for x in (inputs, targets))
-            return self.progress.model(inputs, targets, cu_seqlens)
+            return self.progress.model(*batch)
 
     def _evaluate_if_due(self) -> None:
         train = self.config.train
