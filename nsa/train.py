@@ -20,6 +20,7 @@ import torch._dynamo  # the first optimizer step would import it, for half a sec
 from torch import Tensor
 
 from nsa.config import ConfigError, TrainConfig, make_directory
+from nsa.deferred import Deferred
 from nsa.model import NSAModel, parameter_count
 from nsa.options import help_text, parse_command_line
 from nsa.parallel import (
@@ -96,8 +97,14 @@ class _Run:
     def __init__(self, config: TrainConfig, placement: Placement) -> None:
         self.config, self.placement = config, placement
         self.attention = attention_backend(config, placement.device)
+        deferred = (
+            Deferred(lambda: NSAModel(config.model, config.attention)) if _is_deferred(config) else None
+        )
         torch.manual_seed(config.train.seed)  # the same on every rank: equal initial weights
-        model = _build_model(config, placement.device)
+        model = _prepared(
+            deferred.model if deferred else NSAModel(config.model, config.attention).to(placement.device),
+            config,
+        )
         self.parameters = parameter_count(model)
         self.flops = flops_per_token(config, self.parameters)
         decayed = {name for name, parameter in model.named_parameters() if parameter.ndim >= 2}
@@ -106,6 +113,8 @@ class _Run:
         if self.context is not None:
             apply_context(model, self.context, config.data.seq_len, placement.device)
         wrapped = apply_parallel(model, config.parallel, config.train.precision, placement.device)
+        if deferred is not None:
+            deferred.initialise(placement.device)
         torch.manual_seed(config.train.seed + placement.rank)
         self.progress = Progress(
             model=wrapped,
@@ -200,7 +209,11 @@ class _Run:
 
     def _next_batch(self, stream: Stream) -> Batch:
         batch = pack(stream.next_batch(), self.config.data, stream.end_of_document)
-        return batch.to(self.placement.device)
+        if self.context is None:
+            return batch.to(self.placement.device)
+        # The borders stay here, where the layers read them without waiting for a device.
+        own = Batch(*(self.context.take(x, 1) for x in batch[:2])).to(self.placement.device)
+        return own._replace(cu_seqlens=batch.cu_seqlens)
 
     def _recordable_step(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         batches = iter(tokens)  # [accumulate, 2, batch, T]
@@ -241,10 +254,7 @@ class _Run:
 
     def _loss(self, batch: Batch) -> Tensor:
         with _autocast(self.config, self.placement.device):
-            inputs, targets, cu_seqlens = batch
-            if self.context is not None:
-                inputs, targets = (self.context.take(x, 1) for x in (inputs, targets))
-            return self.progress.model(inputs, targets, cu_seqlens)
+            return self.progress.model(*batch)
 
     def _evaluate_if_due(self) -> None:
         train = self.config.train
@@ -322,8 +332,13 @@ class _Run:
             print(line, flush=True)
 
 
-def _build_model(config: TrainConfig, device: torch.device) -> NSAModel:
-    model = NSAModel(config.model, config.attention).to(device)
+def _is_deferred(config: TrainConfig) -> bool:
+    """Whether parameters are made when they are sharded, so that no rank ever holds the whole model."""
+    return config.parallel.mode == "fsdp2"
+
+
+def _prepared(model: NSAModel, config: TrainConfig) -> NSAModel:
+    """The model in its precision, with its blocks compiled if so configured."""
     if config.train.precision == "bf16_pure":
         model = model.to(torch.bfloat16)
     if config.train.compile:

@@ -158,10 +158,10 @@ def check_positions(positions: Tensor | None, x: Tensor) -> None:
         _refuse("positions", positions, f"[T] = [{n}] or [B, T] = {[batch, n]}")
 
 
-def check_sharded(positions: object, cu_seqlens: object, cache: object) -> None:
+def check_sharded(positions: object, cache: object) -> None:
     """Raise ValueError for what context parallelism cannot take."""
-    if any(given is not None for given in (positions, cu_seqlens, cache)):
-        raise ValueError("context parallelism takes whole sequences: no positions, cu_seqlens or cache")
+    if positions is not None or cache is not None:
+        raise ValueError("context parallelism counts positions itself, and has no cache: leave both out")
 
 
 def check_sizes(**sizes: object) -> None:

@@ -17,7 +17,7 @@ from nsa.attention.inputs import (
 )
 from nsa.cache import DenseDecodeCache, Rows
 from nsa.context import ContextShard
-from nsa.layers.rope import RotationTable, first_rotations, rotate, rotation_of, sequence_start
+from nsa.layers.rope import RotationTable, rotate, rotation_of, rotations_of_row, sequence_start
 
 
 class DenseAttention(nn.Module):
@@ -70,8 +70,8 @@ class DenseAttention(nn.Module):
         check_states(x, self.in_proj.in_features)
         check_positions(positions, x)
         if self.context is not None:
-            check_sharded(positions, cu_seqlens, cache)
-            return self._forward_sharded(x, self.context)
+            check_sharded(positions, cache)
+            return self._forward_sharded(x, self.context, cu_seqlens)
         check_packing(*x.shape[:2], cu_seqlens, past=cache is not None)
         q, k, v = self._project(x, rotation_of(self.rotations, x, positions, cu_seqlens, 0))
         if cache is not None:
@@ -85,13 +85,15 @@ class DenseAttention(nn.Module):
             out = causal_attention(q, k, v) if visible is None else grouped_attention(q, k, v, visible)
         return self.o_proj(out.flatten(2))
 
-    def _forward_sharded(self, x: Tensor, context: ContextShard) -> Tensor:
-        turn = first_rotations(self.rotations, x, context.size * x.shape[1])
+    def _forward_sharded(self, x: Tensor, context: ContextShard, cu_seqlens: Tensor | None) -> Tensor:
+        n_tokens = context.size * x.shape[1]
+        check_packing(x.shape[0], n_tokens, cu_seqlens, past=False)
+        turn = rotations_of_row(self.rotations, x, n_tokens, cu_seqlens)
         q, own_k, own_v = self._project(x, context.take(turn, 0))
         k, v = (context.gather(kv.flatten(2)).unflatten(-1, kv.shape[2:]) for kv in (own_k, own_v))
         outs = []
         for span in context.spans(x.shape[1]):
-            visible = _causal(span.end - span.past, x.device, None, span.past)
+            visible = _causal(span.end - span.past, x.device, cu_seqlens, span.past)
             outs.append(grouped_attention(q[:, span.local], k[:, : span.end], v[:, : span.end], visible))
         return self.o_proj(torch.cat(outs, dim=1).flatten(2))
 
@@ -113,5 +115,6 @@ def _causal(
     queries = keys[past_length:, None]
     visible = keys <= queries
     if cu_seqlens is not None:
-        visible = visible & (keys >= sequence_start(keys, cu_seqlens)[:, None])
+        borders = cu_seqlens.clamp(max=len(keys))  # of a row that may be longer
+        visible = visible & (keys >= sequence_start(keys, borders)[past_length:, None])
     return visible[None, None]

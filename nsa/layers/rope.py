@@ -89,6 +89,13 @@ def first_rotations(table: RotationTable, x: Tensor, n: int) -> Tensor:
     return rotation(torch.arange(n, device=x.device), table.dim, table.base, torch.float64)
 
 
+def rotations_of_row(table: RotationTable, x: Tensor, n: int, cu_seqlens: Tensor | None) -> Tensor:
+    """The rotations of a row of n tokens, of which x may be a part: [n, D], in fp32, or in fp64 if x is."""
+    if cu_seqlens is None:
+        return first_rotations(table, x, n)
+    return table.at(token_positions(n, x.device, cu_seqlens), n, torch.promote_types(x.dtype, torch.float32))
+
+
 def token_positions(
     n_tokens: int, device: torch.device, cu_seqlens: Tensor | None = None, past_length: int = 0
 ) -> Tensor:

@@ -7,16 +7,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nsa.attention import BRANCHES, BranchKV, nsa_attention
-from nsa.attention.blocks import block_layout, compress_tokens, n_compress_slots
+from nsa.attention.blocks import block_layout, compress_tokens
 from nsa.attention.compressed import BlockCompression
 from nsa.attention.decode_attention import decode_attention, decode_backend
 from nsa.attention.inputs import check_heads, check_packing, check_positions, check_sharded, check_states
 from nsa.attention.selected import select_blocks, selected_key_counts
 from nsa.cache import DecodeCache, NSACache, Rows
 from nsa.config import AttentionConfig
-from nsa.context import ContextShard, Span
+from nsa.context import ContextShard
 from nsa.layers.columns import Columns
-from nsa.layers.rope import RotationTable, first_rotations, rotate, rotation_of
+from nsa.layers.pieces import pieces_of
+from nsa.layers.rope import RotationTable, rotate, rotation_of, rotations_of_row
 
 _ALIGNED = 8  # bf16 columns in 16 bytes
 
@@ -68,6 +69,7 @@ class NSAAttention(nn.Module):
             self.compress_k = BlockCompression(head_dim, config, kind="mean")
         n_gates = n_heads * len(BRANCHES)
         self.gate = nn.Sequential(nn.Linear(dim, n_gates), nn.SiLU(), nn.Linear(n_gates, n_gates))
+        self.gate.requires_grad_(config.gate_gradients)  # without, DDP must not wait for them
         self.o_proj = nn.Linear(n_heads * self.v_head_dim, dim, bias=False)
 
     def new_cache(self) -> NSACache:
@@ -116,8 +118,8 @@ class NSAAttention(nn.Module):
         check_states(x, self.in_proj.in_features)
         check_positions(positions, x)
         if self.context is not None:
-            check_sharded(positions, cu_seqlens, cache)
-            return self._forward_sharded(x, self.context)
+            check_sharded(positions, cache)
+            return self._forward_sharded(x, self.context, cu_seqlens)
         past_length = cache.length if cache is not None else 0
         check_packing(*x.shape[:2], cu_seqlens, past=cache is not None)
         turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
@@ -129,19 +131,24 @@ class NSAAttention(nn.Module):
             self._remember(gates, self._selected_counts(q, k, cu_seqlens, past_length))
         return self.o_proj(out.flatten(2))
 
-    def _forward_sharded(self, x: Tensor, context: ContextShard) -> Tensor:
-        """Attend from this rank's tokens to those of all ranks."""
-        turn = first_rotations(self.rotations, x, context.size * x.shape[1])
+    def _forward_sharded(self, x: Tensor, context: ContextShard, cu_seqlens: Tensor | None) -> Tensor:
+        """Attend from this rank's tokens to those of all ranks; `cu_seqlens` are of the whole row, best on the CPU."""
+        n_tokens = context.size * x.shape[1]
+        check_packing(x.shape[0], n_tokens, cu_seqlens, past=False)
+        turn = rotations_of_row(self.rotations, x, n_tokens, cu_seqlens)
         q, own_k, own_v = self._columns.split(self.in_proj(x), context.take(turn, 0))
-        k, v = self._keys_and_values(*_gathered(context, own_k, own_v), turn, None, None)
+        k, v = self._keys_and_values(*_gathered(context, own_k, own_v), turn, cu_seqlens, None)
         gates = self._gates(x)
         outs, counts = [], []
-        for span in context.spans(x.shape[1]):
-            seen = [_until(kv, span, self.config) for kv in (k, v)]
-            part, part_gates = q[:, span.local], gates[:, span.local]
-            outs.append(nsa_attention(part, *seen, part_gates, self.config, past_length=span.past))
+        for piece in pieces_of(context.spans(x.shape[1]), n_tokens, cu_seqlens, self.config):
+            seen = [piece.keys_seen(kv, self.config) for kv in (k, v)]
+            part, part_gates = q[:, piece.local], gates[:, piece.local]
+            past, borders = piece.past_length, piece.cu_seqlens(x.device)
+            outs.append(
+                nsa_attention(part, *seen, part_gates, self.config, cu_seqlens=borders, past_length=past)
+            )
             if self.collect_stats:
-                counts.append(self._selected_counts(part, seen[0], None, span.past))
+                counts.append(self._selected_counts(part, seen[0], borders, past))
         if self.collect_stats:
             self._remember(gates, None if counts[0] is None else torch.cat(counts, dim=-1))
         return self.o_proj(torch.cat(outs, dim=1).flatten(2))
@@ -215,11 +222,3 @@ def _gathered(
     parts = everything.split([x.shape[2] * x.shape[3] for x in tensors], dim=-1)
     parts = [part.unflatten(-1, x.shape[2:]) for part, x in zip(parts, tensors, strict=True)]
     return dict(zip(k, parts, strict=False)), dict(zip(v, parts[len(k) :], strict=True))
-
-
-def _until(kv: BranchKV, span: Span, config: AttentionConfig) -> BranchKV:
-    """The keys, or values, visible to the queries of a span: blocks and tokens before its end, and those of the window."""
-    n_blocks = n_compress_slots(config, span.end, packed=False)
-    oldest = max(0, span.past + 1 - config.window)
-    kept = (slice(n_blocks), slice(span.end), slice(oldest, span.end))
-    return BranchKV(*(x if x is None else x[:, which] for x, which in zip(kv, kept, strict=True)))

@@ -89,8 +89,6 @@ def check_documents(config: TrainConfig) -> None:
     if not documents_apart(config.data):
         return
     hint = "--data.documents joined lets documents of a row see each other"
-    if config.parallel.context.ranks > 1:
-        raise ConfigError("data.documents is separate, and sequences are shared by ranks", hint)
     if config.train.cuda_graph:
         raise ConfigError("data.documents is separate, and train.cuda_graph records one shape", hint)
 

@@ -70,7 +70,15 @@ def losses(tmp_path_factory, warm_python, documents):
         f"{mode} documents": [*documents, f"parallel.mode={mode}", "train.accumulate=2", *CHECKPOINTING[kind]]
         for mode, kind in (("ddp", "none"), ("fsdp1", "none"), ("fsdp2", "reentrant"))
     }
-    return run_cells(warm_python, tmp_path_factory.mktemp("cells"), CELLS | CONTEXT | accumulated | apart)
+    shared = {
+        f"{mode} {attention} shared documents": [
+            *documents, f"parallel.mode={mode}", "parallel.context.ranks=2", "parallel.context.layout=zigzag",
+            f"model.attention={attention}", "train.accumulate=2",
+        ]
+        for mode, attention in (("ddp", "nsa"), ("fsdp2", "dense"))
+    }  # fmt: skip
+    cells = CELLS | CONTEXT | accumulated | apart | shared
+    return run_cells(warm_python, tmp_path_factory.mktemp("cells"), cells)
 
 
 def single(*overrides):
@@ -97,8 +105,14 @@ def test_shared_sequences_give_the_outputs_and_gradients_of_whole_ones(tmp_path)
     done = run_python(*TWO_RANKS, str(ROOT / "tests/nsa/run_context.py"), str(result))
     assert result.exists(), done.stderr
     errors = json.loads(result.read_text())
-    assert len(errors) == 6
+    assert len(errors) == 30
     assert max(errors.values()) < 1e-10, errors
+
+
+@pytest.mark.parametrize(("mode", "attention"), [("ddp", "nsa"), ("fsdp2", "dense")])
+def test_two_ranks_that_share_rows_of_documents_train_as_one_does(losses, documents, mode, attention):
+    alone = of_one_rank(*documents, "data.batch_size=2", f"model.attention={attention}")
+    assert losses[f"{mode} {attention} shared documents"] == pytest.approx(alone, abs=1e-5)
 
 
 def test_sequences_that_cannot_be_shared_are_refused():
