@@ -148,6 +148,15 @@ def test_a_webhook_that_has_moved_has_not_got_the_message(
     assert [list(each) for each in posted] == [["text"]]
 
 
+def test_a_chat_gets_nothing_that_looks_like_a_secret(
+    hook: tuple[str, list[dict[str, str]]], tmp_path: Path
+) -> None:
+    address, posted = hook
+    said = replace(HUNG, summary="Rank 1 raised ValueError: no login with password=hunter2-s3cret!")
+    notifier(f"{address}/services/secret", tmp_path).verdict(said)
+    assert "hunter2" not in posted[0]["text"] and "password=***" in posted[0]["text"]
+
+
 def test_a_webhook_gets_the_verdict_in_slacks_form(
     hook: tuple[str, list[dict[str, str]]], tmp_path: Path
 ) -> None:

@@ -178,7 +178,7 @@ def test_python_without_site_survives_and_the_gap_is_named(jobs: Jobs, option: s
     done = run(jobs, *RANK, option, "-c", "print('goes on')")
     assert (done.returncode, done.stdout.split("\n")[0]) == (0, "goes on"), done.stderr
     assert metas(jobs) == {}
-    assert [gap for gap in verdict(jobs)["gaps"] if "-S or -I" in gap]
+    assert [gap for gap in verdict(jobs)["gaps"] if "-S, -E or -I" in gap]
 
 
 def test_a_redirection_of_the_users_stays(jobs: Jobs) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,16 @@ def test_a_run_without_out_is_the_latest_and_unknown_to_git(
     )
     assert runs.latest() == run.path.resolve()
     assert [each.directory.name[16:] for each in runs.runs()] == ["two", "one"]
+
+
+def test_runs_that_start_in_the_same_second_have_a_directory_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda _: output.prepare(None, "train", force=False).path, range(64)))
+    assert len(set(made)) == 64 and all(path.is_dir() for path in made)
+    assert len(runs.runs(Path("artifacts"))) == 0, "none has begun"
 
 
 def test_a_run_with_out_changes_nothing_under_artifacts(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import itertools
 import os
 import platform
 import re
@@ -35,18 +37,16 @@ PACKAGES = (
 
 def prepare(out: Path | None, name: str, *, force: bool) -> RunDir:
     """The directory to write into, made private. Raises if it holds anything already, or cannot be written."""
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    safe_name = re.sub(r"[^\w.-]+", "-", name)[:40]
-    path = out or runs.FOLDER / f"{stamp}-{safe_name}"
+    path = out or runs.FOLDER
     try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if out is None:
+            path = _new_directory(name)
+        elif out.exists() and (not out.is_dir() or any(out.iterdir())):
             if not force:
                 raise UsageError(
                     f"{path} exists and is not empty", "choose another --out, or replace it with --force"
                 )
             _remove_earlier_run(path)
-        if out is None:
-            make_private_dir(runs.FOLDER)
         make_private_dir(path)
         if out is None:
             runs.enter(path)
@@ -56,6 +56,18 @@ def prepare(out: Path | None, name: str, *, force: bool) -> RunDir:
             f"cannot write to {path}: {error.strerror}", "choose another place with --out"
         ) from None
     return RunDir(path=path)
+
+
+def _new_directory(name: str) -> Path:
+    """A directory of this run's own: others of the same name may start in the same second."""
+    folder = make_private_dir(runs.FOLDER)
+    stamp, safe_name = datetime.now().strftime("%Y%m%d-%H%M%S"), re.sub(r"[^\w.-]+", "-", name)[:40]
+    for number in itertools.count(1):
+        path = folder / f"{stamp}-{safe_name}{f'-{number}' if number > 1 else ''}"
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            return path
+    raise AssertionError("numbers do not end")
 
 
 def _remove_earlier_run(path: Path) -> None:

@@ -19,6 +19,7 @@ from nsadiag.deadlines.http import post
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir
 from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.secrets.published import mask_likely
 from nsadiag.printing import note
 from nsadiag.reports.cleaners.chat import chat
 
@@ -63,7 +64,8 @@ class Notifier:
             sending.report()
 
     def _sendings(self, event: str, text: str, verdict: Verdict | None = None) -> list[_Sending]:
-        words = f"nsadiag: {self._name} on {platform.node()}: {text}"
+        # A chat is read by more people than the run directory.
+        words = mask_likely(f"nsadiag: {self._name} on {platform.node()}: {text}")
         document: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "event": event,

@@ -16,9 +16,7 @@ from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
 from nsadiag.evidence.records import Outcome, Place, Strength
 
-NO_RECORDER = (
-    "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S or -I"
-)
+NO_RECORDER = "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S, -E or -I"
 
 
 def unknown(case: Case) -> Iterator[Draft | Declined]:
