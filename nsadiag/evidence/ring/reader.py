@@ -87,7 +87,7 @@ class Recording:
 
     @cached_property
     def open_spans(self) -> tuple[Event, ...]:
-        """What the main thread has begun and not ended, innermost first."""
+        """Events that the main thread has begun and not ended, innermost first."""
         recent, pid = self.events[-LOOKED_BACK:], -1 if self.pid is None else self.pid
         own = recent[(recent["thread"] == pid) & (recent["phase"] != Phase.POINT)]
         # Paired before they are decoded: most have ended.
