@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 EXIT_HEALTHY = 0
 EXIT_FINDING = 1
 EXIT_USAGE = 2
@@ -30,3 +32,14 @@ class MachineError(NsadiagError):
     """Something that the machine should offer is missing or refused."""
 
     exit_code = EXIT_ENVIRONMENT
+
+
+def unwritable(error: OSError) -> MachineError:
+    """For a file that could not be written."""
+    why = error.strerror or str(error)
+    hint = (
+        "remove the directory"
+        if error.errno == errno.EISDIR
+        else "check space and permission (df -h, ls -ld)"
+    )
+    return MachineError(f"cannot write {error.filename}: {why[:1].lower()}{why[1:]}", hint)

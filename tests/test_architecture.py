@@ -334,7 +334,7 @@ def test_another_way_to_open_is_seen(source: str) -> None:
 WAYS_OUT = {
     "print": {
         "printing.py",
-        "agent/captures/gpu/nvml_query.py", "cluster/meeting.py", "commands/batch/serving.py",  # documents to the process that started them
+        "agent/captures/gpu/nvml_query.py", "commands/batch/serving.py",  # documents to the process that started them
         "agent/job/warm_rank.py", "engines/on_ray/files.py", "pytest_plugin.py",  # the job's own output
     },
     "Console": set(),

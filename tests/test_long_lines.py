@@ -8,7 +8,7 @@ import shlex
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.evidence.command_line import MOST_OF_LINE, MOST_OF_WORD, is_shortened, shortened
+from nsadiag.evidence.secrets.command_line import MOST_OF_LINE, MOST_OF_WORD, is_shortened, shortened
 
 JOB = "import torch; raise ValueError('no loss')"
 

@@ -28,6 +28,7 @@ from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.resolve import Resolution, resolve, with_answers
 from nsadiag.analysis.scale.digests.chosen import reduce_many
+from nsadiag.errors import unwritable
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Strength, Times, Verdict
 from nsadiag.evidence.user_code import counted, valid_roots
@@ -121,7 +122,7 @@ def judge_evidence(path: Path) -> Verdict:
 
 
 def judge_directory(path: Path, *, live: bool = False) -> Verdict:
-    """Judges what lies in a run directory and writes verdict.json there.
+    """Judges what lies in a run directory and writes verdict.json there. Raises MachineError where that fails.
 
     `live`: the run has just ended here, so that the time to the verdict means something.
     """
@@ -137,5 +138,8 @@ def judge_directory(path: Path, *, live: bool = False) -> Verdict:
         first = read_json(run.verdict, {}).get("times", {}).get("verdict_s")
         verdict_s = first if first is not None else verdict_s
     verdict = judge(cell, verdict_s=verdict_s)
-    write_json(run.verdict, verdict.to_json())
+    try:
+        write_json(run.verdict, verdict.to_json())
+    except OSError as error:
+        raise unwritable(error) from None
     return verdict

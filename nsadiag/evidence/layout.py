@@ -13,7 +13,6 @@ from json import dumps, loads
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from nsadiag.errors import MachineError
 from nsadiag.evidence.documents import kept
 from nsadiag.evidence.documents.files import check_own_folder, holds_anything, numbered, read_evidence
 from nsadiag.evidence.ownership import check_not_planted
@@ -43,17 +42,6 @@ UNGRADED_HANDLER = "nsadiag_ungraded"
 PYTHON_HANDLER = "nsadiag_python"
 # How the name of a worker server's socket ends once its rank has come to its exit handlers (instead of ".sock").
 LEAVING = ".leaving.sock"
-
-
-class Unwritable(MachineError, OSError):
-    """A file that could not be written: an OSError for those who go on without it, and words for a person."""
-
-    def __init__(self, path: Path, error: OSError) -> None:
-        why = error.strerror or str(error)
-        is_directory = error.errno == errno.EISDIR
-        hint = "remove the directory" if is_directory else "check space and permission (df -h, ls -ld)"
-        super().__init__(f"cannot write {path}: {why[:1].lower()}{why[1:]}", hint)
-        self.errno, self.strerror, self.filename = error.errno, why, str(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +271,7 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise Unwritable(path, error) from None
+        raise _named(error, path) from None
     try:
         with io.open(handle, "wb") as file:  # noqa: UP020 - `open` is what programs replace, os.fdopen imports
             file.write(content)
@@ -293,8 +281,13 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise Unwritable(path, error) from None
+            raise _named(error, path) from None
         raise
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    """The same of the file that is meant, and not of the new one that would take its place."""
+    return OSError(error.errno, error.strerror, str(path))
 
 
 def append_json_line(path: Path, value: Any) -> None:

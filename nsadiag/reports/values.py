@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from nsadiag.evidence.command_line import shortened
 from nsadiag.evidence.documents.shapes import LARGEST
+from nsadiag.evidence.secrets.command_line import shortened
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -97,8 +97,9 @@ def execute(command: list[bytes], environment: dict[bytes, bytes]) -> NoReturn:
             raise
     import shutil
 
-    found = shutil.which(command[0], path=os.fsdecode(environment.get(b"PATH") or os.defpath)) or command[0]
-    os.execve("/bin/sh", [b"/bin/sh", found, *command[1:]], environment)
+    path = os.fsdecode(environment.get(b"PATH", os.fsencode(os.defpath)))
+    found = shutil.which(os.fsdecode(command[0]), path=path)
+    os.execve("/bin/sh", [b"/bin/sh", os.fsencode(found or command[0]), *command[1:]], environment)
 
 
 class Terminal:

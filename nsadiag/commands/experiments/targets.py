@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.errors import UsageError
-from nsadiag.evidence.command_line import is_shortened
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.secrets.command_line import is_shortened
 from nsadiag.evidence.secrets.published import MASK
 from nsadiag.experiments.shrink import Target
 from nsadiag.experiments.trial import Job

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from nsadiag.evidence.command_line import shortened
+from nsadiag.evidence.secrets.command_line import shortened
 from nsadiag.evidence.secrets.published import MASK, is_secret_name, mask_forms
 
 # Shorter ones are found in texts that hold no secret.

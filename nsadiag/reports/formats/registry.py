@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from nsadiag.errors import unwritable
 from nsadiag.evidence.layout import replace_private
 from nsadiag.printing import Shown
 from nsadiag.reports.formats.document import render_json
@@ -41,4 +42,7 @@ def write_reports(directory: Path) -> None:
     report = load_report(directory)
     for name, text in (("report.md", render_markdown(report)), ("report.html", render_html(report))):
         # The name of a file may be in no encoding at all.
-        replace_private(directory / name, text.encode(errors="surrogateescape"))
+        try:
+            replace_private(directory / name, text.encode(errors="surrogateescape"))
+        except OSError as error:
+            raise unwritable(error) from None
