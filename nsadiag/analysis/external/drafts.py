@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nsadiag.analysis.external import deepspeed_log, nccl_log, stacks
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
+from nsadiag.analysis.facts.fingerprints import fingerprints
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
 from nsadiag.analysis.ingest.watchdog_reports import TimedOut
@@ -36,6 +37,8 @@ class Statements:
     never_came: tuple[tuple[int, ...], str] = (), ""  # ranks, and where a monitored barrier named them
     inits: list[CommunicatorInit] = field(default_factory=list)
     waits: list[SummarisedWaits] = field(default_factory=list)
+    unnamed: list[Raised] = field(default_factory=list)  # exceptions of which nothing tells the rank
+    world_size: int = 0  # as some line says
     gaps: list[str] = field(default_factory=list)
 
 
@@ -118,6 +121,8 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
     inits: list[CommunicatorInit] = []
     waits: list[SummarisedWaits] = []
     never_came: tuple[tuple[int, ...], str] = (), ""
+    unnamed: list[Raised] = []
+    world_size = 0
     for path in sorted(gathered.logs):
         try:
             text = _text(path, gathered.root)
@@ -127,7 +132,8 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         facts = logs.read_log(text)
         source = relative(path, gathered.root)
         own = rank_of(path, gathered.root) if _is_of_one_rank(path, facts) else -1
-        _put_log(drafts, facts, source, own, text)
+        unnamed += _put_log(drafts, facts, source, own, text)
+        world_size = max(world_size, facts.world_size)
         if facts.ended:
             launcher = source
         inits += nccl_log.inits(text, source)
@@ -135,7 +141,20 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
             waits.append(found)
         if facts.never_came:
             never_came = facts.never_came, f"{source}#line {facts.never_came_line}"
-    return Statements(launcher=launcher, never_came=never_came, inits=inits, waits=waits, gaps=gaps)
+    if unnamed and not drafts and not inits:
+        # Of a job of which no line names a rank nothing says that it has several.
+        for raised in unnamed:
+            drafts.of(0, raised.source.partition("#")[0]).exceptions.append(raised)
+        unnamed = []
+    return Statements(
+        launcher=launcher,
+        never_came=never_came,
+        inits=inits,
+        waits=waits,
+        unnamed=unnamed,
+        world_size=world_size,
+        gaps=gaps,
+    )
 
 
 def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:
@@ -148,17 +167,24 @@ def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:
     )
 
 
-def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: str) -> None:
-    """`own`: the one rank whose log it is, or -1."""
-    if own >= 0:
-        _put_text(drafts.of(own, source), source, text)
+def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: str) -> list[Raised]:
+    """Assign what a log says to its ranks; returns the exceptions of which it does not tell the rank.
+
+    `own`: the one rank whose log it is, or -1.
+    """
+    for rank, said in facts.ranks.items() if own < 0 else [(own, text)]:
+        _put_text(drafts.of(rank, source), source, said)
+    unnamed = []
     for raised in facts.raised:
         rank = raised.rank if raised.rank is not None else own
-        if rank < 0 and not facts.ended and not drafts:
-            rank = 0
+        exception = _exception(raised.exception, f"{source}#line {raised.line}")
         if rank >= 0:
-            exception = _exception(raised.exception, f"{source}#line {raised.line}")
             drafts.of(rank, source).exceptions.append(exception)
+            # A message may say what a peer did.
+            for told in fingerprints(raised.exception.message):
+                drafts.of(told.rank, source)
+        else:
+            unnamed.append(exception)
     for timed_out in facts.timed_out:
         drafts.of(timed_out.rank, source).timed_out.append((timed_out, source))
     for ended in facts.ended:
@@ -168,8 +194,7 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: 
             signal=-ended.code if ended.code < 0 else None,
             exit_code=ended.code if ended.code >= 0 else None,
         )
-    for rank in facts.ranks:
-        drafts.of(rank, source)
+    return unnamed
 
 
 def _put_text(draft: Draft, source: str, text: str) -> None:

@@ -78,7 +78,11 @@ def _cell(
         world_size=world,
         ranks=ranks,
         kinds=kinds,
-        watch=Watch(started_mono_ns=began_ns, launcher_exit_code=1 if any(map(_broke, ranks)) else None),
+        watch=Watch(
+            started_mono_ns=began_ns,
+            launcher_exit_code=1 if statements.unnamed or any(map(_broke, ranks)) else None,
+        ),
+        unnamed=tuple(statements.unnamed),
         launcher_stderr="",
         processes=(),
         gaps=gaps,
@@ -96,7 +100,9 @@ def _collected(cell: CellEvidence, statements: Statements, pending_s: float | No
     ranks, barrier_log = statements.never_came
     return Collected(
         movement=movement,
-        is_stuck=waits and movement not in ("moved", "young") and not any(map(_broke, cell.ranks)),
+        is_stuck=waits
+        and movement not in ("moved", "young")
+        and not (cell.unnamed or any(map(_broke, cell.ranks))),
         pending_s=pending_s,
         launcher_log=statements.launcher,
         absent_from_barrier=ranks,
@@ -114,7 +120,9 @@ def _can_be_judged(cell: CellEvidence, dumps: DumpSet) -> bool:
     told = cell.collected
     if told is None:
         return False
-    says_why = any(_broke(r) or any(c.stacks or c.flight_recorder for c in r.captures) for r in cell.ranks)
+    says_why = bool(cell.unnamed) or any(
+        _broke(r) or any(c.stacks or c.flight_recorder for c in r.captures) for r in cell.ranks
+    )
     made = {init.communicator for init in told.communicators if init.complete}
     unmade = {init.communicator for init in told.communicators} - made
     waited = any(row.more_ms >= WORTH_SHARE * row.least_ms for row in told.summarised)
@@ -137,7 +145,8 @@ def _broke(rank: RankEvidence) -> bool:
 def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
     """Ranks begin at 0, and communicators and groups of dumps name their members."""
     seen = [*drafts, *(wait.rank for wait in statements.waits)]
-    return max(dumps.world_size, max(seen, default=-1) + 1, *(init.size for init in statements.inits), 0)
+    sizes = (init.size for init in statements.inits)
+    return max(dumps.world_size, statements.world_size, max(seen, default=-1) + 1, *sizes, 0)
 
 
 def _add_timeouts(drafts: Drafts, world_size: int) -> float | None:

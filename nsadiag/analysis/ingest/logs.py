@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -11,7 +11,9 @@ from nsadiag.analysis.ingest.watchdog_reports import TimedOut, timed_out
 from nsadiag.evidence.documents.exceptions import Cause, TracebackFrame
 
 # torchrun, torch.distributed and NCCL put these before lines of several ranks in one log.
-PREFIX = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:? ?")
+PREFIX = re.compile(r"^(?:\[(?:rank|default)(?P<rank>\d{1,9})\]:? ?)+")
+# Colours and moves of the cursor, which some loggers write into files too.
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 TRACEBACK = "Traceback (most recent call last):"
 CHAINS = {
     "The above exception was the direct cause of the following exception:": True,
@@ -25,6 +27,10 @@ FAILURE = re.compile(
     r"\[(?P<n>\d+)\]:\s*\n\s+time\s*: (?P<time>\S+)\s*\n\s+host\s*: (?P<host>.*)\n\s+rank\s*: (?P<rank>\d+) \(local_rank: \d+\)\s*\n"
     r"\s+exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)"
 )
+# NCCL's watchdog, where a CUDA error ends the process: its own words, before "Aborted".
+ENDED_BY = re.compile(r"Process group watchdog thread terminated with exception: (?P<message>.+)")
+WORLD_SIZE = re.compile(r"\bworld[ _]size\b[\s\"'=:(]{1,4}(?P<size>\d{1,6})\b", re.IGNORECASE)
+LAUNCHERS = "ChildFailedError"  # torchrun's own, which says that some rank has failed
 FATAL = re.compile(r"^Fatal Python error: (?P<what>.+)$", re.MULTILINE)
 
 
@@ -57,7 +63,8 @@ class LogFacts:
     ended: tuple[Ended, ...] = ()
     never_came: tuple[int, ...] = ()  # to a monitored barrier
     never_came_line: int = 0
-    ranks: frozenset[int] = field(default_factory=frozenset)  # that wrote in it
+    ranks: Mapping[int, str] = field(default_factory=dict)  # that wrote in it, with their lines
+    world_size: int = 0  # as some line says
     lines: int = 0
 
     @property
@@ -67,22 +74,37 @@ class LogFacts:
 
 def read_log(text: str) -> LogFacts:
     """Never raises, whatever the text."""
+    text = ESCAPES.sub("", text)
     lines = text.splitlines()
-    ranks = {int(m["rank"]) for line in lines if (m := PREFIX.match(line))}
+    ranks: dict[int, list[str]] = {}
+    for rank, said in map(_stripped, lines):
+        if rank is not None:
+            ranks.setdefault(rank, []).append(said)
     barrier = [(n, m) for n, line in enumerate(lines, 1) if (m := BARRIER.search(line))]
     return LogFacts(
-        raised=tuple(_tracebacks(lines)),
+        raised=(*_errors_of_watchdogs(lines), *_tracebacks(lines)),
         timed_out=tuple(timed_out(text)),
         ended=tuple(_ended(text)),
         never_came=tuple(sorted({int(r) for _, m in barrier for r in re.findall(r"\d+", m["ranks"])})),
         never_came_line=barrier[0][0] if barrier else 0,
-        ranks=frozenset(ranks),
+        ranks={rank: "\n".join(own) for rank, own in ranks.items()},
+        world_size=max((int(m["size"]) for m in WORLD_SIZE.finditer(text)), default=0),
         lines=len(lines),
     )
 
 
+def _errors_of_watchdogs(lines: list[str]) -> Iterator[Traceback]:
+    """Errors of a device that NCCL's watchdog met: they end the rank, without a traceback."""
+    for number, line in enumerate(lines, 1):
+        rank, said = _stripped(line)
+        if (found := ENDED_BY.search(said)) and "timeout" not in found["message"].lower():
+            yield Traceback(
+                rank=rank, line=number, exception=Cause(type="RuntimeError", message=found["message"].strip())
+            )
+
+
 def _tracebacks(lines: list[str]) -> list[Traceback]:
-    """Each with what it was raised from as its cause."""
+    """Each with what it was raised from as its cause; the launcher's own left out."""
     open_: dict[int | None, tuple[int, list[TracebackFrame]]] = {}
     causes: dict[int | None, Cause] = {}
     found: list[Traceback] = []
@@ -99,7 +121,8 @@ def _tracebacks(lines: list[str]) -> list[Traceback]:
                     frames=tuple(frames),
                     cause=causes.pop(rank, None),
                 )
-                found.append(Traceback(rank=rank, line=begin, exception=exception))
+                if exception.type != LAUNCHERS:
+                    found.append(Traceback(rank=rank, line=begin, exception=exception))
         elif said.strip() in CHAINS and (before := [each for each in found if each.rank == rank]):
             found.remove(before[-1])
             causes[rank] = replace(before[-1].exception, meant=CHAINS[said.strip()])

@@ -14,7 +14,8 @@ TIMED_OUT = re.compile(
 # Of several versions: [PG 1 Rank 0], [PG 0 (default_pg) Rank 7], [PG ID 0 PG GUID 0(default_pg) Rank 1].
 DETECTED = re.compile(
     r"\[PG (?:ID )?(?P<group>\S+)(?: PG GUID [^\s(]+)? ?(?:\((?P<description>[^)]*)\))? Rank (?P<rank>\d+)\].*"
-    r"at work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>-?\d+), last completed NCCL work: (?P<completed>-?\d+)"
+    r"at work(?: sequence id)?: (?P<seq>\d+)(?:,| PG status:) last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
 OPS = {
     "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all",

@@ -86,7 +86,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         strength=Strength.CONCLUSIVE,
         summary=f"{who} raised {headline(root)}" + (f" ({kernel})" if kernel else ""),
         guilty_ranks=tuple(sorted(set(alike))),
-        at=place_of(root) or place_of(exception),
+        at=place_of(root) or place_of(exception) or locations.of_faults(rank.faults),
         where=Where(step=rank.end.steps),
         peers_at=_peers_at(case, alike),
         evidence=evidence,

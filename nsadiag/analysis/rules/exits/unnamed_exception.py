@@ -1,0 +1,66 @@
+"""An exception in a log of several ranks, of which no line tells the rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts.exceptions import first_of, headline, place_of
+from nsadiag.analysis.facts.exits import breaks
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.rules.exits.exception_advice import actions_of, class_of, fix_of
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import these
+from nsadiag.evidence.records import Strength
+
+
+def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
+    cell = case.cell
+    if cell.collected is None or not cell.unnamed:
+        return
+    first, root = cell.unnamed[0], first_of(cell.unnamed[0])
+    named = next(
+        (each.rank for each in breaks(cell) if each.kind == "exception" and not each.follows_a_peer), None
+    )
+    if named is not None:
+        yield Declined(f"rank {named.rank} raised an exception of its own", named.source)
+        return
+    ranks, why = _whose(cell)
+    raised = headline(root)
+    yield Draft(
+        cls=class_of(root),
+        outcome="crashed",
+        strength=Strength.LIKELY if ranks else Strength.WEAK,
+        summary=f"A process raised {raised}; {why}.",
+        guilty_ranks=ranks,
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in ranks),
+        at=place_of(root) or place_of(first),
+        evidence={f"a process raised {raised}": first.source},
+        gaps=("no line of the log tells which rank raised it",),
+        fix=fix_of(root, "Fix the line shown; errors of other ranks that follow from it go away with it."),
+        next="torchrun --log-dir logs --redirects 3 --tee 3 <the same script>: each line then names its rank",
+        actions=actions_of(root),
+    )
+
+
+def _whose(cell: CellEvidence) -> tuple[tuple[int, ...], str]:
+    """The rank that it can only be, and why; nobody where it may be several."""
+    failed = [r.rank for r in cell.ranks if (r.end.exit_code or 0) > 0 and not r.exception]
+    if len(failed) == 1:
+        return (failed[0],), f"rank {failed[0]} is the only one that ended with an exit code of its own"
+    silent = sorted(cell.absent)
+    if len(silent) == 1 and len(cell.ranks) > 1:
+        return (silent[0],), f"rank {silent[0]} is the only one of which no other line is there"
+    left = f", and of {these(silent)} no other line is there" if silent else ""
+    return (), f"the log does not tell which rank it was{left}"
+
+
+RULE = Rule(
+    concludes=("rank_exception", "gpu_oom"),
+    family="exit",
+    detected="A log in which several ranks write has a traceback without a rank. It is given to the one rank that ended with an exit code of its own, or to the only one of which nothing else is there; else to nobody.",
+    fix="Fix the line shown.",
+    check=unnamed_exception,
+    explained_by=("rank_exception",),
+    confused_with=("missing_rank", "rank_killed"),
+)
