@@ -128,6 +128,19 @@ def test_parts_of_a_log_are_shown_in_order_also_where_it_is_set_aside_meanwhile(
     assert shown.read_bytes() == wanted
 
 
+def test_a_log_that_is_made_shorter_in_place_is_shown_from_its_beginning_again(tmp_path: Path) -> None:
+    log, shown = tmp_path / "stdout.log", tmp_path / "shown"
+    with shown.open("wb") as sink:
+        follow = Follow()
+        with log.open("ab", buffering=0) as file, follow.following(lambda: {log: sink.fileno()}):
+            file.write(b"before it was rotated\n")
+            follow.catch_up()
+            os.truncate(log, 0)
+            follow.catch_up()
+            file.write(b"after\n")
+    assert shown.read_bytes() == b"before it was rotated\nafter\n"
+
+
 @pytest.mark.parametrize("limit", [0, 100_000, 4_000_000])
 def test_a_rank_whose_files_may_not_grow_runs_without_a_recording(tmp_path: Path, limit: int) -> None:
     code, out, _ = as_rank(tmp_path, "print('trains')", limit=limit)

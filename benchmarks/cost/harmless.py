@@ -21,6 +21,7 @@ import resource
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,7 @@ def judged(program: suite.Program, root: Path, probes: str) -> dict[str, list[st
 def results(
     programs: list[suite.Program], root: Path, told: argparse.Namespace
 ) -> Iterator[tuple[suite.Program, dict[str, list[str]]]]:
-    """As they come. Raises TimeoutError where the minutes are over before the last."""
+    """As they come. Raises futures.TimeoutError where the minutes are over before the last."""
     pool = ThreadPoolExecutor(told.jobs)
     judging = {pool.submit(judged, program, root, told.probes): program for program in programs}
     for done in as_completed(judging, timeout=told.minutes * 60 or None):
@@ -94,7 +95,7 @@ def main() -> None:
                 new = {} if told.json else {n: c for n, c in found.items() if n not in by_design}
                 for name, changes in new.items():
                     print(f"DIFFERS {name}", *(f"    {change}" for change in changes), sep="\n", flush=True)
-        except TimeoutError as error:
+        except futures.TimeoutError as error:  # another than the builtin before Python 3.11
             is_whole = False
             print(f"NOT ALL: {error}", file=sys.stderr)
         show(rows, as_json=told.json)

@@ -101,7 +101,9 @@ class Follow:
     def _copy_piece(self, file: io.FileIO, sink: int) -> bool:
         status = os.fstat(file.fileno())
         identity = status.st_dev, status.st_ino
-        start = _next_data(file.fileno(), self._offsets.get(identity, 0))
+        offset = self._offsets.get(identity, 0)
+        # Made shorter in place, as logrotate does it with copytruncate: what is in it now came after.
+        start = _next_data(file.fileno(), offset if offset <= status.st_size else 0)
         file.seek(start)
         data = file.read(AT_ONCE)
         self._offsets[identity] = start + len(data)
