@@ -131,6 +131,36 @@ def _summaries(folder: Path) -> None:
         (folder / f"rank_{rank}.log").write_text(f"step 100\n{text}\n")
 
 
+MEMORY = (
+    "Traceback (most recent call last):\n"
+    '  File "/job/train.py", line 52, in train\n'
+    "    loss.backward()\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.10 GiB "
+    "of which 1.10 GiB is free.\n"
+)
+ABORTED = (
+    "\x1b[31m[rank0]:\x1b[0m[rank0]:[E128 13:23:00.788 ProcessGroupNCCL.cpp:1897] [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group "
+    "watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered\n"
+    "[rank0]:Fatal Python error: Aborted\n"
+    "[rank0]:\n"
+    "[rank0]:Thread 0x00007f1d2c5d4740 (most recent call first):\n"
+    '[rank0]:  File "/venv/lib/python3.12/site-packages/torch/autograd/graph.py", line 823 in _engine_run_backward\n'
+    '[rank0]:  File "/job/train.py", line 301 in main\n'
+    '[rank0]:  File "/job/train.py", line 436 in <module>\n'
+    "[rank1]: step 12\n"
+)
+
+
+def newer_lines(rank: int) -> str:
+    """The watchdog's lines as torch 2.7 and later print them."""
+    lines = watchdog_lines(rank).replace(
+        "Exception (either an error or timeout) detected", "failure detected"
+    )
+    return lines.replace(
+        "at work: 808, last enqueued NCCL work:", "at work sequence id: 808 PG status: last enqueued work:"
+    ).replace("last completed NCCL work:", "last completed work:")
+
+
 FAILURES = f"""
 E1121 13:45:09.1 elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 1 (pid: 77) of binary: python
 [0]:
@@ -155,6 +185,10 @@ RECORDED: dict[str, Recorded] = {
     "watchdog_one_silent": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r) for r in (0, 1, 3)))),
     "watchdog_operation": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(2,), mechanism="collective_order_mismatch", write=_log(watchdog_lines(0), watchdog_lines(1), watchdog_lines(2, op="BROADCAST"))),
     "watchdog_all": Recorded(cls="network_stall", outcome=HUNG, mechanism="network_stall", write=_log(*map(watchdog_lines, range(3)))),
+    "watchdog_newer": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="missing_rank", write=_log(*map(newer_lines, (0, 1, 3)), "[rank2]: step 7\n")),
+    "watchdog_device_error": Recorded(cls="rank_exception", outcome="crashed", guilty=(0,), mechanism="rank_exception", write=_log(ABORTED)),
+    "memory_of_no_rank": Recorded(cls="gpu_oom", outcome="crashed", guilty=(2,), mechanism="unnamed_exception", write=_log(MEMORY, *map(watchdog_lines, (0, 1, 3)))),
+    "memory_of_nobody_knows": Recorded(cls="gpu_oom", outcome="crashed", mechanism="unnamed_exception", write=_log("World size: 8\n", MEMORY, *map(watchdog_lines, (0, 1, 3)))),
     "barrier_absent": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="absent_from_barrier", write=_barrier),
     "nccl_init_absent": Recorded(cls="process_group_mismatch", outcome=HUNG, guilty=(2,), mechanism="unmade_communicator", write=_log(*map(_init, (0, 1, 3)), name="nccl.log")),
     "deepspeed_summary": Recorded(cls="straggler_rank", outcome=SLOW, guilty=(2,), mechanism="summarised_waits", write=_summaries),
