@@ -92,8 +92,14 @@ class ModelConfig(Config):
     mlp: Literal["gelu", "swiglu"] = "gelu"
     mlp_hidden: PositiveInt | None = None  # null: 4 dim
     rope_base: PositiveFloat = 10000.0
+    flash: bool = False  # dense: by the kernels of flash-attn
 
     def check(self) -> None:
+        if self.flash and self.attention != "dense":
+            raise ConfigError(
+                "flash is true with attention nsa, which has kernels of its own",
+                "leave it out, or take dense",
+            )
         if self.head_dim % 2:
             raise ConfigError(f"head_dim is {self.head_dim}", "rotary positions turn pairs: take an even one")
         if self.heads % self.kv_groups:

@@ -205,5 +205,5 @@ def parameter_count(model: nn.Module) -> int:
 def _build_attention(config: ModelConfig, attention: AttentionConfig, rotations: RotationTable) -> nn.Module:
     sizes = (config.dim, config.heads, config.kv_groups, config.head_dim)
     if config.attention == "dense":
-        return DenseAttention(*sizes, rotations=rotations)
+        return DenseAttention(*sizes, rotations=rotations, flash=config.flash)
     return NSAAttention(*sizes, attention, rotations=rotations)

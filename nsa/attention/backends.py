@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nsa.attention import triton_backend
+from nsa.attention.counter import COUNTER, BackendUse
 from nsa.attention.inputs import Call
 from nsa.attention.reference import reference_attention
 from nsa.attention.torch_backend import torch_attention
 from nsa.config import ConfigError
 from nsa.specimens import sequential_attention
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackendUse:
-    """Calls so far in this process by backend, and fallbacks by "wanted -> used: reason"."""
-
-    calls: dict[str, int]
-    fallbacks: dict[str, int]
-
-
-class BackendCounter:
-    """Counts calls and fallbacks; any thread may count or read."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._calls: Counter[str] = Counter()
-        self._fallbacks: Counter[str] = Counter()
-
-    def called(self, backend: str) -> None:
-        """Count a call that `backend` answered."""
-        with self._lock:
-            self._calls[backend] += 1
-
-    def fell_back(self, wanted: str, used: str, reason: str) -> None:
-        """Count a call that fell back from `wanted` to `used`."""
-        with self._lock:
-            self._fallbacks[f"{wanted} -> {used}: {reason}"] += 1
-
-    def snapshot(self) -> BackendUse:
-        """The counts so far."""
-        with self._lock:
-            return BackendUse(calls=dict(self._calls), fallbacks=dict(self._fallbacks))
-
-
-COUNTER = BackendCounter()
 
 
 def backends_used() -> BackendUse:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from nsa.attention.counter import COUNTER
+from nsa.attention.flash import unsupported
 
 
 def grouped_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
@@ -28,12 +33,32 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -
     return out.transpose(1, 2)
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`grouped_attention` with T = S and a causal mask, by the fastest kernel of SDPA."""
-    if q.device.type != "cuda":
-        return grouped_attention(q, k, v, None)
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, flash: str | None = None) -> Tensor:
+    """`grouped_attention` with T = S and a causal mask, by the fastest kernel of SDPA.
+
+    `flash` is the flash-attn that `flash.activate` chose, whose kernels compute it if they support the call; both are counted.
+    """
+    if flash is not None:
+        reason = unsupported(q, v)
+        _count(flash, reason)
+        if reason is None:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return _causal_by_sdpa(q, k, v)
+    return _causal_by_sdpa(q, k, v) if q.device.type == "cuda" else grouped_attention(q, k, v, None)
+
+
+def _causal_by_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     heads_first = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(*heads_first, is_causal=True, enable_gqa=True).transpose(1, 2)
+
+
+def _count(flash: str, reason: str | None) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if reason is None:
+        COUNTER.called(f"dense {flash}")
+    else:
+        COUNTER.fell_back(f"dense {flash}", "torch", reason)
 
 
 def _per_kv_head(x: Tensor, group: int) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nsa.attention.blocks import sequence_borders
 from nsa.attention.dense import causal_attention, grouped_attention
+from nsa.attention.flash import activate
 from nsa.attention.inputs import (
     check_heads,
     check_packing,
@@ -32,8 +33,11 @@ class DenseAttention(nn.Module):
         *,
         v_head_dim: int | None = None,
         rotations: RotationTable | None = None,
+        flash: bool = False,
     ) -> None:
+        """`flash` has flash-attn's kernels compute forward passes and prompts; ConfigError where they cannot."""
         super().__init__()
+        self.flash = activate() if flash else None
         check_heads(n_heads, n_kv_heads)
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
@@ -79,10 +83,16 @@ class DenseAttention(nn.Module):
         if cu_seqlens is not None and readable(cu_seqlens):
             borders = sequence_borders(x.shape[1], x.device, cu_seqlens).diff().tolist()
             parts = zip(*(each.split(borders, dim=1) for each in (q, k, v)), strict=True)
-            out = torch.cat([causal_attention(*part) for part in parts if part[0].shape[1]], dim=1)
+            out = torch.cat(
+                [causal_attention(*part, self.flash) for part in parts if part[0].shape[1]], dim=1
+            )
         else:
             visible = _causal(x.shape[1], x.device, cu_seqlens, 0)
-            out = causal_attention(q, k, v) if visible is None else grouped_attention(q, k, v, visible)
+            out = (
+                causal_attention(q, k, v, self.flash)
+                if visible is None
+                else grouped_attention(q, k, v, visible)
+            )
         return self.o_proj(out.flatten(2))
 
     def _forward_sharded(self, x: Tensor, context: ContextShard, cu_seqlens: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from attention_cases import SMALL, Case, count_autograd_nodes, random_inputs
 
 from nsa.attention import backends_used, nsa_attention, resolve_backend
-from nsa.attention.backends import BackendCounter
+from nsa.attention.counter import BackendCounter
 from nsa.config import AttentionConfig, ConfigError
 
 CPU = torch.device("cpu")

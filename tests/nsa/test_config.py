@@ -1,10 +1,16 @@
 """Configurations: what is accepted, what is refused, and in which words."""
 
-import pytest
+import sys
 
+import pytest
+import torch
+
+from nsa.attention import backends_used, flash
+from nsa.attention.dense import causal_attention
 from nsa.config import AttentionConfig, ConfigError, ModelConfig
 from nsa.options import dotted_keys, help_text, load_train_config, parse_command_line, shipped_configs
 from nsa.parallel import DTYPES
+from nsa.train import train
 
 
 def refusal(*arguments):
@@ -112,3 +118,28 @@ def test_the_production_configuration_is_the_field_s():
 def test_a_key_without_effect_is_refused(override, named):
     with pytest.raises(ConfigError, match=named):
         load_train_config("tiny", [override])
+
+
+def test_flash_attn_is_optional_and_refused_where_it_cannot_run(monkeypatch):
+    config = load_train_config("tiny", ["model.attention=dense", "model.flash=true"])
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match=r"model.flash is true, and there is no GPU"):
+            train(config)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
+    with pytest.raises(ConfigError, match="flash-attn is not installed") as caught:
+        flash.activate.__wrapped__()
+    assert "pip install flash-attn-4" in caught.value.hint
+
+
+def test_flash_attn_is_the_dense_control_s_alone():
+    with pytest.raises(ConfigError, match="flash is true with attention nsa, which has kernels of its own"):
+        load_train_config("tiny", ["model.flash=true"])
+
+
+def test_calls_that_flash_attn_does_not_support_fall_back_and_are_counted():
+    q, k, v = (torch.randn(1, 9, 2, 8) for _ in range(3))
+    before = backends_used().fallbacks.get("dense FA4 -> torch: on cpu", 0)
+    assert torch.equal(causal_attention(q, k, v, "FA4"), causal_attention(q, k, v))
+    assert backends_used().fallbacks["dense FA4 -> torch: on cpu"] == before + 1
