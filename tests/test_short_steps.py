@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 from support.ranks import Ranks
+from support.tables import table
 
+from nsadiag.analysis.facts import pace
 from nsadiag.evidence.layout import read_json_lines
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import Recording
+from nsadiag.worker.probes.rests import LEFT_OUT
 from nsadiag.worker.replacement import faithful
 
 TRAINS = """
@@ -73,6 +76,38 @@ def test_a_loss_that_is_not_finite_is_recorded_at_its_own_step(ranks: Ranks) -> 
     lost = events["step"][(events["kind"] == Kind.BACKWARD) & (events["a"] == 1)].tolist()
     # It is carried into the parameters: and so is every loss after it.
     assert lost == [*range(1234, STEPS)]
+
+
+SLOWS_DOWN = """
+import time
+for number in range(STEPS, STEPS + 20):
+    time.sleep(0.03)
+    step(number)
+"""
+
+
+def test_steps_that_are_no_longer_short_are_recorded_from_the_third_on(ranks: Ranks) -> None:
+    recording = trained(ranks, then=SLOWS_DOWN.replace("STEPS", str(STEPS)))
+    backward = steps_of(recording, Kind.BACKWARD)
+    assert set(range(STEPS + 2, STEPS + 20)) <= set(backward)
+
+
+def test_of_steps_that_were_counted_alone_the_mean_length_is_known_and_no_phase() -> None:
+    end, begin, point = int(Phase.END), int(Phase.BEGIN), int(Phase.POINT)
+    step, forward, backward = int(Kind.STEP), int(Kind.FORWARD), int(Kind.BACKWARD)
+    rows = [
+        (1.0, step, point, 10, 0, ""),
+        (1.1, forward, begin, 0, 0, "net"),
+        (1.2, forward, end, 32, 0, "net"),
+        (1.3, backward, begin, 0, 0, ""),
+        (1.5, step, point, 11, 400_000_000, ""),
+        (3.5, step, point, 21, 2_400_000_000, LEFT_OUT),
+    ]
+    events = table(rows, ("t_s", "kind", "phase", "a", "b", "name"))
+    whole, mean = pace.steps_of(0, events)
+    assert (whole.step, round(whole.input_s or 0.0, 6), whole.elements) == (11, 0.1, 32)
+    assert (mean.step, round(mean.step_s, 6), round(mean.cpu_s, 6)) == (21, 0.2, 0.2)
+    assert (mean.input_s, mean.forward_s, mean.backward_s, mean.elements) == (None, None, None, None)
 
 
 CALLS = """

@@ -127,10 +127,10 @@ def step_ended() -> None:
     if (rank := session.recorded.rank) is not None:
         # The first steps are slower, and so is each that follows a review.
         closely = closely or doubled or _steps < UNTIL_KNOWN
-        rests.turn(rank, now, closely=closely, took_s=took_s, lengths=_lengths)
+        rests.turn(rank, now, closely=closely, lengths=_lengths)
 
 
 def _lengths() -> rests.Lengths:
     # At a review, and before a step that is looked at since its number is a power of two, all is as ever.
     noted = min(_review_at, 1 << _steps.bit_length())
-    return rests.Lengths(step_s=step_s(), event_s=_event_s, steps=noted - _steps)
+    return rests.Lengths(step_s=step_s(), last_s=_recent[-1], event_s=_event_s, steps=noted - _steps)

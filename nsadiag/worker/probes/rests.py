@@ -2,7 +2,7 @@
 
 What the phases of a step cost (forward, backward, gradients, optimizer) does not depend on how long it is. Nothing has to be
 compared with another rank's here, and a hang is located by its stack. A step that is looked at closely, one whose loss
-is not finite, and those that follow a long one are recorded.
+is not finite, and those that follow two long ones are recorded.
 """
 
 from __future__ import annotations
@@ -23,23 +23,26 @@ MOST = 256  # steps between
 PHASES = 120.0
 SHARE = 0.025  # of the steps' time, for that
 LEFT_OUT = "phases left out"  # the name of the event that ends a step
-UNUSUAL_S = 0.1  # a step as long as that: a neighbour's turn on the CPU takes less
+LONG = 8.0  # times as long as steps are: two in a row are no neighbour's turn on the CPU
 
 
 class Resting:
-    """The state that probes ask for without a call."""
+    """What probes ask without a call."""
 
     now = False  # whether the phases of the step that runs now are left out
     left = RECORDED  # steps until that may change
     passed = 0  # steps that were counted alone since `turn`
     since = 0.0  # when the step that runs now began
+    long_s = 0.0  # length of a long step
+    long = 0  # steps in a row that were
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Everything that a rest depends on: seconds of a step and of an event, and the steps until one that must be recorded."""
+    """What a rest depends on: seconds of a step, the last one and an event, and the steps until one that must be recorded."""
 
     step_s: float
+    last_s: float
     event_s: float
     steps: int
 
@@ -52,14 +55,15 @@ on_change: list[Callable[[bool], None]] = []
 def wake() -> None:
     """Has what is left of this step, and the next ones, recorded."""
     _set(False)
-    resting.left = RECORDED
+    resting.left, resting.long = RECORDED, 0
 
 
 def is_passed_over(rank: Recorder) -> bool:
     """At the end of a step that rests: counts it, where there is nothing else to do."""
     box, state = rank.box, resting
     step, now = box.step + 1, monotonic()
-    if state.left <= 1 or now - state.since > UNUSUAL_S:
+    state.long = state.long + 1 if now - state.since > state.long_s else 0
+    if state.left <= 1 or state.long > 1:
         return False
     # There is more to do at the end of these.
     if not step % CHECKED_EVERY or not step % SOME_STEPS:
@@ -73,7 +77,7 @@ def is_passed_over(rank: Recorder) -> bool:
     return True
 
 
-def turn(rank: Recorder, now: float, *, closely: bool, took_s: float, lengths: Callable[[], Lengths]) -> None:
+def turn(rank: Recorder, now: float, *, closely: bool, lengths: Callable[[], Lengths]) -> None:
     """At the end of each other step: decides on the next."""
     state, calls = resting, module_calls.calls
     state.passed, state.since = 0, now
@@ -83,13 +87,15 @@ def turn(rank: Recorder, now: float, *, closely: bool, took_s: float, lengths: C
         or closely
         or not calls.sparing
         or module_calls.patches.compiled
-        or took_s > UNUSUAL_S
+        or (state.now and state.long > 1)
     ):
         wake()
     else:
         state.left -= 1
     if state.left <= 0:
-        steps = 0 if state.now else steps_between(lengths())
+        found = None if state.now else lengths()
+        steps = steps_between(found) if found else 0
+        state.long_s = LONG * found.step_s if found else 0.0
         _set(bool(steps))
         state.left = steps or RECORDED
     if state.now:
@@ -100,7 +106,9 @@ def turn(rank: Recorder, now: float, *, closely: bool, took_s: float, lengths: C
 
 def steps_between(found: Lengths) -> int:
     """Number of steps that rest after RECORDED ones; 0 where what is recorded of them is no burden."""
-    times = PHASES * found.event_s / (SHARE * found.step_s) if found.step_s else 0.0
+    if not found.step_s or found.last_s > LONG * found.step_s:
+        return 0
+    times = PHASES * found.event_s / (SHARE * found.step_s)
     return min(int(RECORDED * (times - 1)), MOST, found.steps) if times >= 2 else 0
 
 

@@ -55,7 +55,7 @@ def loop_in_backward(case: Case) -> SlowLoop | None:
     # A single line may be one large operation.
     if len({at.line for _, at in inside}) < 2 or not _are_most(case, inside):
         return None
-    steps, parts = case.steps, ["step_s", "forward_s", "backward_s"]
+    steps, parts = _in_parts(case.steps), ["step_s", "forward_s", "backward_s"]
     step_s, forward_s, backward_s = (steps[part].sum() for part in parts)
     least_s = LEAST_S * len(steps[steps.backward_s > 0])
     if not forward_s or backward_s < max(TIMES_FORWARD * forward_s, MOST_OF_STEP * step_s, least_s):
@@ -76,9 +76,10 @@ def loop_in_backward(case: Case) -> SlowLoop | None:
 
 def loop_in_input(case: Case) -> SlowLoop | None:
     """The nested loops that most samples of all ranks show, if input also takes far longer than the model; else None."""
-    if len(case.steps) < 2:
+    steps = _in_parts(case.steps)
+    if len(steps) < 2:
         return None
-    late = _newest(case.steps, 2)
+    late = _newest(steps, 2)
     input_s, model_s = float(late.input_s.median()), float((late.forward_s + late.backward_s).median())
     if input_s < max(LEAST_S, TIMES_THE_MODEL * model_s):
         return None
@@ -98,6 +99,11 @@ def loop_in_input(case: Case) -> SlowLoop | None:
         input_s=input_s,
         model_s=model_s,
     )
+
+
+def _in_parts(steps: Table) -> Table:
+    """Those whose phases were recorded."""
+    return steps[steps.forward_s.notna()]
 
 
 def _newest(steps: Table, least: int) -> Table:
