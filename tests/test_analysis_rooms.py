@@ -20,7 +20,7 @@ READ_DOCUMENTS = {"ingest", "external"}
 ROOMS: dict[str, frozenset[str]] = {
     "outliers": frozenset(),
     "records": frozenset(),
-    "code_lines": frozenset(),
+    "tracing": frozenset(),
     "ingest": frozenset({"records"}),
     "facts": frozenset({"records", "ingest"}),
     "case": frozenset({"records", "facts"}),
@@ -29,14 +29,15 @@ ROOMS: dict[str, frozenset[str]] = {
     "scale": frozenset({"outliers", "records", "ingest", "facts"}),
     "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
     "judgement": frozenset({"records", "facts", "case", "relations"}),
-    "resolve": frozenset({"records", "code_lines", "case", "rules"}),
+    "resolve": frozenset({"records", "tracing", "case", "rules"}),
     "actors": frozenset({"records"}),
     "verdict": frozenset(
-        {"actors", "code_lines", "records", "ingest", "case", "scale", "explain", "resolve", "judgement"}
+        {"actors", "tracing", "records", "ingest", "case", "scale", "explain", "resolve", "judgement"}
     ),
     "external": frozenset({"records", "ingest", "facts", "case", "scale", "judgement", "resolve"}),
     "matrix": frozenset({"records", "ingest", "case"}),
     "diff": frozenset({"records", "case", "scale"}),
+    "tables": frozenset({"records", "ingest", "facts", "case", "relations", "scale"}),
     "snapshot": frozenset({"facts"}),
 }
 

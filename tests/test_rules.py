@@ -22,7 +22,8 @@ from nsadiag.analysis.rules.rule import CAUSES
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.cli.main import app
-from nsadiag.commands.explain import explain, text_of, why_not
+from nsadiag.commands.explain.document import explain, why_not
+from nsadiag.commands.explain.text import text_of
 from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Strength
 
@@ -166,11 +167,11 @@ def test_why_not_says_that_its_own_record_of_what_a_rule_was_given_broke_off(
     def broken(frame: FrameType) -> str:
         raise KeyError(frame.f_code.co_name)
 
-    monkeypatch.setattr("nsadiag.analysis.code_lines._arguments", broken)
+    monkeypatch.setattr("nsadiag.analysis.tracing.answers.arguments", broken)
     document = why_not(recording("rank_killed_sigkill"), "network_stall")
     (row,) = [row for row in document["rules"] if row["rule"] == "network_stall"]
     assert row["result"] == "declined" and row["told"] == []
-    assert row["untold"].startswith("KeyError(") and "code_lines.py" in row["untold"]
+    assert row["untold"].startswith("KeyError(") and "tracing/answers.py" in row["untold"]
     assert f"recorded only in part: {row['untold']}" in text_of(document)
 
 

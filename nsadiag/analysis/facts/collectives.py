@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
 from nsadiag.analysis.records import RankEvidence
@@ -15,45 +15,45 @@ from nsadiag.evidence.table import Table
 class Asked(NamedTuple):
     """One collective that a rank called."""
 
-    rank: int
-    group: str  # by its label (analysis.facts.groups)
-    call: int  # the number of the collective in its group, counted by the rank
-    op: str
-    root: int | None  # a global rank, where the operation has one
-    tensors: str  # "float32[8,2] (3x float32[8,2])": sizes and types as given
-    splits: str | None  # "2,4/3,2": rows received from each member / sent to each
-    step: int
-    thread: int
-    place: str
-    begin_s: float
-    end_s: float | None  # missing while the rank is in it
+    rank: Annotated[int, "the rank that called it"]
+    group: Annotated[str, "the process group, by its label"]
+    call: Annotated[int, "the number of the call in its group, as the rank counts"]
+    op: Annotated[str, "the function of torch.distributed"]
+    root: Annotated[int | None, "the root's global rank, where the operation has one"]
+    tensors: Annotated[str, "sizes and types as given: float32[8,2] (3x float32[8,2])"]
+    splits: Annotated[str | None, "rows received from each member / sent to each: 2,4/3,2"]
+    step: Annotated[int, "steps of the optimizer before it"]
+    thread: Annotated[int, "the thread that called it"]
+    place: Annotated[str, "file, line and function"]
+    begin_s: Annotated[float, "when it was called, in seconds since the job was started"]
+    end_s: Annotated[float | None, "when it returned; missing while the rank is in it"]
 
 
 class Created(NamedTuple):
     """One process group that a rank created."""
 
-    rank: int
-    call: int
-    op: str
-    ranks: str
-    local: bool
-    place: str
-    begin_s: float
-    end_s: float | None
+    rank: Annotated[int, "the rank that created it"]
+    call: Annotated[int, "the number of the group, as the rank counts"]
+    op: Annotated[str, "the function of torch.distributed"]
+    ranks: Annotated[str, "the members, as given"]
+    local: Annotated[bool, "whether the members alone create it"]
+    place: Annotated[str, "file, line and function"]
+    begin_s: Annotated[float, "when it was called, in seconds since the job was started"]
+    end_s: Annotated[float | None, "when it returned; missing while the rank is in it"]
 
 
 class Recorded(NamedTuple):
     """One collective of the flight recorder."""
 
-    rank: int
-    group: str  # by its label
-    seq: int
-    op: str
-    input_sizes: list[list[int]] | None
-    input_dtypes: list[str] | None
-    pending: bool
-    wall_ns: int
-    position: int  # in the dump
+    rank: Annotated[int, "the rank whose recorder it is"]
+    group: Annotated[str, "the process group, by its label"]
+    seq: Annotated[int, "the sequence number in its group"]
+    op: Annotated[str, "the operation of the backend"]
+    input_sizes: Annotated[list[list[int]] | None, "of each tensor that goes in"]
+    input_dtypes: Annotated[list[str] | None, "of each tensor that goes in"]
+    pending: Annotated[bool, "whether it was not over at the dump"]
+    wall_ns: Annotated[int, "when it was issued, in nanoseconds since 1970"]
+    position: Annotated[int, "the entry's number in the dump"]
 
 
 ASKED_COLUMNS, CREATED_COLUMNS, CALL_COLUMNS = [*Asked._fields], [*Created._fields], [*Recorded._fields]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from nsadiag.analysis.facts.collectives import paired
 from nsadiag.evidence.ring.blackbox import Kind
@@ -13,19 +13,19 @@ from nsadiag.evidence.table import Table
 class Transfer(NamedTuple):
     """One send or receive, or a wait for it, by peer."""
 
-    rank: int
-    op: str  # `irecv` is the call, `irecv.wait` the wait for its Work
-    group: str
-    call: int  # its number in the group, the same for call and wait
-    elements: int
-    direction: str  # to, from
-    peer: int | None  # a global rank; missing where any may send
-    tag: int
-    tensor: str  # "float32[3]"
-    step: int
-    begin_s: float
-    end_s: float | None  # missing while the rank still is in it
-    place: str
+    rank: Annotated[int, "the rank that called it"]
+    op: Annotated[str, "irecv is the call, irecv.wait the wait for its Work"]
+    group: Annotated[str, "the process group, as the rank calls it"]
+    call: Annotated[int, "its number in the group, the same for call and wait"]
+    elements: Annotated[int, "the size of the tensor"]
+    direction: Annotated[str, "to or from the peer"]
+    peer: Annotated[int | None, "the peer's global rank; missing where any may send"]
+    tag: Annotated[int, "the message's tag"]
+    tensor: Annotated[str, "type and size: float32[3]"]
+    step: Annotated[int, "steps of the optimizer before it"]
+    begin_s: Annotated[float, "when it was called, in seconds since the job was started"]
+    end_s: Annotated[float | None, "when it returned; missing while the rank is in it"]
+    place: Annotated[str, "file, line and function"]
 
 
 TRANSFER_COLUMNS = [*Transfer._fields]

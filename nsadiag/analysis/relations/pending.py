@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -19,11 +20,11 @@ from nsadiag.evidence.table import Row, Table
 class Wait:
     """The earliest collective of a group that some rank is stuck in."""
 
-    group: str
-    seq: int
-    waiting: tuple[int, ...]  # issued it, and it is not over
-    missing: tuple[int, ...]  # members that never issued it
-    unseen: tuple[int, ...]  # members without a dump
+    group: Annotated[str, "the process group, by its label"]
+    seq: Annotated[int, "the sequence number"]
+    waiting: Annotated[tuple[int, ...], "members that issued it, and in which it is not over"]
+    missing: Annotated[tuple[int, ...], "members that never issued it"]
+    unseen: Annotated[tuple[int, ...], "members without a dump"]
     calls: Table  # rows of Case.calls with this group and sequence
 
     def call_of(self, rank: int) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.device_queue import computes_before, first_call
@@ -16,10 +17,10 @@ from nsadiag.evidence.phrases import call_name
 class Edge:
     """`waiter` cannot go on before `waited_for` does its part of `what`."""
 
-    waiter: int
-    waited_for: int
-    what: str  # "all_reduce 17 of default_pg", "recv from=1 tag=0"
-    source: str
+    waiter: Annotated[int, "the rank that waits"]
+    waited_for: Annotated[int, "the rank without which it cannot go on"]
+    what: Annotated[str, "what it waits in: all_reduce 17 of default_pg"]
+    source: Annotated[str, "the record that shows it"]
 
 
 @dataclass(frozen=True, kw_only=True)
