@@ -33,7 +33,7 @@ class Function:
     @functools.cached_property
     def tests(self) -> dict[int, Test]:
         """By each line of theirs. Of the conditions, those of the function's own statements."""
-        found = {}
+        found: dict[int, Test] = {}
         for node in _own(self.node):
             if isinstance(node, ast.If | ast.While):
                 word = "if" if isinstance(node, ast.If) else "while"
