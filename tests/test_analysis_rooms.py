@@ -20,7 +20,7 @@ READ_DOCUMENTS = {"ingest", "external"}
 ROOMS: dict[str, frozenset[str]] = {
     "outliers": frozenset(),
     "records": frozenset(),
-    "code_lines": frozenset(),
+    "tracing": frozenset(),
     "ingest": frozenset({"records"}),
     "facts": frozenset({"records", "ingest"}),
     "case": frozenset({"records", "facts"}),
@@ -29,24 +29,15 @@ ROOMS: dict[str, frozenset[str]] = {
     "scale": frozenset({"outliers", "records", "ingest", "facts", "relations"}),
     "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
     "judgement": frozenset({"records", "facts", "case", "relations"}),
-    "resolve": frozenset({"records", "code_lines", "case", "rules"}),
+    "resolve": frozenset({"records", "tracing", "case", "rules"}),
     "verdict": frozenset(
-        {
-            "code_lines",
-            "records",
-            "ingest",
-            "case",
-            "scale",
-            "explain",
-            "load",
-            "resolve",
-            "judgement",
-        }
+        {"tracing", "records", "ingest", "case", "scale", "explain", "load", "resolve", "judgement"}
     ),
     "external": frozenset({"records", "ingest", "facts", "scale"}),
     "load": frozenset({"records", "ingest", "scale", "external"}),
     "matrix": frozenset({"records", "ingest", "case"}),
     "diff": frozenset({"records", "case", "load"}),
+    "tables": frozenset({"records", "ingest", "facts", "case", "relations", "load"}),
     "snapshot": frozenset({"facts"}),
 }
 

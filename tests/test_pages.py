@@ -18,7 +18,9 @@ def generated() -> dict[Path, str]:
     return pages.pages()
 
 
-@pytest.mark.parametrize("page", [pages.INDEX, pages.SCRIPTS, pages.README], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [pages.INDEX, pages.SCRIPTS, pages.README, pages.FACTS], ids=lambda page: page.name
+)
 def test_the_generated_part_of_a_page_is_current(page: Path, generated: dict[Path, str]) -> None:
     assert page.read_text() == generated[page], REMEDY
 

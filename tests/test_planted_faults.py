@@ -13,7 +13,8 @@ from support.golden import GOLDEN, unpack
 from test_architecture import ROOT
 
 from nsadiag.analysis.rules.registry import RULES
-from nsadiag.commands.explain import explain, text_of, why_not
+from nsadiag.commands.explain.document import explain, why_not
+from nsadiag.commands.explain.text import MOST_LINES, text_of
 
 RULE_FILES = "nsadiag/analysis/rules/"
 # File, the line as it is, and as it is planted; a recording whose verdict is another one then, and the class that it should have.
@@ -92,7 +93,7 @@ def test_what_a_rule_was_told_is_said_with_the_lines_that_returned_it(tmp_path: 
     for answer in [answer for row in document["rules"] for answer in row["told"]]:
         file, _, line = answer["line"].partition(":")
         assert (ROOT / file).read_text().splitlines()[int(line) - 1].strip()
-        assert f"  {answer['function']}" in text_of(document)
+        assert f"  {answer['function'][:50]}" in text_of(document, everything=True)
     assert {"is_still", "was_alive"} <= {answer["function"] for answer in winner["told"]}
 
 
@@ -122,6 +123,41 @@ DEEP_FAULTS = {
 }
 
 
+# Faults of a rule's own helpers, and of a rule, each with what is printed beside their line.
+IN_RULES = {
+    "inputs with few elements count as samples": (
+        "nsadiag/analysis/rules/correctness/invariants/shared_draws.py",
+        "math.prod(shape) > SMALL",
+        "math.prod(shape) <= SMALL",
+        ("silently_wrong_shared_timesteps", "shared_draws"),
+        "return shape[0] if len(shapes) == 1 and shape and (math.prod(shape) <= SMALL)",
+    ),
+    "a rank with a place is taken for one without": (
+        "nsadiag/analysis/rules/exits/missing_files.py",
+        "if at is None or",
+        "if at is not None or",
+        ("rank_exception_unwritten_index", "rank_exception"),
+        "if at is not None or",
+    ),
+    "a rank in a call is taken for one in none": (
+        "nsadiag/analysis/rules/blocked/io_stall.py",
+        "if what is None or",
+        "if what is not None or",
+        ("io_stall_shard_read", "io_stall"),
+        "if what is not None or",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", IN_RULES)
+def test_a_fault_of_a_rule_or_its_helper_is_named_with_its_condition(fault: str, tmp_path: Path) -> None:
+    file, is_, planted, (name, asked), beside = IN_RULES[fault]
+    said = said_with(file, is_, planted, name, asked, tmp_path)
+    line = (ROOT / file).read_text().split(is_)[0].count("\n") + 1
+    assert any(beside in each and f"({file}:{line})" in each for each in said.splitlines()), said
+    assert len(said.splitlines()) <= MOST_LINES
+
+
 @pytest.mark.parametrize("fault", DEEP_FAULTS)
 def test_a_fault_below_the_rules_is_named_with_the_row_condition_or_words(fault: str, tmp_path: Path) -> None:
     file, is_, planted, (name, cls), beside = DEEP_FAULTS[fault]
@@ -133,7 +169,7 @@ def test_a_fault_below_the_rules_is_named_with_the_row_condition_or_words(fault:
 
 def test_only_the_class_asked_about_has_its_facts_in_full(tmp_path: Path) -> None:
     run = unpack(GOLDEN / "rank_conditional_validation.tar.xz", tmp_path / "run").path
-    said = text_of(why_not(run, "data_divergent_control_flow"))
+    said = text_of(why_not(run, "data_divergent_control_flow"), everything=True)
     assert "(as above)" in said.rpartition("concluded (")[2]
 
 

@@ -12,7 +12,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support.golden import GOLDEN, unpack
+from support.golden import GOLDEN, archive_of, unpack
+from support.promises import promises
 from typer.testing import CliRunner
 
 from nsadiag.analysis.case import Case
@@ -22,7 +23,8 @@ from nsadiag.analysis.rules.registry import CLASSES, RULES, discover, in_causal_
 from nsadiag.analysis.rules.rule import CAUSES
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.cli.main import app
-from nsadiag.commands.explain import explain, text_of, why_not
+from nsadiag.commands.explain.document import explain, why_not
+from nsadiag.commands.explain.text import MOST_LINES, text_of
 from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Strength
 
@@ -190,11 +192,11 @@ def test_why_not_says_that_its_own_record_of_what_a_rule_was_given_broke_off(
     def broken(frame: FrameType) -> str:
         raise KeyError(frame.f_code.co_name)
 
-    monkeypatch.setattr("nsadiag.analysis.code_lines._arguments", broken)
+    monkeypatch.setattr("nsadiag.analysis.tracing.answers.arguments", broken)
     document = why_not(recording("rank_killed_sigkill"), "network_stall")
     (row,) = [row for row in document["rules"] if row["rule"] == "network_stall"]
     assert row["result"] == "declined" and row["told"] == []
-    assert row["untold"].startswith("KeyError(") and "code_lines.py" in row["untold"]
+    assert row["untold"].startswith("KeyError(") and "tracing/answers.py" in row["untold"]
     assert f"recorded only in part: {row['untold']}" in text_of(document)
 
 
@@ -268,6 +270,29 @@ def test_the_contract_has_the_keys_of_what_explain_and_why_not_print(
         why_not(recording("rank_killed_sigkill"), "data_divergent_control_flow"),
     ]
     assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == {*keys_in(documents)} | OF_A_FAULT
+
+
+@pytest.mark.parametrize("cls", sorted({promise.classes[0] for promise in promises()} & set(CLASSES)))
+def test_why_not_is_a_page_for_the_class_with_the_most_rules(
+    cls: str, recording: Callable[[str], Path]
+) -> None:
+    recorded = (p.name for p in promises() if p.classes[0] == cls and archive_of(p.name).exists())
+    name = next(recorded, None)
+    if name is None:
+        pytest.skip("no script of the class has a recording")
+    document = why_not(recording(name), "silently_wrong")
+    lines = text_of(document).splitlines()
+    assert len(lines) <= MOST_LINES < len(text_of(document, everything=True).splitlines())
+    # Every rule has its line.
+    assert all(any(row["rule"] in line for line in lines) for row in document["rules"])
+
+
+def test_why_not_takes_a_mechanism(recording: Callable[[str], Path]) -> None:
+    document = why_not(recording("silently_wrong_max_on_one_rank"), "shared_draws")
+    assert (document["class"], document["mechanism"]) == ("silently_wrong", "shared_draws")
+    assert [row["rule"] for row in document["rules"]] == ["shared_draws", "reduce_operations"]
+    first, *_ = text_of(document).splitlines()
+    assert first == "shared_draws of silently_wrong (the verdict is silently_wrong, by reduce_operations)"
 
 
 def test_explain_lists_every_rule_in_its_order(recording: Callable[[str], Path]) -> None:

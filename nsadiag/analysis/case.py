@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from nsadiag.analysis.facts.buckets import is_reducing
 from nsadiag.analysis.facts.collectives import (
@@ -31,9 +31,25 @@ from nsadiag.evidence.table import Table
 
 T = TypeVar("T")
 
-EVENT_COLUMNS = [
-    "rank", "t_s", "kind", "phase", "name", "step", "a", "b", "thread", "group", "site", "detail",
-]  # fmt: skip
+
+class Event(NamedTuple):
+    """One event of a rank's recording."""
+
+    rank: Annotated[int, "the rank that recorded it"]
+    t_s: Annotated[float, "seconds since the job was started"]
+    kind: Annotated[int, "its kind, as numbered in nsadiag/evidence/ring/blackbox.py"]
+    phase: Annotated[int, "1: begin, 2: end, 3: a moment"]
+    name: Annotated[str, "the function, module or parameter"]
+    step: Annotated[int, "steps of the optimizer before it"]
+    a: Annotated[int, "a number that depends on the kind: of a collective the call's in its group"]
+    b: Annotated[int, "another one: of a collective the number of elements"]
+    thread: Annotated[int, "the thread"]
+    group: Annotated[str, "of a collective the process group, as the rank calls it"]
+    site: Annotated[str, "file, line and function"]
+    detail: Annotated[str, "what tells one call from another: types and sizes, root, peer, key"]
+
+
+EVENT_COLUMNS = [*Event._fields]
 Rows = Iterable[tuple[Any, ...]]
 
 

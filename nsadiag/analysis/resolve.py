@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.code_lines import Answer, answers, raised_at, returned_at, suspended_at
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.culprits import with_others
 from nsadiag.analysis.rules.drafts import finding_of
 from nsadiag.analysis.rules.reasons import lacking
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.tracing.answers import Answer, answers
+from nsadiag.analysis.tracing.lines import raised_at, returned_at, suspended_at
 from nsadiag.evidence.records import Finding, Rejected, Strength
 
 RULED_OUT = 5  # classes that a verdict names beside its own
@@ -102,8 +103,15 @@ def _spoken(tried: Attempt, cls: str, winner: Finding) -> Rejected | None:
             because=f"{EXPLAINED}{textwrap.shorten(lost.summary, LONGEST, placeholder=' ...')}",
             source=source,
         )
-    fact = min(tried.declined, key=lambda each: _distance(each, winner), default=None)
-    return Rejected(cls=cls, because=fact.fact, source=fact.source) if fact else None
+    if not tried.declined:
+        return None
+    fact = nearest_fact(tried, winner)
+    return Rejected(cls=cls, because=fact.fact, source=fact.source)
+
+
+def nearest_fact(tried: Attempt, winner: Finding) -> Declined:
+    """Of the facts that kept a rule from concluding, the nearest to the guilty ranks. There must be one."""
+    return min(tried.declined, key=lambda each: _distance(each, winner))
 
 
 def _distance(fact: Declined, winner: Finding) -> int:
@@ -190,5 +198,10 @@ def _in_full(tried: Attempt, case: Case) -> Attempt:
 def with_answers(tried: Attempt, case: Case) -> Attempt:
     """The attempt with what its rule was told; the rule runs again, on a case in which nothing is known yet."""
     fresh = Case(case.cell)
-    told, untold = answers(lambda: attempt(tried.rule, fresh))
+    found, untold = answers(lambda: attempt(tried.rule, fresh))
+    told: list[Answer] = []
+    for each in found:
+        # A check may return the generator that does its work.
+        is_check = each.function == getattr(tried.rule.check, "__name__", None)
+        told += each.because if is_check else [] if each.function == finding_of.__name__ else [each]
     return dataclasses.replace(tried, told=tuple(told), untold=untold)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.code_lines import true_at
 from nsadiag.analysis.explain.candidate import Candidate, Rejection
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.explanation import candidates, obstacle, rejections
@@ -28,6 +27,7 @@ from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.resolve import Resolution, resolve, with_answers
 from nsadiag.analysis.scale.digests.chosen import reduce_many
+from nsadiag.analysis.tracing.answers import true_at
 from nsadiag.errors import unwritable
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Strength, Times, Verdict
@@ -88,10 +88,10 @@ class Trials:
     obstacle: Declined | None
 
 
-def trials_of(path: Path, cls: str | None = None) -> Trials:
+def trials_of(path: Path, rules: Collection[str] = ()) -> Trials:
     """The trials of a run directory; nothing is written.
 
-    The rules of `cls`, and that of the verdict, say what they were told.
+    `rules`: names of those that, besides the one of the verdict, have the answers that they were given.
     """
     cell = load_cell(path)
     with counted(_user_code(cell)):
@@ -100,7 +100,7 @@ def trials_of(path: Path, cls: str | None = None) -> Trials:
         with sources.shown(cell):
             found = resolve(case, everything=True)
             attempts = tuple(
-                with_answers(each, case) if each is found.winner or cls in each.rule.concludes else each
+                with_answers(each, case) if each is found.winner or each.rule.name in rules else each
                 for each in found.attempts
             )
             return Trials(

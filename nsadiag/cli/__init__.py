@@ -6,7 +6,7 @@ Each command registers itself with `shared.app`; their order here is that of `ns
 from nsadiag.cli.run import run  # isort: skip
 from nsadiag.cli.matrix import matrix  # isort: skip
 from nsadiag.cli.experiments import bisect, shrink  # isort: skip
-from nsadiag.cli.looking import analyze, attach, diff, invariants, report, top  # isort: skip
+from nsadiag.cli.looking import analyze, attach, diff, facts, invariants, report, top  # isort: skip
 from nsadiag.cli.showing import demo, doctor, list_  # isort: skip
 from nsadiag.cli.main import main
 from nsadiag.cli.shared import app
@@ -19,6 +19,7 @@ __all__ = [
     "demo",
     "diff",
     "doctor",
+    "facts",
     "invariants",
     "list_",
     "main",

@@ -1,4 +1,4 @@
-"""Commands that start no job: `nsadiag attach`, `analyze`, `report`, `diff`, `invariants` and `top`."""
+"""Commands that start no job: `nsadiag attach`, `analyze`, `report`, `diff`, `invariants`, `facts` and `top`."""
 
 from __future__ import annotations
 
@@ -60,15 +60,20 @@ def analyze(
     why_not: Annotated[
         str | None,
         typer.Option(
-            "--why-not", metavar="CLASS", help="Print the facts for which this class is not the verdict"
+            "--why-not",
+            metavar="CLASS | MECHANISM",
+            help="Print the facts for which this is not the verdict, and the path to the code that found them",
         ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="List every rule and its result")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="With --why-not or --explain: every answer that a rule was given")
+    ] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Diagnose from files that are already on disk; needs neither torch nor a GPU."""
     if why_not is not None or explain:
-        _print_trials(path, why_not, as_json=as_json)
+        _print_trials(path, why_not, as_json=as_json, everything=everything)
         return
     from nsadiag.analysis.load import is_run_directory
     from nsadiag.commands.analyze import is_matrix
@@ -95,13 +100,14 @@ def analyze(
     raise typer.Exit({"healthy": EXIT_HEALTHY, "incomplete": EXIT_TIMEOUT}.get(outcome, EXIT_FINDING))
 
 
-def _print_trials(path: Path, why_not: str | None, *, as_json: bool) -> None:
+def _print_trials(path: Path, why_not: str | None, *, as_json: bool, everything: bool) -> None:
     import json
 
-    from nsadiag.commands import explain
+    from nsadiag.commands.explain import document as trials
+    from nsadiag.commands.explain.text import text_of
 
-    document = explain.explain(path) if why_not is None else explain.why_not(path, why_not)
-    show(json.dumps(document, indent=2) if as_json else explain.text_of(document))
+    document = trials.explain(path) if why_not is None else trials.why_not(path, why_not)
+    show(json.dumps(document, indent=2) if as_json else text_of(document, everything=everything))
 
 
 @app.command(
@@ -202,6 +208,41 @@ def invariants(
     show(command.as_json(found) if as_json else command.text_of(found))
     if found:
         raise typer.Exit(EXIT_FINDING)
+
+
+@app.command(
+    short_help="Print the tables that a verdict is made from",
+    epilog="Example: nsadiag facts artifacts/today steps --rank 1",
+)
+def facts(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, or files of other tools")],
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="Its name  [default: a list of all tables]")
+    ] = None,
+    ranks: Annotated[
+        list[int] | None, typer.Option("--rank", metavar="N", help="Rows of this rank; may be repeated")
+    ] = None,
+    most: Annotated[
+        int, typer.Option("--rows", metavar="N", help="Rows of the text, the last ones; 0: all", min=0)
+    ] = 40,
+    format_: Annotated[
+        str,
+        typer.Option("--format", metavar="FORMAT", help="text, json or csv; the latter two have all rows"),
+    ] = "text",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Print the tables that a verdict is made from: events, steps, calls, thread states, who waits for whom."""
+    from nsadiag.commands import facts as command
+
+    found = command.facts_of(path, table, ranks or ())
+    if as_json or format_ == "json":
+        show(command.as_json(found), end="")
+    elif format_ == "csv":
+        show(command.as_csv(found), end="")
+    elif format_ == "text":
+        command.show(found, console(), most=most)
+    else:
+        raise UsageError(f"no such format: {format_}", "choose from text, json, csv")
 
 
 @app.command(

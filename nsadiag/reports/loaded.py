@@ -23,6 +23,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Facts:
+    """Tables by name (docs/facts.md), each made when it is asked for."""
+
+    _case: Case
+
+    def __iter__(self) -> Iterator[str]:
+        """Their names."""
+        from nsadiag.analysis.tables import TABLES
+
+        return iter(TABLES)
+
+    def __dir__(self) -> list[str]:
+        return [*self]
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        """Raises KeyError where no table has that name, UsageError without pandas."""
+        from nsadiag.analysis.tables import TABLES
+
+        return _frame(TABLES[name].of(self._case))
+
+    def __getattr__(self, name: str) -> pd.DataFrame:
+        if name.startswith("_") or name not in [*self]:
+            raise AttributeError(name)
+        return self[name]
+
+    def __repr__(self) -> str:
+        return f"<nsadiag facts: {', '.join(self)}>"
+
+
+@dataclass(frozen=True)
 class Run:
     """A run as `nsadiag.load` returns it; in a notebook it shows its page."""
 
@@ -54,10 +84,9 @@ class Run:
             raise UsageError(
                 f"{self.directory} is a matrix", "load one of its cells: nsadiag.load(DIR / 'cells' / ID)"
             )
-        from nsadiag.analysis.case import Case
-        from nsadiag.analysis.load import load_cell
+        from nsadiag.analysis.tables import case_of
 
-        return Case(load_cell(self.directory))
+        return case_of(self.directory)
 
     @property
     def events(self) -> pd.DataFrame:
@@ -73,6 +102,11 @@ class Run:
     def calls(self) -> pd.DataFrame:
         """The newest calls in each rank's flight recorder: one row a collective. Raises UsageError for a matrix."""
         return _frame(self._case.calls)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """The tables that rules read, as data frames: `run.facts.thread_states`. Raises UsageError for a matrix."""
+        return Facts(self._case)
 
     def to_html(self) -> str:
         """The page: one file that needs no other."""

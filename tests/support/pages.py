@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nsadiag.analysis.rules.registry import CLASSES, RULES
 from nsadiag.analysis.rules.rule import Rule
+from nsadiag.analysis.tables import TABLES
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.commands.faults import Fault, faults
 from nsadiag.evidence.layout import write_json
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 INDEX = ROOT / "docs" / "classes.md"
 FOLDER = ROOT / "docs" / "classes"
 README = ROOT / "README.md"
+FACTS = ROOT / "docs" / "facts.md"
 SCRIPTS = ROOT / "repro" / "README.md"
 # What stands between these lines is generated.
 BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
@@ -42,6 +44,7 @@ def pages() -> dict[Path, str]:
     found[INDEX] = replaced(INDEX, "".join(_index()))
     found[SCRIPTS] = replaced(SCRIPTS, "".join(_script_table(by_class)))
     found[README] = replaced(README, _count(by_class))
+    found[FACTS] = replaced(FACTS, "".join(_fact_tables()))
     return found
 
 
@@ -75,6 +78,14 @@ def _script_table(by_class: dict[str, list[Fault]]) -> Iterator[str]:
             name = f"[`{fault.script.name}`]({fault.script.name})"
             needs = f" ({fault.needs.upper()})" if fault.needs else ""
             yield f"| {name} | [{cls}](../docs/classes/{cls}.md){needs} | {_cell(fault.what)} | {_cell(sight(fault))} |\n"
+
+
+def _fact_tables() -> Iterator[str]:
+    """Each table of a case, with the meaning of its columns as the type of its rows has it."""
+    for name, table in TABLES.items():
+        yield f"## `{name}`\n\n{_sentence(table.says)}\n\n| column | |\n|---|---|\n"
+        yield from (f"| `{column}` | {_cell(says)} |\n" for column, says in table.columns.items())
+        yield "\n"
 
 
 def _cell(text: str) -> str:

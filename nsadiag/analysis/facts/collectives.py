@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
@@ -18,65 +18,65 @@ from nsadiag.evidence.ring.blackbox import Kind
 class CollectiveCall(NamedTuple):
     """One collective that a rank called."""
 
-    rank: int
-    group: str  # by its label (analysis.facts.groups)
-    call: int  # the number of the collective in its group, counted by the rank
-    op: str
-    root: int | None  # a global rank, where the operation has one
-    tensors: str  # "float32[8,2] (3x float32[8,2])": sizes and types as given
-    splits: str | None  # "2,4/3,2": rows received from each member / sent to each
-    step: int
-    thread: int
-    place: str
-    begin_s: float
-    end_s: float | None  # missing while the rank is in it
+    rank: Annotated[int, "the rank that called it"]
+    group: Annotated[str, "the process group, by its label"]
+    call: Annotated[int, "the number of the call in its group, as the rank counts"]
+    op: Annotated[str, "the function of torch.distributed"]
+    root: Annotated[int | None, "the root's global rank, where the operation has one"]
+    tensors: Annotated[str, "sizes and types as given: float32[8,2] (3x float32[8,2])"]
+    splits: Annotated[str | None, "rows received from each member / sent to each: 2,4/3,2"]
+    step: Annotated[int, "steps of the optimizer before it"]
+    thread: Annotated[int, "the thread that called it"]
+    place: Annotated[str, "file, line and function"]
+    begin_s: Annotated[float, "when it was called, in seconds since the job was started"]
+    end_s: Annotated[float | None, "when it returned; missing while the rank is in it"]
 
 
 class Created(NamedTuple):
     """One process group that a rank created."""
 
-    rank: int
-    call: int
-    op: str
-    ranks: str
-    local: bool
-    place: str
-    begin_s: float
-    end_s: float | None
+    rank: Annotated[int, "the rank that created it"]
+    call: Annotated[int, "the number of the group, as the rank counts"]
+    op: Annotated[str, "the function of torch.distributed"]
+    ranks: Annotated[str, "the members, as given"]
+    local: Annotated[bool, "whether the members alone create it"]
+    place: Annotated[str, "file, line and function"]
+    begin_s: Annotated[float, "when it was called, in seconds since the job was started"]
+    end_s: Annotated[float | None, "when it returned; missing while the rank is in it"]
 
 
 class Transfer(NamedTuple):
     """One send or receive, or a wait for it, by peer."""
 
-    rank: int
-    op: str  # `irecv` is the call, `irecv.wait` the wait for its Work
-    group: str
-    call: int  # its number in the group, the same for call and wait
-    elements: int
-    direction: str  # to, from
-    peer: int | None  # a global rank; missing where any may send
-    tag: int
-    tensor: str  # "float32[3]"
-    step: int
-    begin_s: float
-    end_s: float | None  # missing while the rank still is in it
-    place: str
+    rank: Annotated[int, "the rank that called it"]
+    op: Annotated[str, "irecv is the call, irecv.wait the wait for its Work"]
+    group: Annotated[str, "the process group, as the rank calls it"]
+    call: Annotated[int, "its number in the group, the same for call and wait"]
+    elements: Annotated[int, "the size of the tensor"]
+    direction: Annotated[str, "to or from the peer"]
+    peer: Annotated[int | None, "the peer's global rank; missing where any may send"]
+    tag: Annotated[int, "the message's tag"]
+    tensor: Annotated[str, "type and size: float32[3]"]
+    step: Annotated[int, "steps of the optimizer before it"]
+    begin_s: Annotated[float, "when it was called, in seconds since the job was started"]
+    end_s: Annotated[float | None, "when it returned; missing while the rank is in it"]
+    place: Annotated[str, "file, line and function"]
 
 
 class Recorded(NamedTuple):
     """One collective of the flight recorder."""
 
-    rank: int
-    group: str  # by its label
-    seq: int
-    op: str
-    input_sizes: list[list[int]] | None
-    input_dtypes: list[str] | None
-    pending: bool
-    started: bool  # on the device, where the backend says so
-    wall_ns: int
-    position: int  # in the dump
-    place: Place | None  # the user line that issued it, where the dump has stacks
+    rank: Annotated[int, "the rank whose recorder it is"]
+    group: Annotated[str, "the process group, by its label"]
+    seq: Annotated[int, "the sequence number in its group"]
+    op: Annotated[str, "the operation of the backend"]
+    input_sizes: Annotated[list[list[int]] | None, "of each tensor that goes in"]
+    input_dtypes: Annotated[list[str] | None, "of each tensor that goes in"]
+    pending: Annotated[bool, "whether it was not over at the dump"]
+    started: Annotated[bool, "whether its device had begun it, where the backend says so"]
+    wall_ns: Annotated[int, "when it was issued, in nanoseconds since 1970"]
+    position: Annotated[int, "the entry's number in the dump"]
+    place: Annotated[Place | None, "the user line that issued it, where the dump has stacks"]
 
 
 ASKED_COLUMNS, CREATED_COLUMNS = [*CollectiveCall._fields], [*Created._fields]

@@ -72,6 +72,11 @@ class Groups:
         members = self._known.get(rank, {}).get(name)
         return self._labelled(name, members) if members is not None else name
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the groups whose members somebody names."""
+        return tuple(self._by_label)
+
     def is_known(self, label: str) -> bool:
         """Whether anybody says who is in it, or its name does."""
         return label in self._by_label or label in DEFAULT

@@ -7,7 +7,7 @@ import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.records import CellEvidence, RankEvidence
@@ -138,21 +138,21 @@ def _iterations(rank: RankEvidence) -> tuple[list[int], int]:
 class StepTimes(NamedTuple):
     """One completed step. `ready_s` is when its last gradient had arrived: from there on the rank can only wait for its peers."""
 
-    rank: int
-    step: int
-    end_s: float
-    step_s: float
-    cpu_s: float
-    forward_at: float
-    ready_s: float
+    rank: Annotated[int, "the rank that made it"]
+    step: Annotated[int, "its number"]
+    end_s: Annotated[float, "when it was over, in seconds since the job was started"]
+    step_s: Annotated[float, "its length"]
+    cpu_s: Annotated[float, "CPU time of the process in it"]
+    forward_at: Annotated[float, "when its first forward began"]
+    ready_s: Annotated[float, "when its last gradient had arrived"]
     # None of steps whose phases were not recorded.
-    input_s: float | None
-    forward_s: float | None
-    backward_s: float | None
-    loader_s: float | None  # this and the next are parts of what lies before the forward
-    saving_s: float | None
-    computed: bool  # whether it ran the model: under Join a rank makes the steps of others as well, without one of its own
-    elements: int | None  # given to its forwards
+    input_s: Annotated[float | None, "from its begin to the first forward"]
+    forward_s: Annotated[float | None, "from the first forward to the last backward"]
+    backward_s: Annotated[float | None, "from the last backward to the last gradient"]
+    loader_s: Annotated[float | None, "within input_s, waits for the DataLoader"]
+    saving_s: Annotated[float | None, "within input_s, saves of checkpoints"]
+    computed: Annotated[bool, "whether it ran the model: under Join a rank makes the steps of others, too"]
+    elements: Annotated[int | None, "given to its forwards"]
 
 
 STEP_COLUMNS = [*StepTimes._fields]

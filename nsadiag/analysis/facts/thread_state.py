@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from nsadiag.analysis.facts import device_queue, locations
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
@@ -51,22 +51,22 @@ THREAD = re.compile(r'^Thread (\S+) \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?
 class ThreadState:
     """One rank's main thread at the last snapshot."""
 
-    rank: int
-    doing: Doing
-    place: Place | None  # innermost line of user code
-    frames: tuple[Place, ...]  # the user's, innermost first
+    rank: Annotated[int, "the rank"]
+    doing: Annotated[Doing, "what it does or waits for, of a fixed list"]
+    place: Annotated[Place | None, "the innermost line of user code"]
+    frames: Annotated[tuple[Place, ...], "the user's lines, innermost first"]
     # functions within the innermost user frame, innermost first, native ones where known
-    inner: tuple[str, ...]
-    call: str | None  # the system call in which it waits
-    descriptor: Descriptor | None  # what that call is about: kind, path or peer
-    event: str | None  # name and detail of the innermost open event of the recording
-    same: bool  # whether both snapshots show the same lines
-    running: bool  # on a CPU, or ready for one
-    in_kernel: (
-        bool  # uninterruptible: held up by a driver, a disk or a page fault, which let it go by themselves
-    )
-    owns_gil: bool
-    source: str  # of the capture
+    inner: Annotated[
+        tuple[str, ...], "functions within the innermost user line, innermost first, native ones where known"
+    ]
+    call: Annotated[str | None, "the system call in which it waits"]
+    descriptor: Annotated[Descriptor | None, "what that call is about: kind, path or peer"]
+    event: Annotated[str | None, "name and detail of the innermost open event of the recording"]
+    same: Annotated[bool, "whether both snapshots show the same lines"]
+    running: Annotated[bool, "on a CPU, or ready for one"]
+    in_kernel: Annotated[bool, "uninterruptible: held up by a driver, a disk or a page fault"]
+    owns_gil: Annotated[bool, "whether it holds the interpreter lock"]
+    source: Annotated[str, "the capture, in the run directory"]
 
     @property
     def in_both_snapshots(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -39,16 +39,17 @@ class Course(Protocol):
 class Pending:
     """The first collective of a group that a rank is blocked in, and where each member of the group stands."""
 
-    group: str
-    seq: int
-    waiting: tuple[int, ...]  # issued it, and it is not complete
-    started: tuple[int, ...]  # of those, the ones whose device has begun it
-    completed: tuple[int, ...]  # issued it, and it is complete
-    missing: tuple[int, ...]  # members that never issued it
-    outliers: tuple[
-        int, ...
-    ]  # issued something else under its number than most; all of them where nothing decides
-    unseen: tuple[int, ...]  # members without a dump
+    group: Annotated[str, "the process group, by its label"]
+    seq: Annotated[int, "the sequence number"]
+    waiting: Annotated[tuple[int, ...], "members that issued it, and in which it is not complete"]
+    started: Annotated[tuple[int, ...], "of those, the ones whose device has begun it"]
+    completed: Annotated[tuple[int, ...], "members that issued it, and in which it is complete"]
+    missing: Annotated[tuple[int, ...], "members that never issued it"]
+    outliers: Annotated[
+        tuple[int, ...],
+        "members that issued something else under its number than most; all where nothing decides",
+    ]
+    unseen: Annotated[tuple[int, ...], "members without a dump"]
 
     @property
     def late(self) -> tuple[int, ...]:

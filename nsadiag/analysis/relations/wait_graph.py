@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.device_queue import computes_before, first_call
@@ -20,16 +20,16 @@ K = TypeVar("K", bound=Hashable)
 class Wait(Generic[K]):
     """`waiter` cannot go on before `waited_for` does its part of `what`."""
 
-    waiter: K
-    waited_for: K
-    what: str  # "all_reduce 17 of default_pg", "recv from=1 tag=0", "score()"
+    waiter: Annotated[K, "whoever waits"]
+    waited_for: Annotated[K, "whoever it cannot go on without"]
+    what: Annotated[str, "what it waits in: all_reduce 17 of default_pg, score()"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edge(Wait[int]):
     """The same between ranks, with the record that shows it."""
 
-    source: str
+    source: Annotated[str, "the record that shows it"]
 
 
 W_co = TypeVar("W_co", bound="Wait[Any]", covariant=True)

@@ -1,0 +1,1 @@
+"""What rules asked and what they were answered: a record of our own calls, with their lines."""
