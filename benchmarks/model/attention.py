@@ -2,7 +2,8 @@
 
 Every figure is a median of runs that alternate with those of its rivals, in one process on one GPU, bf16, and stands with
 its spread, from the fastest run to the slowest. Rows besides batch 1: four documents packed into a row of as many tokens, four rows
-of a quarter each, the whole layer with its projections (beside flash-linear-attention's where that is installed), and windowed attention alone by FlexAttention. "local" queries change slowly from token to token, as those of a trained model do, so neighbours
+of a quarter each, the whole layer with its projections (beside flash-linear-attention's where that is installed), windowed attention alone by FlexAttention, and
+dense and windowed attention by flash-attn-4 where that is installed. "local" queries change slowly from token to token, as those of a trained model do, so neighbours
 select like blocks; "random" ones select apart. `union_of_4` says how alike: how many times as many blocks
 four neighbouring tokens select together as one alone.
 """
@@ -34,6 +35,7 @@ from attention_runs import (
     batch_runs,
     branch_runs,
     dense_runs,
+    flash_attn_runs,
     flex_window_runs,
     layer_runs,
     make_inputs,
@@ -136,6 +138,7 @@ def measure(shape: Shape, n_tokens: int, repeats: int, *, compiled: bool = True)
         **{f"nsa 4 rows {what}": run for what, run in batch_runs(local).items()},
         **layer_runs(shape, n_tokens),
         **(flex_window_runs(local) if compiled else {}),
+        **flash_attn_runs(local),
     }
     figures["ms"] |= interleaved_ms(others, max(3, repeats // 2), spreads)
     del others

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from nsa.attention import BranchKV, nsa_attention
+from nsa.attention import BranchKV, flash, nsa_attention
 from nsa.attention.blocks import n_compress_slots
 from nsa.attention.kernels import branches, gates
 from nsa.attention.kernels.bands import band
@@ -124,6 +124,30 @@ def dense_runs(inputs: Inputs, backend: SDPBackend) -> dict[str, Callable[[], ob
         torch.autograd.grad(call(), [q, k, v], dout)
 
     return {"forward": forward, "forward_backward": both}
+
+
+def flash_attn_runs(inputs: Inputs) -> dict[str, Callable[[], object]]:
+    """flash-attn-4 where it is installed: dense attention, and the sliding branch's window alone."""
+    if flash.installed() != "FA4":
+        return {}
+    from flash_attn.cute import flash_attn_func
+
+    runs, (q, k, v) = {}, (inputs.q, inputs.k.sliding, inputs.v.sliding)
+    for name, window in (("fa4", (None, None)), ("fa4 window", (CONFIG.window - 1, 0))):
+
+        def call(window: tuple[int | None, int | None] = window) -> Tensor:
+            out = flash_attn_func(q, k, v, causal=True, window_size=window)
+            return out[0] if isinstance(out, tuple) else out
+
+        def forward(call: Callable[[], Tensor] = call) -> None:
+            with torch.no_grad():
+                call()
+
+        def both(call: Callable[[], Tensor] = call) -> None:
+            torch.autograd.grad(call(), [q, k, v], inputs.dout)
+
+        runs |= {f"{name} forward": forward, f"{name} forward_backward": both}
+    return runs
 
 
 def packed_runs(inputs: Inputs) -> dict[str, Callable[[], object]]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nsa.config import ConfigError
+from nsa.generate import main as generate
 from nsa.options import load_train_config
 from nsa.train import train
 
@@ -96,3 +97,20 @@ def test_statistics_of_telemetry_change_no_step(how, documents, recomputed, text
         rows = list(csv.DictReader(file))
     assert {row["step"] for row in rows} == {"1", "3", "6"}
     assert all(0 < float(row["mean"]) <= float(row["max"]) <= 32 for row in rows)  # 4 blocks of 8 keys
+
+
+def test_a_model_that_is_made_in_shards_begins_and_learns_as_a_whole_one():
+    options = ["train.precision=fp32", "attention.backend=torch", "train.steps=3"]
+    assert losses("parallel.mode=fsdp2", *options) == pytest.approx(losses(*options), abs=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_checkpoint_is_continued_as_text_on_a_gpu(precision, texts, tmp_path, capsys):
+    options = ["data.source=text", f"data.path={texts}", f"train.precision={precision}", "train.steps=3"]
+    losses(*options, f"checkpoint.dir={tmp_path}")
+    capsys.readouterr()
+    said = []
+    for _ in range(2):
+        assert generate([str(tmp_path), "The 3 of", "--tokens", "40", "--device", "cuda"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] and said[0].endswith("\n")

@@ -44,6 +44,27 @@ class Lengths(NamedTuple):
     past: int
 
 
+class Sizes(NamedTuple):
+    """The sizes that every kernel takes, in its order: tokens, and keys of each branch."""
+
+    n_queries: int
+    n_compressed: int
+    n_selected: int
+    n_sliding: int
+    past: int
+    offset: int  # tokens before the first key of the sliding branch, whose k may hold the newest tokens only
+    window: int
+
+
+class Share(NamedTuple):
+    """How the programs for the gradients of one branch's keys divide its tiles, heads and queries."""
+
+    tiles: int = 0
+    head_parts: int = 0
+    heads_each: int = 0
+    queries_each: int = 0
+
+
 class Forward(NamedTuple):
     """The forward result of bands: outputs [B, T, H, Dv], and lse [B, H, T], fp32, in base 2."""
 
@@ -101,9 +122,9 @@ def bands_dq(
     rows = _tiles((q, dout), tile.rows, described)
     keys, values = (_tiles(x, tile.columns, described) for x in (k, v))
     dq_kernel[(batch * heads, n_tiles(n_queries, tile.rows, borders))](
-        rows[0], keys[0], values[0], keys[1], values[1], keys[2], values[2], rows[1], stats, dq, borders, bits, n_queries, *_n_keys(k), lengths.past,
-        _offset(q, k, lengths), lengths.window, dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries,
-        n_sequences(borders), **_constants(q, k, v_dim, lengths, borders, bits, described, tile),
+        rows[0], *_by_branch(keys, values), rows[1], stats, dq, borders, bits, *_sizes(q, k, lengths), dim**-0.5,
+        dim**-0.5 * LOG2_E, batch * heads * n_queries, n_sequences(borders),
+        **_constants(q, k, v_dim, lengths, borders, bits, described, tile),
     )  # fmt: skip
     return dq
 
@@ -125,7 +146,7 @@ def bands_dkv(
     empty = torch.empty if borders is None else torch.zeros  # no program writes unused slots of a packed row
     dk: list[Tensor | None] = [None] * 3
     dv: list[Tensor | None] = [None] * 3
-    shares, programs = [(0, 0, 0, 0)] * 3, [0] * 3
+    shares, programs = [Share()] * 3, [0] * 3
     for i, keys in enumerate(k):
         if keys is None:
             continue
@@ -138,14 +159,13 @@ def bands_dkv(
         dk[i] = empty((n_parts, *keys.shape), dtype=dtype, device=q.device)
         dv[i] = empty((n_parts, *keys.shape[:3], v_dim), dtype=dtype, device=q.device)
         queries_each = ceil_div(ceil_div(n_queries, query_parts), tile.rows) * tile.rows
-        shares[i] = (tiles, head_parts, heads_each, queries_each)
+        shares[i] = Share(tiles, head_parts, heads_each, queries_each)
         programs[i] = lists * ceil_div(tiles, TOGETHER) * TOGETHER * n_parts
     rows = _tiles((q, dout), tile.rows, described)
     keys_of, values_of = (_tiles(x, tile.columns, described) for x in (k, v))
     if sum(programs):
         dkv_kernel[(sum(programs),)](
-            rows[0], keys_of[0], values_of[0], dk[0], dv[0], keys_of[1], values_of[1], dk[1], dv[1], keys_of[2], values_of[2], dk[2], dv[2], rows[1], stats,
-            borders, bits, n_queries, *_n_keys(k), lengths.past, _offset(q, k, lengths), lengths.window,
+            rows[0], *_by_branch(keys_of, values_of, dk, dv), rows[1], stats, borders, bits, *_sizes(q, k, lengths),
             dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries, n_sequences(borders), lists,
             programs[1], *shares[1], programs[1] + programs[0], *shares[0], *shares[2],
             **_constants(q, k, v_dim, lengths, borders, bits, described, tile), TOGETHER=TOGETHER,
@@ -184,9 +204,8 @@ def _forward(
     keys, values = (_tiles(x, tile.columns, described) for x in (k, v))
     bands = sum(x is not None for x in v)
     forward_kernel[(batch * heads, n_tiles(n_queries, tile.rows, borders), bands)](
-        rows, keys[0], values[0], outs[0], lses[0], keys[1], values[1], outs[1], lses[1], keys[2], values[2],
-        outs[2], lses[2], borders, bits, gates, total, n_queries, *_n_keys(k), lengths.past,
-        _offset(q, k, lengths), lengths.window, dim**-0.5 * LOG2_E, n_sequences(borders),
+        rows, *_by_branch(keys, values, outs, lses), borders, bits, gates, total, *_sizes(q, k, lengths),
+        dim**-0.5 * LOG2_E, n_sequences(borders),
         **_constants(q, k, v_dim, lengths, borders, bits, described, tile),
     )  # fmt: skip
 
@@ -215,13 +234,15 @@ def _room(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return out, q.new_empty(batch, heads, n_queries, dtype=torch.float32)
 
 
-def _n_keys(k: PerBranch) -> tuple[int, ...]:
-    return tuple(0 if x is None else x.shape[1] for x in k)
+def _sizes(q: Tensor, k: PerBranch, lengths: Lengths) -> Sizes:
+    n_queries, n_keys = q.shape[1], [0 if x is None else x.shape[1] for x in k]
+    offset = 0 if k[2] is None else lengths.past + n_queries - n_keys[2]
+    return Sizes(n_queries, *n_keys, lengths.past, offset, lengths.window)
 
 
-def _offset(q: Tensor, k: PerBranch, lengths: Lengths) -> int:
-    """The number of tokens before the first key of the sliding branch, whose k may hold the newest tokens only."""
-    return 0 if k[2] is None else lengths.past + q.shape[1] - k[2].shape[1]
+def _by_branch(*lists: Sequence[object]) -> list[object]:
+    """What each list has of the first branch, then of the second, then of the third."""
+    return [x for branch in zip(*lists, strict=True) for x in branch]
 
 
 def _tiles(tensors: PerBranch, rows: int, described: bool) -> Sequence[object]:
