@@ -11,7 +11,7 @@ from support.golden import GOLDEN, unpack
 from support.sentences import of_trials, of_verdict
 from support.verdicts import Verdicts
 
-from nsadiag.commands.explain import explain
+from nsadiag.commands.explain.document import explain
 
 NOUNS = (
     "ranks|steps|iterations|events|collectives|messages|nodes|hosts|parameters|buffers|batches|samples|stacks|epochs"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.analysis.verdict import judge_directory
-from nsadiag.commands.explain import explain
+from nsadiag.commands.explain.document import explain
 from nsadiag.evidence.layout import RunDir
 
 from .golden import GOLDEN, unpack
