@@ -288,7 +288,7 @@ class TrainConfig(Config):
             )
 
     def preset_settings(self) -> dict[str, object]:
-        """The settings of `parallel.ddp.preset`, by key."""
+        """The values that `parallel.ddp.preset` has set, by key."""
         if self.parallel.ddp.preset == "none":
             return {}
         settings = {f"parallel.ddp.{key}": value for key, value in self.parallel.ddp.arguments().items()}

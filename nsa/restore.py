@@ -1,4 +1,4 @@
-"""The description in a checkpoint, and its model, in one process: of `nsa.train`, or a directory of transformers."""
+"""The description and the model of a checkpoint, in one process: of `nsa.train`, or a directory of transformers."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
     """The end of a run."""
 
     losses: list[float]  # those that were logged, means over all ranks
-    stopped: str | None  # why it ended before its last step: "SIGTERM", "deadline"
+    stopped: str | None  # the reason to end before the last step: "SIGTERM", "deadline"
 
 
 def train(config: TrainConfig) -> list[float]:
@@ -144,7 +144,7 @@ class _Run:
                 means = torch.cat([record.loss.float()[None], stopping.flags(self.placement.device)])
                 loss, *flags = mean_over_ranks(means).tolist()
                 losses.append(loss)
-                stopped = reason_of(flags)
+                stopped = reason_of(flags) if record.step < train.steps else None
                 now = time.perf_counter()
                 rate = record.tokens * (record.step - logged_step) / (now - logged)
                 logged, logged_step = now, record.step

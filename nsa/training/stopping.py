@@ -18,7 +18,7 @@ EXIT_CODES = {None: 0, "SIGTERM": 128 + signal.SIGTERM, "deadline": 0}
 
 
 class Stopping:
-    """The request to save a checkpoint and stop; without `checkpoint.dir` there is none, and SIGTERM kills as ever.
+    """The decision to save a checkpoint and stop; without `checkpoint.dir` it is never taken, and SIGTERM kills at once.
 
     A signal may reach some ranks alone, and between other steps: `flags` of all ranks are reduced at a step that all take,
     and `reason` is what they agree on. A second SIGTERM kills.

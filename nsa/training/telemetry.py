@@ -36,6 +36,7 @@ COLUMNS = {
     "k_stats": ("step", "layer", *K_COLUMNS),
     "fallback_counters": ("step", "kind", "name", "count"),
 }
+TRACKERS_S = 60.0  # that trackers may take to write what they hold
 POLL_S = 0.05  # between two queries of whether the device has finished a copy
 
 
@@ -60,6 +61,7 @@ class Telemetry:
         self._rank, self._device = rank, device
         self._attentions = [module for module in model.modules() if isinstance(module, NSAAttention)]
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue()  # None ends the thread
+        self._written = threading.Event()  # all that was queued is in our files
         self._dtypes: str | None = None
         self._now = ("boot", 0, time.monotonic())  # phase, step, since: one tuple, so never half updated
         self._on = config.telemetry.dir is not None
@@ -119,7 +121,8 @@ class Telemetry:
         self.phase("done")
         self._queue.put(None)
         # With a timeout: the thread may be waiting for a stuck device. It is a daemon.
-        self._thread.join(timeout=self._config.heartbeat_s + 1)
+        if self._written.wait(timeout=self._config.heartbeat_s + 1):
+            self._thread.join(timeout=TRACKERS_S)
 
     def _wants_memory(self, step: int) -> bool:
         every = self._config.memory_every
@@ -136,6 +139,7 @@ class Telemetry:
             self._files.append("fallback_counters", _fallback_rows(self._now[1]))
             self._beat({"event": "beat"})
             self._files.close()
+            self._written.set()
             for tracker in self._trackers:
                 tracker.close()
         except OSError as error:  # a full disk ends telemetry, not the training

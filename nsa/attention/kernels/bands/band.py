@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
 
 
 class Share(NamedTuple):
-    """How the programs for the gradients of one branch's keys divide its tiles, heads and queries."""
+    """The division of one branch's tiles, heads and queries over the programs for the gradients of its keys."""
 
     tiles: int = 0
     head_parts: int = 0
@@ -241,7 +241,7 @@ def _sizes(q: Tensor, k: PerBranch, lengths: Lengths) -> Sizes:
 
 
 def _by_branch(*lists: Sequence[object]) -> list[object]:
-    """What each list has of the first branch, then of the second, then of the third."""
+    """The entries of all lists for the first branch, then for the second, then for the third."""
     return [x for branch in zip(*lists, strict=True) for x in branch]
 
 
