@@ -31,7 +31,18 @@ ROOMS: dict[str, frozenset[str]] = {
     "judgement": frozenset({"records", "facts", "case", "relations"}),
     "resolve": frozenset({"records", "tracing", "case", "rules"}),
     "verdict": frozenset(
-        {"tracing", "records", "ingest", "case", "scale", "explain", "load", "resolve", "judgement"}
+        {
+            "tracing",
+            "records",
+            "ingest",
+            "case",
+            "scale",
+            "explain",
+            "external",
+            "load",
+            "resolve",
+            "judgement",
+        }
     ),
     "external": frozenset({"records", "ingest", "facts", "scale"}),
     "load": frozenset({"records", "ingest", "scale", "external"}),

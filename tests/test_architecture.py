@@ -253,7 +253,7 @@ def test_what_runs_inside_the_users_ranks_needs_no_numpy() -> None:
                     pending.append(arrow.target)
     assert "nsadiag.evidence.ring.blackbox" in needed
     assert {room(target) for target in needed} - set(sys.stdlib_module_names) == {
-        "nsadiag.errors", "nsadiag.evidence", "nsadiag.worker", "torch",
+        "nsadiag.evidence", "nsadiag.worker", "torch",
     }  # fmt: skip
 
 

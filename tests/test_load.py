@@ -48,7 +48,7 @@ def test_a_notebook_shows_its_page_in_a_frame(run: Path) -> None:
 
 
 def test_what_nsadiag_did_not_write_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a run directory"):
+    with pytest.raises(UsageError, match="is evidence that nsadiag knows"):
         nsadiag.load(tmp_path)
 
 

@@ -104,7 +104,7 @@ def test_of_steps_that_were_counted_alone_the_mean_length_is_known_and_no_phase(
         (3.5, step, point, 21, 2_400_000_000, LEFT_OUT),
     ]
     events = table(rows, ("t_s", "kind", "phase", "a", "b", "name"))
-    whole, mean = pace.steps_of(0, events)
+    whole, mean = pace.steps_of(0, events, ())
     assert (whole.step, round(whole.input_s or 0.0, 6), whole.elements) == (11, 0.1, 32)
     assert (mean.step, round(mean.step_s, 6), round(mean.cpu_s, 6)) == (21, 0.2, 0.2)
     assert (mean.input_s, mean.forward_s, mean.backward_s, mean.elements) == (None, None, None, None)

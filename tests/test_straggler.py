@@ -16,11 +16,14 @@ from support.golden import archive_of, unpack
 from support.tables import table
 
 from nsadiag.analysis.case import EVENT_COLUMNS, Case
+from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.rules.performance.lags import alike, latest, meet, peers_slow_down
 from nsadiag.analysis.rules.performance.straggler_rank import straggler_rank
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
+from nsadiag.evidence.ring.spans import spans_in
 from nsadiag.evidence.table import Table
 
 
@@ -193,6 +196,22 @@ class Gathering:
         return self.reads_s[rank] + rank * self.alone_s
 
 
+class Told(Case):
+    """A case whose events are written by hand, and its spans with them."""
+
+    def spans(self, rank: RankEvidence, *kinds: int) -> list[Span]:
+        events = self.events_of(rank.rank, *kinds)
+        rows, ends = [*events], spans_in(events)
+        return [
+            Span(
+                rank=rank.rank, thread=row.thread, kind=row.kind, name=row.name, group=row.group, number=row.a,
+                begin_s=row.t_s, end_s=None if end is None else rows[end].t_s, place=row.site, detail=row.detail,
+                step=row.step, elements=row.b,
+            )
+            for row, end in ((rows[place], end) for place, end in ends.items())
+        ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("job", "found"),
     [
@@ -213,7 +232,7 @@ def test_who_is_late_with_its_batch_holds_up_those_who_meet_before_they_compute(
     tmp_path: Path, job: Gathering, found: list[int]
 ) -> None:
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
-    case = Case(cell=cell)
+    case = Told(cell=cell)
     case.__dict__["events"] = job.events()
     told = findings(straggler_rank, case)
     assert [rank for each in told for rank in each.guilty_ranks] == found

@@ -23,8 +23,8 @@ def is_run_directory(path: Path) -> bool:
 def load_cell(path: Path) -> CellEvidence:
     """All ranks, or of very many those that matter. Never raises on what is missing inside a run directory.
 
-    Raises UsageError where nothing in `path` is evidence.
+    Raises UsageError where there are files in `path`, and none of them is evidence.
     """
-    if is_run_directory(path):
+    if is_run_directory(path) or not (path.is_file() or any(path.glob("*"))):
         return read_cell(path, chosen_in(RunDir(path=path)))
     return load_external(path)

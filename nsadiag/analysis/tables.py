@@ -52,7 +52,7 @@ class Waited(NamedTuple):
     source: Annotated[str | None, "the record that shows it"]
 
 
-class Ended(NamedTuple):
+class EndRow(NamedTuple):
     """The end of one rank, as nsadiag saw it from outside."""
 
     rank: Annotated[int, "the rank"]
@@ -139,9 +139,9 @@ def _left(case: Case) -> Iterator[Left]:
         )
 
 
-def _ended(case: Case) -> Iterator[Ended]:
+def _ended(case: Case) -> Iterator[EndRow]:
     for rank in case.cell.ranks:
-        yield Ended(rank.rank, *(getattr(rank.end, name) for name in Ended._fields[1:]))
+        yield EndRow(rank.rank, *(getattr(rank.end, name) for name in EndRow._fields[1:]))
 
 
 def _broke(case: Case) -> Iterator[Broke]:
@@ -216,7 +216,7 @@ TABLES: dict[str, FactTable] = {
         ranks=("waiter", "waited_for"),
     ),
     "peer_waits": FactTable(says="how long peers waited for each rank", row=Waited, rows=_peer_waits),
-    "ends": FactTable(says="how each rank ended", row=Ended, rows=_ended),
+    "ends": FactTable(says="how each rank ended", row=EndRow, rows=_ended),
     "breaks": FactTable(says="failures, the first one first", row=Broke, rows=_broke),
     "exceptions": FactTable(says="exceptions that ranks raised", row=ExceptionRow, rows=_raised),
 }  # fmt: skip

@@ -13,6 +13,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import Candidate, Rejection
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.explanation import candidates, obstacle, rejections
+from nsadiag.analysis.external.load import load_external
 from nsadiag.analysis.ingest import masked_exceptions, sources
 from nsadiag.analysis.judgement import (
     certainty,
@@ -118,7 +119,7 @@ def _held_at(case: Case, rejection: Rejection) -> tuple[str, ...]:
 
 def judge_evidence(path: Path) -> Verdict:
     """The verdict on what other tools left; nothing is written. Raises UsageError where nothing in `path` is evidence."""
-    return judge(load_cell(path))
+    return judge(load_external(path))
 
 
 def judge_directory(path: Path, *, live: bool = False) -> Verdict:

@@ -75,7 +75,7 @@ def as_json(found: Facts) -> Json:
 def as_csv(found: Facts) -> Csv:
     """A line of names, then one line a row; lists are JSON."""
     cells = ([json.dumps(each) if isinstance(each, list) else each for each in row] for row in found.rows)
-    return csv_text([dict(zip(found.columns, row, strict=True)) for row in cells])
+    return csv_text([dict(zip(found.columns, row, strict=True)) for row in cells], [*found.columns])
 
 
 def show(found: Facts, console: Screen, *, most: int) -> None:

@@ -47,7 +47,7 @@ def load_external(path: Path) -> CellEvidence:
     """Never raises on what is in a file: what cannot be read becomes a gap. Raises UsageError where nothing can be judged."""
     gathered = gather(path)
     if gathered.is_empty:
-        raise UsageError(f"nothing in {path} is evidence that nsadiag knows", f"it looks for {LOOKS_FOR}")
+        raise UsageError(f"nothing in {path} is evidence that nsadiag knows", f"nsadiag looks for {LOOKS_FOR}")
     drafts = Drafts()
     dumps, closer, gaps = _read_dumps(gathered)
     for rank, document in closer.documents.items():
@@ -62,7 +62,7 @@ def load_external(path: Path) -> CellEvidence:
     cell = _cell(gathered, drafts, dumps, closer.kinds, statements, (*gaps, *statements.gaps))
     cell = replace(cell, collected=_collected(cell, statements, pending_s))
     if not _can_be_judged(cell, dumps):
-        raise UsageError(_why_nothing(path, gathered, cell), f"it looks for {LOOKS_FOR}")
+        raise UsageError(_why_nothing(path, gathered, cell), f"nsadiag looks for {LOOKS_FOR}")
     return cell
 
 

@@ -75,11 +75,11 @@ def _xml(text: str) -> str:
     return _NO_XML.sub("", clean(text))
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> Csv:
-    """The rows, under the columns that any of them has; what a spreadsheet would compute is text, behind an apostrophe."""
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> Csv:
+    """The rows, under these columns and those that any of them has; what a spreadsheet would compute is text, behind an apostrophe."""
     table = io.StringIO(newline="")
     writer = csv.writer(table)
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns = list(dict.fromkeys((*columns, *(key for row in rows for key in row))))
     table_rows: list[list[Any]] = [[row.get(name) for name in columns] for row in rows]
     for values in (columns, *table_rows):
         writer.writerow([_field(value) if isinstance(value, str) else value for value in values])
