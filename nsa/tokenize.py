@@ -66,22 +66,31 @@ def convert(text: list[Path], out: Path, tokenizer: Path, *, end: str | None = N
     unfinished = out.with_name(f".{out.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    vocab_size = encoder.get_vocab_size(with_added_tokens=True)
-    dtype = "uint16" if vocab_size <= 2**16 else "uint32"
-    count = 0
-    with (unfinished / DATA).open("wb") as file:
-        for batch in _batches(_documents(text)):
-            for each in encoder.encode_batch(batch, add_special_tokens=False):
-                ids = np.array([*each.ids, end_id], dtype=f"<{np.dtype(dtype).str[1:]}")
-                file.write(ids.tobytes())
-                count += len(ids)
-    description = Description(dtype=dtype, tokens=count, vocab_size=vocab_size, end_of_document=end_id)
+    try:
+        description = _write(text, unfinished, encoder, end_id)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
     (unfinished / DESCRIPTION).write_text(
         json.dumps(description._asdict(), indent=1) + "\n", encoding="utf-8"
     )
     shutil.copyfile(tokenizer, unfinished / TOKENIZER)
     unfinished.rename(out)
     return description
+
+
+def _write(text: list[Path], directory: Path, encoder: Any, end_id: int) -> Description:
+    """Write the token ids of the documents to `directory`; returns their description."""
+    vocab_size = encoder.get_vocab_size(with_added_tokens=True)
+    dtype = "uint16" if vocab_size <= 2**16 else "uint32"
+    count = 0
+    with (directory / DATA).open("wb") as file:
+        for batch in _batches(_documents(text)):
+            for each in encoder.encode_batch(batch, add_special_tokens=False):
+                ids = np.array([*each.ids, end_id], dtype=f"<{np.dtype(dtype).str[1:]}")
+                file.write(ids.tobytes())
+                count += len(ids)
+    return Description(dtype=dtype, tokens=count, vocab_size=vocab_size, end_of_document=end_id)
 
 
 def load_tokenizer(path: Path) -> Any:

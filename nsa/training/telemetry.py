@@ -144,6 +144,8 @@ class Telemetry:
                 tracker.close()
         except OSError as error:  # a full disk ends telemetry, not the training
             print(f"warning: telemetry of rank {self._rank} has stopped: {error}", file=sys.stderr)
+        finally:
+            self._written.set()
 
     def _write_next(self) -> bool:
         """Write the next item of the queue, or a heartbeat if none comes in time; False at the end of the queue."""
