@@ -27,8 +27,8 @@ FAULTS = {
     ),
     "ranks that have gone on count as missing": (
         "nsadiag/analysis/relations/pending.py",
-        "if issued[r] < seq",
-        "if issued[r] > seq",
+        "courses[r].last < seq",
+        "courses[r].last > seq",
         ("missing_rank_throttled", "missing_rank"),
     ),
     "recorded steps are compared only if ranks are missing": (
@@ -77,7 +77,7 @@ def said_with(file: str, is_: str, planted: str, name: str, cls: str, folder: Pa
 @pytest.mark.parametrize("name", ["healthy_ddp", "missing_rank_throttled", "silently_wrong_max_on_one_rank"])
 def test_every_rule_is_said_with_the_line_of_its_file_that_decided(name: str, tmp_path: Path) -> None:
     rows = explain(unpack(GOLDEN / f"{name}.tar.xz", tmp_path / name).path)["rules"]
-    assert [row["rule"] for row in rows] == [rule.name for rule in RULES]
+    assert [row["rule"] for row in rows] == [rule.name for rule in RULES if rule.about == "ranks"]
     for row in rows:
         lines = [row.get("line"), *(declined["line"] for declined in row["declined"])]
         assert row["file"].startswith(RULE_FILES) and (ROOT / row["file"]).is_file()

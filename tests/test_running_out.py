@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from nsadiag.analysis.explain.candidates.exhausted_data import (
-    Answer,
     Loader,
+    LoaderAnswer,
     answers_in,
     first_that_differs,
     had_before,
@@ -19,10 +19,10 @@ from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 FIT = "/home/me/train.py:9:main"
 
 
-def batches(number: int, *, ends: bool = True, dataset: str = "Clips", at: str = FIT) -> list[Answer]:
+def batches(number: int, *, ends: bool = True, dataset: str = "Clips", at: str = FIT) -> list[LoaderAnswer]:
     """What a loader says in one pass."""
     loader = Loader(dataset, at)
-    return [Answer(loader, False)] * number + [Answer(loader, True)] * ends
+    return [LoaderAnswer(loader, False)] * number + [LoaderAnswer(loader, True)] * ends
 
 
 def test_the_pass_in_which_the_data_end_first_on_one_rank_is_found_with_its_batches() -> None:
@@ -45,7 +45,9 @@ def test_the_pass_in_which_the_data_end_first_on_one_rank_is_found_with_its_batc
     ],
     ids=["equal", "behind", "unknown", "other questions"],
 )
-def test_nothing_is_said_of_loaders_that_were_not_asked_alike(one: list[Answer], other: list[Answer]) -> None:
+def test_nothing_is_said_of_loaders_that_were_not_asked_alike(
+    one: list[LoaderAnswer], other: list[LoaderAnswer]
+) -> None:
     assert first_that_differs([one, other]) is None
 
 

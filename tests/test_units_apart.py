@@ -7,7 +7,7 @@ from typing import Any
 from support.tables import case_of, table
 from support.warm_jobs import WarmJobs
 
-from nsadiag.analysis.rules.desync.divergent_units import Gathered, differing_units
+from nsadiag.analysis.rules.desync.divergent_units import GatheredUnit, differing_units
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 # As many layers are dropped on either rank, and all have one size: every gather meets one.
@@ -56,7 +56,7 @@ def test_layers_that_each_rank_drops_for_itself_are_told_by_what_was_gathered(
     assert (verdict["where"]["code"], verdict["where"]["step"]) == ("if number == drop:", 4)
 
 
-def told(*ranks: list[tuple[str, int, str]]) -> dict[int, Gathered]:
+def told(*ranks: list[tuple[str, int, str]]) -> dict[int, GatheredUnit]:
     """Of ranks that gathered these units, each in a collective of that group and number; "!": what another thread issued."""
     rows, asked = [], []
     for rank, each in enumerate(ranks):

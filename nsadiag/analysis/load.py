@@ -10,7 +10,7 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.scale.digests.chosen import chosen_in
 from nsadiag.evidence.layout import RunDir
 
-OURS = ("run.json", "cell.json", "watch.json", "verdict.json")
+OURS = ("run.json", "cell.json", "watch.json", "verdict.json", "nodes")
 
 
 def is_run_directory(path: Path) -> bool:
@@ -20,11 +20,16 @@ def is_run_directory(path: Path) -> bool:
     return own or any((path / name).exists() for name in OURS)
 
 
+def load_run(path: Path) -> CellEvidence:
+    """The evidence in a directory of nsadiag's, whatever is missing in it; of very many ranks that of those that matter."""
+    return read_cell(path, chosen_in(RunDir(path=path)))
+
+
 def load_cell(path: Path) -> CellEvidence:
-    """All ranks, or of very many those that matter. Never raises on what is missing inside a run directory.
+    """The evidence in a run directory, or in what other tools left.
 
     Raises UsageError where there are files in `path`, and none of them is evidence.
     """
     if is_run_directory(path) or not (path.is_file() or any(path.glob("*"))):
-        return read_cell(path, chosen_in(RunDir(path=path)))
+        return load_run(path)
     return load_external(path)

@@ -110,7 +110,7 @@ def _spoken(tried: Attempt, cls: str, winner: Finding) -> Rejected | None:
 
 
 def nearest_fact(tried: Attempt, winner: Finding) -> Declined:
-    """Of the facts that kept a rule from concluding, the nearest to the guilty ranks. There must be one."""
+    """The nearest to the guilty ranks of the facts that kept a rule from concluding. There must be one."""
     return min(tried.declined, key=lambda each: _distance(each, winner))
 
 
@@ -167,8 +167,8 @@ def resolve(case: Case, *, everything: bool = False) -> Resolution:
 
 def rules_for(case: Case) -> tuple[Rule, ...]:
     """The rules that are about what the job is made of, in causal order."""
-    about = "actors" if case.cell.ray else "ranks"
-    return tuple(rule for rule in RULES if rule.about == about)
+    about = {"actors"} if case.cell.ray else {"ranks", "collected"} if case.cell.collected else {"ranks"}
+    return tuple(rule for rule in RULES if rule.about in about)
 
 
 def _neighbours(case: Case, tried: list[Attempt]) -> Iterator[Attempt]:

@@ -24,7 +24,7 @@ from nsadiag.analysis.judgement import (
     progress,
 )
 from nsadiag.analysis.judgement.conclude import verdict_of
-from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.load import load_cell, load_run
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.resolve import Resolution, resolve, with_answers
 from nsadiag.analysis.scale.digests.chosen import reduce_many
@@ -132,7 +132,7 @@ def judge_directory(path: Path, *, live: bool = False) -> Verdict:
         # What a live job's nodes reduced may be of before its end: here all has been written.
         with contextlib.suppress(OSError):
             reduce_many(run)
-    cell = load_cell(path)
+    cell = load_run(path)
     verdict_s = (time.monotonic_ns() - cell.started_mono_ns) / 1e9 if live and cell.started_mono_ns else None
     if live and cell.stopped == "hang":
         # The answer was there before the job was ended.

@@ -46,7 +46,8 @@ def load_collected(path: Path) -> RunReport:
 def _kind(directory: Path) -> str:
     if not directory.exists():
         raise UsageError(
-            f"{directory} does not exist", "give a run directory of nsadiag's, or dumps, stacks or logs of other tools"
+            f"{directory} does not exist",
+            "give a run directory of nsadiag's, or dumps, stacks or logs of other tools",
         )
     kind = read_json(directory / "run.json", {}).get("kind")
     if kind in ("run", "matrix"):

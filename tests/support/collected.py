@@ -192,7 +192,7 @@ RECORDED: dict[str, Recorded] = {
     "barrier_absent": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="absent_from_barrier", write=_barrier),
     "nccl_init_absent": Recorded(cls="process_group_mismatch", outcome=HUNG, guilty=(2,), mechanism="unmade_communicator", write=_log(*map(_init, (0, 1, 3)), name="nccl.log")),
     "deepspeed_summary": Recorded(cls="straggler_rank", outcome=SLOW, guilty=(2,), mechanism="summarised_waits", write=_summaries),
-    "launcher_exit_code": Recorded(cls="rank_exception", outcome="crashed", guilty=(1,), mechanism="rank_exception", write=_log(FAILURES, name="job.out")),
+    "launcher_exit_code": Recorded(cls="rank_exception", outcome="crashed", guilty=(1,), mechanism="exit_code_alone", write=_log(FAILURES, name="job.out")),
 }  # fmt: skip
 
 

@@ -18,4 +18,4 @@ def events(rows: Iterable[Mapping[str, Any]]) -> Table:
 
 def _decoded(row: dict[str, Any]) -> dict[str, Any]:
     label = Label.of(row.pop("label"))
-    return {"detail": label.detail, **row, "group": label.group, "site": label.site}
+    return {"detail": label.detail, "step": 0, **row, "group": label.group, "site": label.site}

@@ -47,7 +47,9 @@ def load_external(path: Path) -> CellEvidence:
     """Never raises on what is in a file: what cannot be read becomes a gap. Raises UsageError where nothing can be judged."""
     gathered = gather(path)
     if gathered.is_empty:
-        raise UsageError(f"nothing in {path} is evidence that nsadiag knows", f"nsadiag looks for {LOOKS_FOR}")
+        raise UsageError(
+            f"nothing in {path} is evidence that nsadiag knows", f"nsadiag looks for {LOOKS_FOR}"
+        )
     drafts = Drafts()
     dumps, closer, gaps = _read_dumps(gathered)
     for rank, document in closer.documents.items():

@@ -74,7 +74,7 @@ class Groups:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of the groups whose members somebody names."""
+        """Labels of the groups whose members somebody names."""
         return tuple(self._by_label)
 
     def is_known(self, label: str) -> bool:

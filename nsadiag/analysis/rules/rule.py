@@ -79,7 +79,8 @@ class Rule:
 
     # A sentence for each class that this rule introduces.
     means: Mapping[str, str] = field(default_factory=dict)
-    about: Literal["ranks", "actors"] = "ranks"  # of Ray's, whose jobs are judged by rules of their own
+    # Of which evidence it judges: of ranks, of such alone that other tools collected, or of Ray's actors.
+    about: Literal["ranks", "collected", "actors"] = "ranks"
     family: Family
     detected: str  # Markdown
     fix: str

@@ -1,1 +1,1 @@
-"""What rules asked and what they were answered: a record of our own calls, with their lines."""
+"""Questions of rules and the answers that they were given: a record of our own calls, with their lines."""

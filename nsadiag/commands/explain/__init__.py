@@ -1,1 +1,1 @@
-"""How each rule went on a run directory: as a document, and as lines to read."""
+"""The course of each rule on a run directory: as a document, and as lines to read."""

@@ -134,7 +134,7 @@ def _result(tried: Attempt, winner: Attempt | None) -> str:
 
 
 def _nearest(tried: Attempt, winner: Attempt | None) -> list[Declined]:
-    """What kept it from concluding; first the fact by which a verdict rules its class out."""
+    """Facts that kept it from concluding; first the fact by which a verdict rules its class out."""
     if winner is None or winner.finding is None or not tried.declined:
         return list(tried.declined)
     first = nearest_fact(tried, winner.finding)

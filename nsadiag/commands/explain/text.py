@@ -1,4 +1,4 @@
-"""What `--why-not` and `--explain` print: each rule's result, and the path to the answers that decided."""
+"""The text of `--why-not` and `--explain`: each rule's result, and the path to the answers that decided."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ LONG = 8.0  # times as long as steps are: two in a row are no neighbour's turn o
 
 
 class Resting:
-    """What probes ask without a call."""
+    """The state that probes ask for without a call."""
 
     now = False  # whether the phases of the step that runs now are left out
     left = RECORDED  # steps until that may change
@@ -39,7 +39,7 @@ class Resting:
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """What a rest depends on: seconds of a step, the last one and an event, and the steps until one that must be recorded."""
+    """Everything that a rest depends on: seconds of a step, the last one and an event, and the steps until one that must be recorded."""
 
     step_s: float
     last_s: float

@@ -41,6 +41,7 @@ def absent_from_barrier(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     concludes=("missing_rank",),
+    about="collected",
     family="divergence",
     detected="A log has the words with which torch's monitored barrier names the ranks that did not come, and no exception of theirs.",
     fix="Find what keeps the rank from that barrier.",

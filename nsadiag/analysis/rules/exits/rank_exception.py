@@ -15,7 +15,7 @@ from nsadiag.analysis.facts.exceptions import (
     place_of,
 )
 from nsadiag.analysis.facts.exits import Break, breaks, first_break
-from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import hung_ranks
 from nsadiag.analysis.relations.suppressed_exceptions import (
     Swallowed,
@@ -49,8 +49,6 @@ def rank_exception(case: Case) -> Iterator[Draft | Declined]:
         yield from _survived(case)
     if first is not None and exception is not None:
         yield _fatal(case, first, exception)
-    elif first is not None and first.kind == "exited" and cell.collected and first.rank.end.exit_code:
-        yield _without_a_traceback(cell, first.rank, first.rank.end.exit_code)
     elif first is None and hung_or_crashed(cell) == "crashed" and last_attempt_failed(cell):
         yield from before_a_restart(cell)
     yield from _in_a_child(case)
@@ -94,19 +92,6 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         fix=KERNEL_FIX if late else fix_of(root, advice),
         next=LAUNCH_BLOCKING if late else None,
         actions=actions_of(root),
-    )
-
-
-def _without_a_traceback(cell: CellEvidence, rank: RankEvidence, code: int) -> Draft:
-    """The launcher saw it end first, and nothing here says of what."""
-    return Draft(
-        strength=Strength.WEAK,
-        summary=f"Rank {rank.rank} was the first to end, with exit code {code}; its traceback is not among these files.",
-        guilty_ranks=(rank.rank,),
-        evidence={f"the launcher saw exit code {code}": "ends.json"},
-        gaps=(f"no log of rank {rank.rank}",),
-        fix="Read that rank's own stderr.",
-        next="torchrun --log-dir logs --redirects 3 --tee 3 <the same script>, then: nsadiag analyze logs",
     )
 
 

@@ -57,6 +57,7 @@ def _whose(cell: CellEvidence) -> tuple[tuple[int, ...], str]:
 
 RULE = Rule(
     concludes=("rank_exception", "gpu_oom"),
+    about="collected",
     family="exit",
     detected="A log in which several ranks write has a traceback without a rank. It is given to the one rank that ended with an exit code of its own, or to the only one of which nothing else is there; else to nobody.",
     fix="Fix the line shown.",

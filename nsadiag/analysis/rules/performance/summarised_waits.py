@@ -45,6 +45,7 @@ def _draft(rows: list[SummarisedWaits]) -> Draft:
 
 RULE = Rule(
     concludes=("straggler_rank",),
+    about="collected",
     family="performance",
     detected="By the summaries that DeepSpeed prints of each rank's communication (`log_summary(show_straggler=True)`): ranks waited for more than a fifth of their communication, and one waited for less than a fifth of what its peers did.",
     fix="Look at what the rank does between its collectives: its input, its share of the work, its host.",

@@ -54,6 +54,7 @@ def _draft(case: Case, rows: list[CommunicatorInit]) -> Draft:
 
 RULE = Rule(
     concludes=("process_group_mismatch", "network_stall"),
+    about="collected",
     family="exit",
     detected="NCCL's log (NCCL_DEBUG=INFO) shows ranks that began to create a communicator, and none that completed it; the ranks without such a line did not come.",
     fix="Let every rank of the job create the same groups in the same order.",
