@@ -40,12 +40,12 @@ from nsadiag.worker import session
 from nsadiag.worker.probes.autograd.backward import _begin, now
 
 BEGIN, END, POINT = Phase.BEGIN, Phase.END, Phase.POINT
-COLUMNS = ["rank", "kind", "phase", "name", "a", "b", "label"]
+COLUMNS = ["rank", "kind", "phase", "name", "a", "b", "label", "step"]  # the last where it is not 0
 AT = "\t/home/u/train.py:9:epoch"
 
 
 def case(*rows: tuple[Any, ...], cell: CellEvidence | None = None) -> Any:
-    return case_of(cell, events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows))
+    return case_of(cell, events=events(dict(zip(COLUMNS, row, strict=False)) for row in rows))
 
 
 def cell(path: Path, sums: dict[int, list[list[float]]]) -> CellEvidence:
@@ -397,14 +397,14 @@ def test_samples_that_wait_for_peers_are_none_of_the_work_and_a_lambda_counts_fo
     assert seen and (seen.line, seen.function) == (8, "sample")
 
 
-def loss(rank: int, lost: bool) -> tuple[Any, ...]:
-    return (rank, Kind.BACKWARD, BEGIN, "", int(lost), 0, AT)
+def loss(rank: int, lost: bool, at: int = 0) -> tuple[Any, ...]:
+    return (rank, Kind.BACKWARD, BEGIN, "", int(lost), 0, AT, at)
 
 
 def test_the_rank_whose_loss_was_nan_first_is_guilty_of_nan_everywhere(tmp_path: Path) -> None:
     nan = math.nan
     both = cell(tmp_path, {r: [[1.0], [2.0], [nan]] for r in (0, 1)})
-    rows = [loss(0, False), loss(1, True), step(1), step(1, 1), loss(0, True), loss(1, True)]
+    rows = [loss(0, False), loss(1, True), step(1), step(1, 1), loss(0, True, 1), loss(1, True, 1)]
     (found,) = findings(nonfinite, case(*rows, cell=both))
     assert (found.cls, found.guilty_ranks, found.where.step, found.where.line) == (
         "silently_wrong", (1,), 0, 9,
