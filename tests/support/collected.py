@@ -138,6 +138,19 @@ MEMORY = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.10 GiB "
     "of which 1.10 GiB is free.\n"
 )
+
+
+def lost_peer(rank: int) -> str:
+    """The traceback of a rank that a peer left."""
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/job/train.py", line 53, in train',
+        "    loss.backward()",
+        "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:41023",
+    )
+    return "".join(f"[rank{rank}]: {line}\n" for line in lines)
+
+
 ABORTED = (
     "\x1b[31m[rank0]:\x1b[0m[rank0]:[E128 13:23:00.788 ProcessGroupNCCL.cpp:1897] [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group "
     "watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered\n"
@@ -185,6 +198,7 @@ RECORDED: dict[str, Recorded] = {
     "watchdog_one_silent": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r) for r in (0, 1, 3)))),
     "watchdog_operation": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(2,), mechanism="collective_order_mismatch", write=_log(watchdog_lines(0), watchdog_lines(1), watchdog_lines(2, op="BROADCAST"))),
     "watchdog_all": Recorded(cls="network_stall", outcome=HUNG, mechanism="network_stall", write=_log(*map(watchdog_lines, range(3)))),
+    "lost_peers_alone": Recorded(cls="unknown", outcome="crashed", mechanism="unknown", write=_log(*map(lost_peer, (0, 2)))),
     "watchdog_newer": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="missing_rank", write=_log(*map(newer_lines, (0, 1, 3)), "[rank2]: step 7\n")),
     "watchdog_device_error": Recorded(cls="rank_exception", outcome="crashed", guilty=(0,), mechanism="rank_exception", write=_log(ABORTED)),
     "memory_of_no_rank": Recorded(cls="gpu_oom", outcome="crashed", guilty=(2,), mechanism="unnamed_exception", write=_log(MEMORY, *map(watchdog_lines, (0, 1, 3)))),
