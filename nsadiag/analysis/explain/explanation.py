@@ -17,7 +17,7 @@ from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
 from nsadiag.analysis.relations.pending import is_still, waiting_group
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
-from nsadiag.evidence.phrases import these
+from nsadiag.evidence.phrases import count, these
 from nsadiag.evidence.records import Collective, Evidence, Place
 
 
@@ -33,9 +33,7 @@ def is_stuck(cell: CellEvidence) -> bool:
 def obstacle(case: Case) -> Declined | None:
     """The fact that keeps the question from being asked."""
     if case.cell.world_size < 2:
-        return Declined(
-            f"{these([r.rank for r in case.cell.ranks])} is alone and has no peer to diverge from"
-        )
+        return Declined(f"the job has {count(case.cell.world_size, 'rank')}, and so no peer to diverge from")
     if not is_stuck(case.cell):
         return Declined(f"of {case.cell.world_size} ranks none was left waiting for another one", "ends.json")
     if swallowed := in_flight(case) or gone_on(case):

@@ -69,7 +69,9 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
     )
     read_json(run.ends, {}, unfit)
     if ray := read_ray(run, unfit):
-        return replace(cell, ray=ray, gaps=(*cell.gaps, *gaps_of(ray), *map(str, unfit)))
+        # Its processes are watched by nobody: that they have no recorder is no gap.
+        ranks = tuple(replace(rank, gaps=()) for rank in cell.ranks)
+        return replace(cell, ray=ray, ranks=ranks, gaps=(*cell.gaps, *gaps_of(ray), *map(str, unfit)))
     absent = sorted(cell.absent)
     few = [f"rank {n} left no evidence" for n in absent] if len(absent) <= FEW else []
     many = [f"ranks {spans(absent)} left no evidence"] if absent and not few else []

@@ -10,6 +10,7 @@ from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.worker_seeds import seeded_by_number
 
@@ -24,7 +25,7 @@ def alike_workers(case: Case) -> Iterator[Draft | Declined]:
     found = seeded_by_number(case.cell.code)
     if found is None:
         yield Declined(
-            f"the {len(loader.workers)} workers of {loader.dataset} are seeded with more than their number, or draw nothing"
+            f"{loader.dataset}, read by {count(len(loader.workers), 'worker')}, draws nothing, or is seeded with more than a worker's number"
         )
         return
     claim = f"each of {len(ranks)} ranks has a {loader.dataset} with {len(loader.workers)} workers, whose __getitem__ draws random numbers"

@@ -25,9 +25,7 @@ def nonfinite(case: Case) -> Iterator[Draft | Declined]:
     broken = {r.rank: row for r in case.cell.ranks if (row := _broken(r))}
     losses = {r.rank: found for r in case.cell.ranks if (found := _first_loss(case, r.rank))}
     if not broken and not any(length >= TO_THE_END for _, _, length in losses.values()):
-        yield Declined(
-            f"every loss and every sum over parameters that {everyone(case.cell)} recorded is finite"
-        )
+        yield Declined(f"on {everyone(case.cell)} each loss and each sum over parameters was finite")
         return
     first = min((step for step, _, _ in losses.values()), default=math.inf)
     by_loss = first <= min((step for step, _ in broken.values()), default=math.inf)

@@ -59,7 +59,7 @@ def collective_args_mismatch(case: Case) -> Iterator[Draft | Declined]:
         )
     if not found and (calls := len(case.asked) + len(case.calls)):
         yield Declined(
-            f"none of {count(calls, 'recorded call')} has different arguments on different ranks",
+            f"{count(calls, 'call')} on record, and none with different arguments on different ranks",
         )
 
 

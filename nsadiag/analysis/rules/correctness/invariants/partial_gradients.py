@@ -44,7 +44,7 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
     if looks <= LEAST or coupled < len(rows):
         if rows:
             yield Declined(
-                f"{coupled} of {count(len(rows), 'forward')} exchanged activations, and parameters were compared at {count(looks, 'step')}",
+                f"{coupled or 'none'} of {count(len(rows), 'forward')} exchanged activations, and parameters were compared at {count(looks, 'step')}",
                 source(case),
             )
         return
