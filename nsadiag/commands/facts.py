@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table as Grid
 
 from nsadiag.analysis.tables import TABLES, case_of, of_ranks, plain
-from nsadiag.commands.analyze import is_matrix
+from nsadiag.commands.analyze import check_one_run
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION
 from nsadiag.evidence.phrases import count
@@ -39,12 +39,7 @@ def facts_of(path: Path, name: str | None, ranks: Collection[int]) -> Facts:
     """The table of that name, or the list of all. Raises UsageError where there is none, or no run."""
     if name is not None and name not in TABLES:
         raise UsageError(f"no table is called {name!r}", nearest(name, list(TABLES)))
-    if is_matrix(path):
-        raise UsageError(f"{path} is a matrix", "give the directory of one of its cells")
-    if not path.exists():
-        raise UsageError(
-            f"{path} does not exist", "give a run directory, or dumps, stacks or logs of other tools"
-        )
+    check_one_run(path)
     case = case_of(path)
 
     def chosen(name: str) -> Table:

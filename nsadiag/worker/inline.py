@@ -33,7 +33,6 @@ FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "
 STARTER = (
     "import os, sys; os.fork() and os._exit(0); from nsadiag.commands.beside import main; main(*sys.argv[1:])"
 )
-POLL_S = 0.005
 START_S = 30.0  # for Python to start; a rank does not wait longer for its watch
 KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
 _times = 0  # that a watch was begun in this process
@@ -203,9 +202,8 @@ def _look_on(
         start_new_session=True,
         env={**environment, "PYTHONPATH": path},
     )
-    deadline = time.monotonic() + START_S
-    while starter.poll() is None and time.monotonic() < deadline:
-        time.sleep(POLL_S)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        starter.wait(START_S)
 
 
 def _meet(model: Any) -> None:

@@ -19,7 +19,7 @@ from nsadiag.analysis.resolve import Attempt, nearest_fact
 from nsadiag.analysis.rules.registry import CLASSES, RULES
 from nsadiag.analysis.tracing.answers import Answer
 from nsadiag.analysis.verdict import Trials, trials_of
-from nsadiag.commands.analyze import is_matrix
+from nsadiag.commands.analyze import check_one_run
 from nsadiag.errors import UsageError
 from nsadiag.spec.strict import nearest
 
@@ -27,12 +27,7 @@ OF_CANDIDATES = {*CLASS_OF_KIND.values(), *CLASS_OF_PROVENANCE.values()}
 
 
 def _trials(path: Path, names: Collection[str] = ()) -> Trials:
-    if is_matrix(path):
-        raise UsageError(f"{path} is a matrix", "give the directory of one of its cells")
-    if not path.exists():
-        raise UsageError(
-            f"{path} does not exist", "give a run directory, or dumps, stacks or logs of other tools"
-        )
+    check_one_run(path)
     return trials_of(path, names)
 
 

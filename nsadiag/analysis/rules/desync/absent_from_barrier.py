@@ -12,18 +12,16 @@ from nsadiag.evidence.records import Strength
 
 
 def absent_from_barrier(case: Case) -> Iterator[Draft | Declined]:
-    cell = case.cell
-    ranks = cell.collected.absent_from_barrier if cell.collected else ()
-    if not ranks or cell.collected is None:
+    cell, collected = case.cell, case.cell.collected
+    if collected is None or not collected.absent_from_barrier:
         return
-    raised = [r for r in cell.ranks if r.rank in ranks and r.exception]
-    if raised:
-        first = raised[0].exception
-        yield Declined(
-            f"rank {raised[0].rank} raised {first.type if first else ''} by itself",
-            f"{raised[0].source}/exception.json",
-        )
-        return
+    ranks = collected.absent_from_barrier
+    for each in cell.ranks:
+        if each.rank in ranks and each.exception:
+            yield Declined(
+                f"rank {each.rank} raised {each.exception.type} by itself", f"{each.source}/exception.json"
+            )
+            return
     yield Draft(
         cls="missing_rank",
         outcome="hung",
@@ -31,7 +29,7 @@ def absent_from_barrier(case: Case) -> Iterator[Draft | Declined]:
         summary=f"{these(ranks).capitalize()} never came to the monitored barrier in which the others waited.",
         guilty_ranks=ranks,
         blocked_ranks=tuple(r for r in range(cell.world_size) if r not in ranks),
-        evidence={f"the barrier's own words: {these(ranks)} failed to pass it": cell.collected.barrier_log},
+        evidence={f"the barrier's own words: {these(ranks)} failed to pass it": collected.barrier_log},
         gaps=(
             f"no stack of {these(ranks)}: what {'it' if len(ranks) == 1 else 'they'} did instead is not known",
         ),
