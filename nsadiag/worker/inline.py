@@ -22,6 +22,7 @@ from nsadiag.evidence.layout import RunDir, make_private_dir, this_node, write_p
 from nsadiag.evidence.ownership import check_private
 from nsadiag.worker import session, startup
 from nsadiag.worker.failures import crash
+from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.introspection import server
 from nsadiag.worker.probes import PROBES_VARIABLE, remove_probes
 from nsadiag.worker.probes.autograd import module_calls
@@ -202,7 +203,7 @@ def _look_on(
         start_new_session=True,
         env={**environment, "PYTHONPATH": path},
     )
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with tolerated(subprocess.TimeoutExpired):
         starter.wait(START_S)
 
 
