@@ -1,7 +1,7 @@
 """Tile sizes of every kernel: a fixed table, so that recomputing a forward repeats it bit for bit.
 
 Run-time autotuning may choose another tile, and with it another order of summation, in the recomputation of
-activation checkpointing. The values were measured on an H200; docs/lab/kernels.md has the alternatives.
+activation checkpointing. The values were measured on an H200; docs/lab/tiles.csv has the alternatives.
 """
 
 from __future__ import annotations
