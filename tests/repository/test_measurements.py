@@ -14,7 +14,6 @@ ROWS = dict(
     re.findall(r"^\| \[(\w+\.csv)\]\(\1\).*? \| (.*) \|$", (LAB / "README.md").read_text(), re.MULTILINE)
 )
 FILES = sorted(path.name for path in LAB.iterdir() if path.name != "README.md")
-
 MEASURED = re.compile(r"(^|_)(ms|us|s|gb|gib|percent|ratio|right|runs)$|^(before|after|value|tokens)$")
 
 
@@ -24,8 +23,8 @@ def is_number(cell: str) -> bool:
 
 
 def columns_named(name: str) -> list[str]:
-    """The columns in the README's row, without what stands in brackets behind them."""
-    return re.findall(r"`(\w+)`", re.sub(r"\([^()]*\)", "", ROWS[name]))
+    """The columns that all files begin with, and those in the README's row, without what stands in brackets behind them."""
+    return ["date", "machine", "torch", *re.findall(r"`(\w+)`", re.sub(r"\([^()]*\)", "", ROWS[name]))]
 
 
 def test_the_readme_names_each_file() -> None:
@@ -37,7 +36,6 @@ def test_a_file_has_the_columns_that_the_readme_names(name: str) -> None:
     with (LAB / name).open(newline="") as lines:
         header, *rows = csv.reader(lines)
     assert header == columns_named(name)
-    assert header[:2] == ["date", "machine"]
     assert rows
     assert {len(row) for row in rows} == {len(header)}
     assert all(date.fromisoformat(row[0]) for row in rows)

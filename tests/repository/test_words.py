@@ -104,13 +104,8 @@ def test_templates_use_the_words_of_the_field(template: Path) -> None:
     assert [match[0] for match in OLD.finditer(words)] == [], INSTEAD
 
 
-# Decisions are records, in the words of their day.
 PAGES = [
-    *(
-        page
-        for page in sorted((ROOT / "docs").glob("**/*.md"))
-        if "lab" not in page.parts and page.stem != "decisions"
-    ),
+    *sorted((ROOT / "docs").glob("**/*.md")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "repro/README.md")),
 ]
 
