@@ -33,13 +33,17 @@ class Recorded:
     write: Callable[[Path], None]
 
 
-def watchdog_lines(rank: int, *, seq: int = 808, op: str = "ALLREDUCE", elements: int = 4096) -> str:
-    """Both lines of NCCL's watchdog, as torch 2.6 prints them."""
+def watchdog_lines(
+    rank: int, *, seq: int = 808, op: str = "ALLREDUCE", elements: int = 4096, group: str = "0 PG GUID 0(default_pg)",
+    number: int | None = None, output: int | None = None,
+) -> str:  # fmt: skip
+    """Both lines of NCCL's watchdog, as torch 2.6 prints them; `number`: the rank's own in the group."""
+    within, output = rank if number is None else number, elements if output is None else output
     return (
-        f"[rank{rank}]:[E816 01:45:40.183 ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation "
-        f"timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000) "
+        f"[rank{rank}]:[E816 01:45:40.183 ProcessGroupNCCL.cpp:607] [Rank {within}] Watchdog caught collective operation "
+        f"timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={elements}, NumelOut={output}, Timeout(ms)=600000) "
         "ran for 600026 milliseconds before timing out.\n"
-        f"[rank{rank}]:[E816 01:45:40.184 ProcessGroupNCCL.cpp:1664] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Exception "
+        f"[rank{rank}]:[E816 01:45:40.184 ProcessGroupNCCL.cpp:1664] [PG ID {group} Rank {within}] Exception "
         f"(either an error or timeout) detected by watchdog at work: {seq}, last enqueued NCCL work: {seq + 2}, "
         f"last completed NCCL work: {seq - 1}.\n"
     )
@@ -198,6 +202,8 @@ RECORDED: dict[str, Recorded] = {
     "watchdog_one_silent": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r) for r in (0, 1, 3)))),
     "watchdog_operation": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(2,), mechanism="collective_order_mismatch", write=_log(watchdog_lines(0), watchdog_lines(1), watchdog_lines(2, op="BROADCAST"))),
     "watchdog_all": Recorded(cls="network_stall", outcome=HUNG, mechanism="network_stall", write=_log(*map(watchdog_lines, range(3)))),
+    "watchdog_numbers_apart": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(2,), mechanism="out_of_step", write=_log(*(watchdog_lines(r, seq=4411, elements=1) for r in (0, 1, 3)), watchdog_lines(2, seq=4410))),
+    "watchdog_group_of_a_mesh": Recorded(cls="missing_rank", outcome=HUNG, guilty=(5,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r, group="3 PG GUID 9(mesh_dp)", number=r // 2) for r in (1, 3, 7)))),
     "lost_peers_alone": Recorded(cls="unknown", outcome="crashed", mechanism="unknown", write=_log(*map(lost_peer, (0, 2)))),
     "watchdog_newer": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="missing_rank", write=_log(*map(newer_lines, (0, 1, 3)), "[rank2]: step 7\n")),
     "watchdog_device_error": Recorded(cls="rank_exception", outcome="crashed", guilty=(0,), mechanism="rank_exception", write=_log(ABORTED)),

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 PREFIX = re.compile(r"\[(?:rank|default)(?P<rank>\d+)\]:")
 TIMED_OUT = re.compile(
     r"Rank (?P<rank>\d+)\] +Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), "
-    r"OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+), NumelOut=\d+)?, Timeout\(ms\)=\d+\)(?: ran for (?P<ran>\d+) milliseconds)?"
+    r"OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+), NumelOut=(?P<output>\d+))?, Timeout\(ms\)=\d+\)(?: ran for (?P<ran>\d+) milliseconds)?"
 )
 # Of several versions: [PG 1 Rank 0], [PG 0 (default_pg) Rank 7], [PG ID 0 PG GUID 0(default_pg) Rank 1].
 DETECTED = re.compile(
-    r"\[PG (?:ID )?(?P<group>\S+)(?: PG GUID [^\s(]+)? ?(?:\((?P<description>[^)]*)\))? Rank (?P<rank>\d+)\].*"
-    r"at work(?: sequence id)?: (?P<seq>\d+)(?:,| PG status:) last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
+    r"\[PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<description>[^)]*)\))? Rank (?P<rank>\d+)\].*"
+    r"at (?:NCCL )?work(?: sequence id)?: (?P<seq>\d+)(?:,| PG status:) last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
 OPS = {
@@ -27,43 +27,68 @@ DEFAULT = "default_pg"
 
 @dataclass(frozen=True, kw_only=True)
 class TimedOut:
-    """One rank's first collective that took too long."""
+    """The first collective of a group that took too long on a rank."""
 
     rank: int
     seq: int
     op: str
     elements: int | None
-    group: str
-    enqueued: int
+    group: str  # its description, where it has one
+    enqueued: int  # the last number that the rank issued in the group
     line: int
     ran_s: float | None = None
+    output: int | None = None  # elements of the result
+    completed: int | None = None  # the last number that is complete on the rank
+    group_rank: int | None = (
+        None  # the rank's number in the group, where the line's prefix has the global one
+    )
+    guid: str = ""  # the group's own name, which no other group has
 
 
 def timed_out(text: str) -> Iterator[TimedOut]:
-    """One a rank that complains, of the lowest number: the others stand behind it."""
-    found: dict[int, tuple[int, re.Match[str]]] = {}
-    groups: dict[tuple[int, int], re.Match[str]] = {}
+    """One a rank and group that it complains of, of the lowest number: the others stand behind it."""
+    found: dict[tuple[int, str], TimedOut] = {}
+    detected: dict[tuple[int, int], list[tuple[int, re.Match[str]]]] = {}
+    complaints: list[tuple[int, str, re.Match[str]]] = []
     for number, line in enumerate(text.splitlines(), 1):
         # Progress bars end in no newline, and messages of several ranks may share a line.
-        for match in TIMED_OUT.finditer(line):
-            rank = _rank(line, match)
-            if rank not in found or int(match["seq"]) < int(found[rank][1]["seq"]):
-                found[rank] = number, match
+        complaints += [(number, line, match) for match in TIMED_OUT.finditer(line)]
         for match in DETECTED.finditer(line):
-            groups.setdefault((_rank(line, match), int(match["seq"])), match)
-    for rank, (number, match) in found.items():
-        seq = int(match["seq"])
-        told = groups.get((rank, seq))
-        yield TimedOut(
-            rank=rank,
-            seq=seq,
-            op=OPS.get(match["op"], match["op"].lower()),
-            elements=int(match["numel"]) if match["numel"] else None,
-            group=_group(told),
-            enqueued=min(max(int(told["enqueued"]) if told else seq, seq), seq + MOST_AHEAD),
-            line=number,
-            ran_s=int(match["ran"]) / 1000 if match["ran"] else None,
-        )
+            detected.setdefault((_rank(line, match), int(match["seq"])), []).append((number, match))
+    for number, line, match in complaints:
+        rank, seq = _rank(line, match), int(match["seq"])
+        told = _told_behind(number, detected.get((rank, seq), []))
+        one = _timed_out(rank, number, match, told, named=bool(PREFIX.search(line)))
+        key = rank, one.guid or one.group
+        if key not in found or one.seq < found[key].seq:
+            found[key] = one
+    yield from found.values()
+
+
+def _told_behind(line: int, detected: list[tuple[int, re.Match[str]]]) -> re.Match[str] | None:
+    """The first line with the group's numbers behind this one: two groups may be at the same number."""
+    behind = [match for number, match in detected if number >= line] or [match for _, match in detected]
+    return behind[0] if behind else None
+
+
+def _timed_out(
+    rank: int, line: int, match: re.Match[str], told: re.Match[str] | None, *, named: bool
+) -> TimedOut:
+    seq = int(match["seq"])
+    return TimedOut(
+        rank=rank,
+        seq=seq,
+        op=OPS.get(match["op"], match["op"].lower()),
+        elements=int(match["numel"]) if match["numel"] else None,
+        output=int(match["output"]) if match["output"] else None,
+        group=_group(told),
+        guid=(told["guid"] or told["group"]) if told else "",
+        enqueued=min(max(int(told["enqueued"]) if told else seq, seq), seq + MOST_AHEAD),
+        completed=int(told["completed"]) if told else None,
+        group_rank=int(match["rank"]) if named else None,
+        line=line,
+        ran_s=int(match["ran"]) / 1000 if match["ran"] else None,
+    )
 
 
 def _rank(line: str, match: re.Match[str]) -> int:
