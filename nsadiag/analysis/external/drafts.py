@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nsadiag.analysis.external import deepspeed_log, nccl_log, stacks
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
+from nsadiag.analysis.external.threads import at_work
 from nsadiag.analysis.facts.fingerprints import fingerprints
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
@@ -241,7 +242,7 @@ def capture_of(
 ) -> CaptureEvidence:
     return CaptureEvidence(
         number=1,
-        stacks=stacks,
+        stacks=at_work(stacks),
         flight_recorder=flight_recorder or Dump(),
         proc=NO_PROCESS,
         gaps=(),

@@ -8,6 +8,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.camps import camps, said_of
 from nsadiag.analysis.relations.pending import is_still, is_suspended, waits
 from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.drafts import at_line
@@ -17,6 +18,8 @@ from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
 from nsadiag.evidence.records import Outcome, Place, Strength
 
 NO_RECORDER = "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S, -E or -I"
+
+MOST_CAMPS = 4  # places at which ranks stand, in one sentence
 
 
 def unknown(case: Case) -> Iterator[Draft | Declined]:
@@ -80,8 +83,9 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
                 f"{capitalized(all_of(len(cell.everyone(wait.waiting))))} with a dump issued {call}, and {'has' if len(wait.waiting) == 1 else 'none has'}{' not' if len(wait.waiting) == 1 else ''} completed it{unseen}",
             )
     if stacks and not broke:
-        moved = ", and the job moved between them" if told and told.movement == "moved" else ""
-        return "unknown", f"Stacks of {these(stacks)} show nobody that the others wait for{moved}"
+        if told and told.movement == "moved":
+            return "unknown", f"Stacks of {these(stacks)} show that the job moved between them"
+        return "unknown", f"Stacks show nobody that the others wait for: {said_of(case, camps(case)[:MOST_CAMPS])}"
     if not broke and not case.calls.empty:
         return (
             "unknown",
