@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from nsadiag.analysis.ingest.watchdog_reports import DEFAULT, TimedOut
+from nsadiag.analysis.ingest.messages.watchdog import DEFAULT, TimedOut
 from nsadiag.evidence.recorder import OF_WATCHDOG, Dump, Entry, GroupConfig
 
 

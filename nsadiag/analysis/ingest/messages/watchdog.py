@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nsadiag.analysis.ingest.messages.lines import MOST_FACTS, LogLine
+
 PREFIX = re.compile(r"\[(?:rank|default)(?P<rank>\d+)\]:")
 TIMED_OUT = re.compile(
     r"Rank (?P<rank>\d+)\] +Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), "
@@ -39,31 +41,44 @@ class TimedOut:
     ran_s: float | None = None
 
 
-def timed_out(text: str) -> Iterator[TimedOut]:
+class Timeouts:
     """One a rank that complains, of the lowest number: the others stand behind it."""
-    found: dict[int, tuple[int, re.Match[str]]] = {}
-    groups: dict[tuple[int, int], re.Match[str]] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[int, re.Match[str]]] = {}
+        self._groups: dict[tuple[int, int], re.Match[str]] = {}
+
+    def read(self, line: LogLine) -> None:
+        """Take the next line of the log."""
+        text = line.text
         # Progress bars end in no newline, and messages of several ranks may share a line.
-        for match in TIMED_OUT.finditer(line):
-            rank = _rank(line, match)
-            if rank not in found or int(match["seq"]) < int(found[rank][1]["seq"]):
-                found[rank] = number, match
-        for match in DETECTED.finditer(line):
-            groups.setdefault((_rank(line, match), int(match["seq"])), match)
-    for rank, (number, match) in found.items():
-        seq = int(match["seq"])
-        told = groups.get((rank, seq))
-        yield TimedOut(
-            rank=rank,
-            seq=seq,
-            op=OPS.get(match["op"], match["op"].lower()),
-            elements=int(match["numel"]) if match["numel"] else None,
-            group=_group(told),
-            enqueued=min(max(int(told["enqueued"]) if told else seq, seq), seq + MOST_AHEAD),
-            line=number,
-            ran_s=int(match["ran"]) / 1000 if match["ran"] else None,
-        )
+        if "Watchdog caught" in text:
+            for match in TIMED_OUT.finditer(text):
+                rank = _rank(text, match)
+                before = self._found.get(rank)
+                if before is None and len(self._found) >= MOST_FACTS:
+                    continue
+                if before is None or int(match["seq"]) < int(before[1]["seq"]):
+                    self._found[rank] = line.number, match
+        if "last enqueued" in text and len(self._groups) < MOST_FACTS:
+            for match in DETECTED.finditer(text):
+                self._groups.setdefault((_rank(text, match), int(match["seq"])), match)
+
+    def found(self) -> Iterator[TimedOut]:
+        """Those of the log so far."""
+        for rank, (number, match) in self._found.items():
+            seq = int(match["seq"])
+            told = self._groups.get((rank, seq))
+            yield TimedOut(
+                rank=rank,
+                seq=seq,
+                op=OPS.get(match["op"], match["op"].lower()),
+                elements=int(match["numel"]) if match["numel"] else None,
+                group=_group(told),
+                enqueued=min(max(int(told["enqueued"]) if told else seq, seq), seq + MOST_AHEAD),
+                line=number,
+                ran_s=int(match["ran"]) / 1000 if match["ran"] else None,
+            )
 
 
 def _rank(line: str, match: re.Match[str]) -> int:
