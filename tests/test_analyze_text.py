@@ -6,7 +6,7 @@ import pytest
 from dump_maker import Job, write_dumps
 
 from nsadiag.analysis.external.stacks import from_py_spy
-from nsadiag.analysis.ingest.logs import read_log
+from nsadiag.analysis.ingest.logs import numbered, read_log
 from nsadiag.analysis.verdict import judge_evidence as judge_external
 from nsadiag.errors import UsageError
 from nsadiag.evidence.stacks import from_faulthandler
@@ -158,7 +158,7 @@ def test_an_exception_knows_what_it_was_raised_from() -> None:
     text = (
         TRACEBACK + "\nThe above exception was the direct cause of the following exception:\n\n" + LOST_PEER
     )
-    (raised,) = read_log(text).raised
+    (raised,) = read_log(numbered(text)).raised
     exception = raised.exception
     assert exception.message.startswith("[gloo/transport")
     assert exception.cause and exception.cause.type == "RuntimeError" and exception.cause.meant

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nsadiag.analysis.external import deepspeed_log, nccl_log, stacks
+from nsadiag.analysis.external import stacks
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.external.threads import at_work
 from nsadiag.analysis.facts.fingerprints import fingerprints
 from nsadiag.analysis.ingest import logs
-from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
-from nsadiag.analysis.ingest.watchdog_reports import TimedOut
+from nsadiag.analysis.ingest.messages.deepspeed import Waits
+from nsadiag.analysis.ingest.messages.watchdog import TimedOut
 from nsadiag.analysis.records import CaptureEvidence, CommunicatorInit, SummarisedWaits
 from nsadiag.evidence.documents.exceptions import Cause, Raised
 from nsadiag.evidence.documents.files import read_tail
@@ -24,7 +25,6 @@ from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import from_faulthandler
 
 MOST_LOG_BYTES = 32 * 2**20
-TOO_LONG_A_NUMBER = re.compile(r"\d{40,}")
 NAMED_FOR_A_RANK = re.compile(
     r"rank[_.=-]?\d+|(?:^|[_.-])(?:stderr|stdout|std|log|out|err|worker)[_.-]?\d+", re.IGNORECASE
 )
@@ -130,16 +130,16 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         except OSError as error:
             gaps.append(f"{relative(path, gathered.root)} could not be read: {error.strerror}")
             continue
-        facts = logs.read_log(text)
+        facts = logs.read_log(logs.numbered(text))
         source = relative(path, gathered.root)
         own = rank_of(path, gathered.root) if _is_of_one_rank(path, facts) else -1
-        unnamed += _put_log(drafts, facts, source, own, text)
+        unnamed += _put_log(drafts, facts, source, own)
         world_size = max(world_size, facts.world_size)
         if facts.ended:
             launcher = source
-        inits += nccl_log.inits(text, source)
-        if found := deepspeed_log.waits_of(text, max(own, 0), source):
-            waits.append(found)
+        inits += _inits(facts, source)
+        if facts.waits:
+            waits.append(_waits(facts.waits, own, source))
         if facts.never_came:
             never_came = facts.never_came, f"{source}#line {facts.never_came_line}"
     if unnamed and not drafts and not inits:
@@ -168,13 +168,37 @@ def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:
     )
 
 
-def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: str) -> list[Raised]:
+def _inits(facts: logs.LogFacts, source: str) -> Iterator[CommunicatorInit]:
+    for init in facts.inits:
+        yield CommunicatorInit(
+            communicator=init.communicator,
+            size=init.size,
+            rank=init.rank,
+            complete=init.complete,
+            source=f"{source}#line {init.line}",
+        )
+
+
+def _waits(waits: Waits, own: int, source: str) -> SummarisedWaits:
+    return SummarisedWaits(
+        rank=max(own, 0),
+        least_ms=waits.least_ms,
+        more_ms=waits.more_ms,
+        source=f"{source}#line {waits.line}",
+    )
+
+
+def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int) -> list[Raised]:
     """Assign what a log says to its ranks; returns the exceptions of which it does not tell the rank.
 
     `own`: the one rank whose log it is, or -1.
     """
-    for rank, said in facts.ranks.items() if own < 0 else [(own, text)]:
-        _put_text(drafts.of(rank, source), source, said)
+    for rank, tail in facts.ranks.items() if own < 0 else [(own, facts.tail)]:
+        draft = drafts.of(rank, source)
+        draft.stderr_tail = tail
+        # Of a log of one rank no prefix needs to name it.
+        speaker = rank if rank in facts.stacks or own < 0 else None
+        _put_stacks(draft, facts, source, speaker)
     unnamed = []
     for raised in facts.raised:
         rank = raised.rank if raised.rank is not None else own
@@ -198,11 +222,10 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: 
     return unnamed
 
 
-def _put_text(draft: Draft, source: str, text: str) -> None:
-    """A rank's own log: its last words, and stacks that faulthandler wrote among them."""
-    draft.stderr_tail = text[-LOG_TAIL_BYTES:]
-    if threads := from_faulthandler(text):
-        draft.faults = draft.stderr_tail if logs.FATAL.search(text) else ""
+def _put_stacks(draft: Draft, facts: logs.LogFacts, source: str, speaker: int | None) -> None:
+    """Stacks that a rank's faulthandler wrote into its log."""
+    if threads := from_faulthandler(facts.stacks.get(speaker, "")):
+        draft.faults = draft.stderr_tail if speaker in facts.fatal else ""
         draft.captures.append(capture_of(source=source, stacks=threads))
 
 
@@ -219,7 +242,7 @@ def read_errors(gathered: Gathered, drafts: Drafts) -> None:
             message = document["message"]
             extra = message.get("extraInfo", {}) if isinstance(message, dict) else {}
             said = message.get("message", "") if isinstance(message, dict) else str(message)
-            facts = logs.read_log(f"{extra.get('py_callstack', '')}\n")
+            facts = logs.read_log(logs.numbered(str(extra.get("py_callstack", ""))))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
         kind, _, rest = str(said).partition(": ")
@@ -252,9 +275,7 @@ def capture_of(
 
 
 def _text(path: Path, root: Path) -> str:
-    text = read_tail(path, MOST_LOG_BYTES, root).decode("utf-8", "replace")
-    # No rank, line or size has so many digits, and of very many Python makes no number.
-    return TOO_LONG_A_NUMBER.sub("0", text)
+    return read_tail(path, MOST_LOG_BYTES, root).decode("utf-8", "replace")
 
 
 def relative(path: str | Path, root: Path) -> str:

@@ -21,9 +21,9 @@ from nsadiag.analysis.external.drafts import (
 from nsadiag.analysis.external.recognise import Gathered, gather
 from nsadiag.analysis.external.snapshots import movement_of
 from nsadiag.analysis.facts.exceptions import follows_a_peer
-from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.dumps.columns import RankColumns
 from nsadiag.analysis.ingest.dumps.pool import Refused, read_all, readers
+from nsadiag.analysis.ingest.logs import BARRIER
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
 from nsadiag.analysis.records import CellEvidence, Collected, RankEvidence
 from nsadiag.analysis.scale.dumps.details import Details, details_of
@@ -233,4 +233,4 @@ def _rank(number: int, draft: Draft) -> RankEvidence:
 
 
 def _follows(exception: Cause) -> bool:
-    return follows_a_peer(exception) or bool(logs.BARRIER.search(exception.message))
+    return follows_a_peer(exception) or bool(BARRIER.search(exception.message))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from nsadiag.analysis.ingest.watchdog_reports import DEFAULT, TimedOut
+from nsadiag.analysis.ingest.messages.watchdog import DEFAULT, TimedOut
 from nsadiag.evidence.recorder import OF_WATCHDOG, Dump, Entry, GroupConfig
 
 GATHERS = re.compile(r"^_?all_?gather")  # the result holds the input of every member

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.analysis.ingest.watchdog_reports import OPS
+from nsadiag.analysis.ingest.messages.watchdog import OPS
 
 CALL = re.compile(
     r"Rank (?P<rank>\d{1,9}) is running collective:\s*CollectiveFingerPrint\(SequenceNumber=(?P<number>\d{1,19}),?\s*OpType=(?P<op>\w+)"

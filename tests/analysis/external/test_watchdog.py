@@ -6,27 +6,32 @@ import pytest
 from support.collected import watchdog_lines
 
 from nsadiag.analysis.external import watchdog
-from nsadiag.analysis.ingest.watchdog_reports import timed_out
+from nsadiag.analysis.ingest import logs
+from nsadiag.analysis.ingest.messages.watchdog import TimedOut
 from nsadiag.analysis.verdict import judge_evidence
+
+
+def timed_out(text: str) -> tuple[TimedOut, ...]:
+    return logs.read_log(logs.numbered(text)).timed_out
 
 
 def test_members_of_a_mesh_group_follow_from_two_that_report() -> None:
     told = "".join(watchdog_lines(rank, group="3 PG GUID 9(mesh_dp)", number=rank // 4) for rank in (2, 14))
-    assert watchdog.members_of([*timed_out(told)]) == [2, 6, 10, 14]
+    assert watchdog.members_of(timed_out(told)) == [2, 6, 10, 14]
 
 
 def test_members_that_follow_no_rule_are_those_that_report() -> None:
     told = "".join(
         watchdog_lines(rank, group="3 PG GUID 9(mesh_dp)", number=n) for n, rank in enumerate((0, 1, 5))
     )
-    assert watchdog.members_of([*timed_out(told)]) == [0, 1, 5]
+    assert watchdog.members_of(timed_out(told)) == [0, 1, 5]
 
 
 @pytest.mark.parametrize(
     ("op", "elements", "output"), [("_ALLGATHER_BASE", 1024, 4096), ("_REDUCE_SCATTER_BASE", 4096, 1024)]
 )
 def test_sizes_of_a_gathering_call_tell_how_many_ranks_there_are(op: str, elements: int, output: int) -> None:
-    reports = [*timed_out(watchdog_lines(1, op=op, elements=elements, output=output))]
+    reports = timed_out(watchdog_lines(1, op=op, elements=elements, output=output))
     assert watchdog.world_size(reports) == 4
 
 

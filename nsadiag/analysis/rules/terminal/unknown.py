@@ -85,7 +85,10 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
     if stacks and not broke:
         if told and told.movement == "moved":
             return "unknown", f"Stacks of {these(stacks)} show that the job moved between them"
-        return "unknown", f"Stacks show nobody that the others wait for: {said_of(case, camps(case)[:MOST_CAMPS])}"
+        return (
+            "unknown",
+            f"Stacks show nobody that the others wait for: {said_of(case, camps(case)[:MOST_CAMPS])}",
+        )
     if not broke and not case.calls.empty:
         return (
             "unknown",

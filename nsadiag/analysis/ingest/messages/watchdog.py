@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nsadiag.analysis.ingest.messages.lines import MOST_FACTS, LogLine
+
 PREFIX = re.compile(r"\[(?:rank|default)(?P<rank>\d+)\]:")
 TIMED_OUT = re.compile(
     r"Rank (?P<rank>\d+)\] +Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), "
@@ -45,24 +47,50 @@ class TimedOut:
     guid: str = ""  # the group's own name, which no other group has
 
 
-def timed_out(text: str) -> Iterator[TimedOut]:
+class Timeouts:
     """One a rank and group that it complains of, of the lowest number: the others stand behind it."""
-    found: dict[tuple[int, str], TimedOut] = {}
-    detected: dict[tuple[int, int], list[tuple[int, re.Match[str]]]] = {}
-    complaints: list[tuple[int, str, re.Match[str]]] = []
-    for number, line in enumerate(text.splitlines(), 1):
+
+    def __init__(self) -> None:
+        self._complaints: list[_Complaint] = []
+        self._groups: dict[tuple[int, int], list[tuple[int, re.Match[str]]]] = {}
+        self._told = 0
+
+    def read(self, line: LogLine) -> None:
+        """Take the next line of the log."""
+        text = line.text
         # Progress bars end in no newline, and messages of several ranks may share a line.
-        complaints += [(number, line, match) for match in TIMED_OUT.finditer(line)]
-        for match in DETECTED.finditer(line):
-            detected.setdefault((_rank(line, match), int(match["seq"])), []).append((number, match))
-    for number, line, match in complaints:
-        rank, seq = _rank(line, match), int(match["seq"])
-        told = _told_behind(number, detected.get((rank, seq), []))
-        one = _timed_out(rank, number, match, told, named=bool(PREFIX.search(line)))
-        key = rank, one.guid or one.group
-        if key not in found or one.seq < found[key].seq:
-            found[key] = one
-    yield from found.values()
+        if "Watchdog caught" in text:
+            for match in TIMED_OUT.finditer(text):
+                if len(self._complaints) < MOST_FACTS:
+                    named = bool(PREFIX.search(text))
+                    self._complaints.append(
+                        _Complaint(rank=_rank(text, match), line=line.number, match=match, named=named)
+                    )
+        if "last enqueued" in text:
+            for match in DETECTED.finditer(text):
+                if self._told < MOST_FACTS:
+                    self._told += 1
+                    told = self._groups.setdefault((_rank(text, match), int(match["seq"])), [])
+                    told.append((line.number, match))
+
+    def found(self) -> Iterator[TimedOut]:
+        """Those of the log so far."""
+        first: dict[tuple[int, str], TimedOut] = {}
+        for each in self._complaints:
+            told = _told_behind(each.line, self._groups.get((each.rank, int(each.match["seq"])), []))
+            one = _timed_out(each, told)
+            key = one.rank, one.guid or one.group
+            if key not in first or one.seq < first[key].seq:
+                first[key] = one
+        yield from first.values()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Complaint:
+    rank: int
+    line: int
+    match: re.Match[str]
+    named: bool  # whether the global rank stands before the line
 
 
 def _told_behind(line: int, detected: list[tuple[int, re.Match[str]]]) -> re.Match[str] | None:
@@ -71,12 +99,11 @@ def _told_behind(line: int, detected: list[tuple[int, re.Match[str]]]) -> re.Mat
     return behind[0] if behind else None
 
 
-def _timed_out(
-    rank: int, line: int, match: re.Match[str], told: re.Match[str] | None, *, named: bool
-) -> TimedOut:
+def _timed_out(complaint: _Complaint, told: re.Match[str] | None) -> TimedOut:
+    match = complaint.match
     seq = int(match["seq"])
     return TimedOut(
-        rank=rank,
+        rank=complaint.rank,
         seq=seq,
         op=OPS.get(match["op"], match["op"].lower()),
         elements=int(match["numel"]) if match["numel"] else None,
@@ -85,8 +112,8 @@ def _timed_out(
         guid=(told["guid"] or told["group"]) if told else "",
         enqueued=min(max(int(told["enqueued"]) if told else seq, seq), seq + MOST_AHEAD),
         completed=int(told["completed"]) if told else None,
-        group_rank=int(match["rank"]) if named else None,
-        line=line,
+        group_rank=int(match["rank"]) if complaint.named else None,
+        line=complaint.line,
         ran_s=int(match["ran"]) / 1000 if match["ran"] else None,
     )
 
