@@ -19,9 +19,10 @@ Certainty = Literal["proven", "suspected"]
 Outcome = Literal["hung", "crashed", "slow", "wrong", "incomplete", "healthy", "unknown"]
 
 
-# What to do about a failure: change the code or its settings, start the job again as it is, start it without a host, leave
-# it alone for now, or end it and look into it.
-Act = Literal["fix code", "retry", "exclude host", "wait", "stop"]
+# What to do about a failure: change the code or its settings, or what it runs on (a container, a port, an interface, a
+# limit); start the job again as it is, start it without a host, leave it alone for now, or end it and look into it.
+# "unknown": the evidence supports none of these.
+Act = Literal["fix code", "fix environment", "retry", "exclude host", "wait", "stop", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)

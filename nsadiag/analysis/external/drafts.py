@@ -11,7 +11,7 @@ from pathlib import Path
 from nsadiag.analysis.external import stacks
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.external.threads import at_work
-from nsadiag.analysis.facts.fingerprints import fingerprints
+from nsadiag.analysis.facts.texts.fingerprints import fingerprints
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.messages.deepspeed import Waits
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut

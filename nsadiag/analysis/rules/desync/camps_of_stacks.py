@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.camps import Camp, camps, said_of
+from nsadiag.analysis.relations.collected.camps import Camp, camps, said_of
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule

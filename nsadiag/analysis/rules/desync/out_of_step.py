@@ -20,7 +20,7 @@ MOST_CITED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class NumberedSide:
     """Ranks of a group that wait in calls of one number."""
 
     ranks: tuple[int, ...]
@@ -53,7 +53,7 @@ def out_of_step(case: Case) -> Iterator[Draft | Declined]:
 
 def _draft(case: Case, wait: PendingCall) -> Draft:
     cell = case.cell
-    behind = Side(ranks=wait.waiting, call=wait.call_of(wait.waiting[0]))
+    behind = NumberedSide(ranks=wait.waiting, call=wait.call_of(wait.waiting[0]))
     ahead = _furthest(case, wait)
     sides = sorted((behind, ahead), key=lambda side: len(cell.everyone(side.ranks)))
     few, many = (len(cell.everyone(side.ranks)) for side in sides)
@@ -81,21 +81,21 @@ def _draft(case: Case, wait: PendingCall) -> Draft:
     )
 
 
-def _furthest(case: Case, wait: PendingCall) -> Side:
+def _furthest(case: Case, wait: PendingCall) -> NumberedSide:
     """The ranks that are past the call, with what the first of them waits in."""
     rows = case.calls[(case.calls.group == wait.group) & case.calls.pending.astype(bool)]
     mine = {rank: rows[rows["rank"] == rank] for rank in wait.completed}
     first = next((found for found in mine.values() if len(found)), None)
     call = first.sort_values("seq").iloc[0] if first is not None else wait.call_of(wait.waiting[0])
-    return Side(ranks=wait.completed, call=call)
+    return NumberedSide(ranks=wait.completed, call=call)
 
 
-def _left_for_a_barrier(behind: Side, ahead: Side) -> bool:
+def _left_for_a_barrier(behind: NumberedSide, ahead: NumberedSide) -> bool:
     """Whether those ahead have gone to a barrier from what the others are still at."""
     return ahead.is_at_barrier and not behind.is_at_barrier
 
 
-def _why(case: Case, guilty: Side, behind: Side, few: int, many: int) -> str:
+def _why(case: Case, guilty: NumberedSide, behind: NumberedSide, few: int, many: int) -> str:
     who = named(case.cell, guilty.ranks)
     if few < many:
         where = "behind" if guilty is behind else "ahead"
@@ -105,11 +105,11 @@ def _why(case: Case, guilty: Side, behind: Side, few: int, many: int) -> str:
     return f"{who} went on to a barrier without it"
 
 
-def _waits(case: Case, side: Side) -> str:
+def _waits(case: Case, side: NumberedSide) -> str:
     return "now waits" if len(case.cell.everyone(side.ranks)) == 1 else "now wait"
 
 
-def _name(side: Side, group: str) -> str:
+def _name(side: NumberedSide, group: str) -> str:
     call = call_name(str(side.call.op), int(side.call.seq), group)
     return call + BARRIER_NOTE if side.is_at_barrier else call
 
@@ -120,7 +120,7 @@ def _collective(call: Row, group: str) -> Collective:
     )
 
 
-def _timed_out(case: Case, side: Side, group: str) -> Claims:
+def _timed_out(case: Case, side: NumberedSide, group: str) -> Claims:
     """What the log says of each of them."""
     rows = case.calls[(case.calls.group == group) & case.calls.pending.astype(bool)]
     found: Claims = {}

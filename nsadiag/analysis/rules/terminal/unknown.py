@@ -8,7 +8,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.camps import camps, said_of
+from nsadiag.analysis.relations.collected.camps import camps, said_of
 from nsadiag.analysis.relations.pending import is_still, is_suspended, waits
 from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.drafts import at_line

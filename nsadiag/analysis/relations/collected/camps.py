@@ -21,7 +21,7 @@ WRAPPERS = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stand:
+class StackPlace:
     """The place at which one rank's working thread stands."""
 
     call: str | None  # of torch.distributed, or the backward; None where it is in neither
@@ -41,7 +41,7 @@ class Camp:
     """Ranks that stand at one place."""
 
     ranks: tuple[int, ...]
-    stand: Stand  # of the first of them
+    stand: StackPlace  # of the first of them
 
     @property
     def waits(self) -> bool:
@@ -72,20 +72,20 @@ def said_of(case: Case, found: tuple[Camp, ...]) -> str:
 
 
 def _camps(case: Case) -> tuple[Camp, ...]:
-    stands: dict[tuple[str | None, str, int], list[tuple[int, Stand]]] = {}
+    stands: dict[tuple[str | None, str, int], list[tuple[int, StackPlace]]] = {}
     for rank in case.cell.ranks:
         shown = [capture for capture in rank.captures if capture.stacks]
         if shown:
-            stand = stand_of(shown[-1])
+            stand = place_in_stack(shown[-1])
             stands.setdefault(stand.key, []).append((rank.rank, stand))
     found = [Camp(ranks=tuple(r for r, _ in rows), stand=rows[0][1]) for rows in stands.values()]
     return tuple(sorted(found, key=lambda camp: (-len(case.cell.everyone(camp.ranks)), camp.ranks)))
 
 
-def stand_of(capture: CaptureEvidence) -> Stand:
+def place_in_stack(capture: CaptureEvidence) -> StackPlace:
     """Where the working thread of a snapshot stands."""
     frames = capture.main_frames
-    return Stand(
+    return StackPlace(
         call=locations.call_in(frames),
         place=locations.of_frames(frames),
         within=_within(frames),
