@@ -142,11 +142,6 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
             waits.append(_waits(facts.waits, own, source))
         if facts.never_came:
             never_came = facts.never_came, f"{source}#line {facts.never_came_line}"
-    if unnamed and not drafts and not inits:
-        # Of a job of which no line names a rank nothing says that it has several.
-        for raised in unnamed:
-            drafts.of(0, raised.source.partition("#")[0]).exceptions.append(raised)
-        unnamed = []
     return Statements(
         launcher=launcher,
         never_came=never_came,
