@@ -263,7 +263,7 @@ RECORDED: dict[str, Recorded] = {
     "dump_of_one_rank": Recorded(cls="unknown", outcome="unknown", mechanism="unknown", write=_dumps("missing", without=(0, 1, 2, 3, 4, 6, 7))),
     "watchdog_one_silent": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r) for r in (0, 1, 3)))),
     "watchdog_operation": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(2,), mechanism="collective_order_mismatch", write=_log(watchdog_lines(0), watchdog_lines(1), watchdog_lines(2, op="BROADCAST"))),
-    "watchdog_all": Recorded(cls="network_stall", outcome=HUNG, mechanism="network_stall", write=_log(*map(watchdog_lines, range(3)))),
+    "watchdog_all": Recorded(cls="unknown", outcome=HUNG, mechanism="unknown", write=_log(*map(watchdog_lines, range(3)))),
     "watchdog_numbers_apart": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(2,), mechanism="out_of_step", write=_log(*(watchdog_lines(r, seq=4411, elements=1) for r in (0, 1, 3)), watchdog_lines(2, seq=4410))),
     "watchdog_group_of_a_mesh": Recorded(cls="missing_rank", outcome=HUNG, guilty=(5,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r, group="3 PG GUID 9(mesh_dp)", number=r // 2) for r in (1, 3, 7)))),
     "stacks_two_camps": Recorded(cls="collective_order_mismatch", outcome=HUNG, mechanism="camps_of_stacks", write=_stacks(*map(in_backward, (41, 42, 43)), *map(stepping, (44, 45)))),

@@ -107,6 +107,7 @@ def _collected(cell: CellEvidence, statements: Statements, pending_s: float | No
         and not (cell.unnamed or any(map(_broke, cell.ranks))),
         pending_s=pending_s,
         launcher_log=statements.launcher,
+        started_by=statements.started_by,
         absent_from_barrier=ranks,
         barrier_log=barrier_log,
         communicators=tuple(statements.inits),
