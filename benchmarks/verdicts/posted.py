@@ -27,7 +27,8 @@ LEVELS = (0.95, 0.85, 0.75, 0.6, 0.5, 0.0)
 
 def figures(scores: list[Score]) -> Row:
     rows = [
-        {**vars(s), "false": list(s.false), "met": sorted(s.met)} for s in sorted(scores, key=lambda s: s.name)
+        {**vars(s), "false": list(s.false), "met": sorted(s.met)}
+        for s in sorted(scores, key=lambda s: s.name)
     ]
     return {
         "inputs": len(scores),
@@ -62,7 +63,9 @@ def reliability(scores: list[Score]) -> list[Row]:
 def table(told: Row, *, wrong: bool) -> Iterator[str]:
     yield f"{'input':32} {'class':28} {'sure':>4}  {'class is':8} {'ranks':5} {'line':5} {'advice':6} false"
     for row in told["rows"]:
-        marks = ["-" if row[key] is None else "yes" if row[key] else "no" for key in ("ranks", "line", "advice")]
+        marks = [
+            "-" if row[key] is None else "yes" if row[key] else "no" for key in ("ranks", "line", "advice")
+        ]
         false = "; ".join(each.partition(": ")[0] for each in row["false"])
         yield (
             f"{row['name']:32} {row['cls']:28} {row['confidence']:4.0%}  {row['grade']:8} "

@@ -67,7 +67,7 @@ def scored(folder: Path, names: Iterable[str]) -> Iterator[Score]:
 def score(folder: Path) -> Score:
     """Judges the input as a user does: the one file, or the folder of several."""
     truth = json.loads((folder / "truth.json").read_text())
-    files = [path for path in (folder / "input").iterdir()]
+    files = list((folder / "input").iterdir())
     given = files[0] if len(files) == 1 and files[0].is_file() else folder / "input"
     try:
         verdict = judge_evidence(given)

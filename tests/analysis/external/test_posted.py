@@ -45,7 +45,9 @@ def test_a_truth_is_complete_and_names_what_exists(name: str) -> None:
     assert {*truth["advice_right"]} <= ACTIONS
     assert truth["strength"] in ("fix commit", "thread", "derived")
     assert all(re.compile(pattern) for pattern in truth["must_not"])
-    texts = [path.read_text(errors="replace") for path in (POSTED / name / "input").rglob("*") if path.is_file()]
+    texts = [
+        path.read_text(errors="replace") for path in (POSTED / name / "input").rglob("*") if path.is_file()
+    ]
     assert texts
     assert not [text for text in texts if OUR_MACHINES.search(text)]
 
