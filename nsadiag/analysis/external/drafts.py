@@ -23,6 +23,7 @@ from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.documents.watch import NO_END, End
+from nsadiag.evidence.messages import CommunicatorStep
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import from_faulthandler
 
@@ -170,13 +171,13 @@ def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:
 
 
 def _inits(facts: logs.LogFacts, source: str) -> Iterator[CommunicatorInit]:
-    for init in facts.inits:
+    for step in facts.of(CommunicatorStep):
         yield CommunicatorInit(
-            communicator=init.communicator,
-            size=init.size,
-            rank=init.rank,
-            complete=init.complete,
-            source=f"{source}#line {init.line}",
+            communicator=step.communicator,
+            size=step.size,
+            rank=step.member,
+            complete=step.complete,
+            source=f"{source}#line {step.line}",
         )
 
 

@@ -1,31 +1,43 @@
-"""Tracebacks, ends that torchrun saw, timeouts and other messages of logs, read in one pass."""
+"""Logs: tracebacks, timeouts, ends of ranks and whatever else their messages say, read in one pass."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from nsadiag.analysis.ingest.messages.deepspeed import Waits, WaitSummary
 from nsadiag.analysis.ingest.messages.launchers import Ended, FailureTable
-from nsadiag.analysis.ingest.messages.lines import MOST_FACTS, LogLine
-from nsadiag.analysis.ingest.messages.nccl import InitLine, InitLines
-from nsadiag.analysis.ingest.messages.tails import Faults, Tails
+from nsadiag.analysis.ingest.messages.lines import NOBODY, LogLine, Speaker
+from nsadiag.analysis.ingest.messages.prefixes import speaker_of
+from nsadiag.analysis.ingest.messages.ras import RasAnswer
+from nsadiag.analysis.ingest.messages.speakers import Lines, Ranks
+from nsadiag.analysis.ingest.messages.table import facts_of
+from nsadiag.analysis.ingest.messages.tails import LOG_TAIL_BYTES, Faults, Tails
 from nsadiag.analysis.ingest.messages.tracebacks import Traceback, Tracebacks
+from nsadiag.analysis.ingest.messages.unread import NO_DIGITS, UnreadLines
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut, Timeouts
 from nsadiag.evidence.documents.exceptions import Cause
+from nsadiag.evidence.messages import (
+    CommunicatorStep,
+    Fact,
+    ProcessEnd,
+    StatedError,
+    ToolAnswer,
+    Unread,
+    WorldSize,
+)
 
-# torchrun, torch.distributed and NCCL put these before lines of several ranks in one log.
-PREFIX = re.compile(r"^(?:\[(?:rank|default)(?P<rank>\d{1,9})\]:? ?)+")
-# Colours and moves of the cursor, which some loggers write into files too.
-ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-# No rank, line or size has so many digits, and of very many Python makes no number.
-TOO_LONG_A_NUMBER = re.compile(r"\d{40,}")
-MOST_CHARACTERS = 2**20  # of one line: what is longer is no message
+BARRIERS = "monitored barrier"
 BARRIER = re.compile(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
-# NCCL's watchdog, where a CUDA error ends the process: its own words, before "Aborted".
-ENDED_BY = re.compile(r"Process group watchdog thread terminated with exception: (?P<message>.+)")
-WORLD_SIZE = re.compile(r"\bworld[ _]size\b[\s\"'=:(]{1,4}(?P<size>\d{1,6})\b", re.IGNORECASE)
+MOST_OF_A_KIND = 4_000
+MOST_SHAPES = 50_000  # of lines that say nothing: a job writes the same ones in each step
+LONGEST_SHAPE = 400
+# What a wrapper's text says of an error that the same rank's traceback tells in full.
+SAME_WORDS = 60
+
+AnyFact = TypeVar("AnyFact", bound=Fact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +49,27 @@ class LogFacts:
     ended: tuple[Ended, ...] = ()
     never_came: tuple[int, ...] = ()  # to a monitored barrier
     never_came_line: int = 0
-    inits: tuple[InitLine, ...] = ()  # of communicators
     waits: Waits | None = None  # the last summary of DeepSpeed's
+    facts: tuple[Fact, ...] = ()  # what single messages say, in the order of their lines
+    unread: tuple[
+        Unread, ...
+    ] = ()  # lines like errors that nothing here understands, the most frequent first
     ranks: Mapping[int, str] = field(default_factory=dict)  # that wrote in it, with their last lines
     tail: str = ""  # the last lines of all
-    # Text of the last stacks that faulthandler wrote, by rank; under None where no prefix names one.
+    # Text of the last stacks that faulthandler wrote, by rank; under None where nothing names one.
     stacks: Mapping[int | None, str] = field(default_factory=dict)
-    fatal: frozenset[int | None] = frozenset()  # ranks whose interpreter ended with a fatal error
+    fatal: Mapping[int | None, str] = field(default_factory=dict)  # what ended an interpreter, likewise
+    rank_of_pid: Mapping[int, int] = field(default_factory=dict)  # as lines say it that name both
     world_size: int = 0  # as some line says
     lines: int = 0
 
     @property
     def is_empty(self) -> bool:
         return not (self.raised or self.timed_out or self.ended or self.never_came)
+
+    def of(self, kind: type[AnyFact]) -> list[AnyFact]:
+        """The facts of one kind, in the order of their lines."""
+        return [each for each in self.facts if isinstance(each, kind)]
 
 
 def numbered(text: str) -> Iterator[tuple[int, str]]:
@@ -64,66 +84,168 @@ def read_log(lines: Iterable[tuple[int, str]]) -> LogFacts:
     """
     reader = _LogReader()
     for number, text in lines:
-        reader.read(_line(number, text))
+        reader.read(number, text)
     return reader.facts()
 
 
-def _line(number: int, text: str) -> LogLine:
-    text = text[:MOST_CHARACTERS]
-    if "\x1b" in text:
-        text = ESCAPES.sub("", text)
-    text = TOO_LONG_A_NUMBER.sub("0", text)
-    prefix = PREFIX.match(text)
-    if not prefix:
-        return LogLine(number=number, rank=None, said=text, text=text)
-    return LogLine(number=number, rank=int(prefix["rank"]), said=text[prefix.end() :], text=text)
-
-
 class _LogReader:
-    """The readers of blocks and of single lines, each of which sees every line."""
+    """Hands each line to the readers of blocks and to the table of messages.
+
+    A line of the same words as one that said nothing says nothing: it is told by its text without digits, and costs no more.
+    """
 
     def __init__(self) -> None:
-        self.lines = self.world_size = 0
-        self.timeouts, self.table, self.inits = Timeouts(), FailureTable(), InitLines()
-        self.tails, self.faults, self.waits = Tails(), Faults(), WaitSummary()
-        self.tracebacks = Tracebacks()
-        self.device_errors: list[Traceback] = []
-        self.never_came: set[int] = set()
-        self.never_came_line = 0
+        self._lines, self._ranks = Lines(), Ranks()
+        self._count = 0
+        self._timeouts, self._table, self._tracebacks = Timeouts(), FailureTable(), Tracebacks()
+        self._faults, self._waits, self._ras = Faults(), WaitSummary(), RasAnswer()
+        self._tails, self._unread = Tails(), UnreadLines()
+        self._facts: dict[type[Fact], list[tuple[Fact, Speaker]]] = {}
+        # By shape: whether a process is named before it, and as what it is counted among the unread.
+        self._quiet: dict[str, tuple[bool, str | None]] = {}
+        self._is_busy = False
 
-    def read(self, line: LogLine) -> None:
-        self.lines += 1
-        for reader in (
-            self.tracebacks, self.timeouts, self.table, self.inits, self.tails, self.faults, self.waits
-        ):  # fmt: skip
-            reader.read(line)
-        if size := WORLD_SIZE.search(line.text):
-            self.world_size = max(self.world_size, int(size["size"]))
-        if absent := BARRIER.search(line.text):
-            self.never_came |= {int(r) for r in re.findall(r"\d+", absent["ranks"])}
-            self.never_came_line = self.never_came_line or line.number
-        if (error := ENDED_BY.search(line.said)) and "timeout" not in error["message"].lower():
-            self._device_error(line, error["message"].strip())
+    def read(self, number: int, text: str) -> None:
+        """Take the next line."""
+        self._count += 1
+        shape = text.translate(NO_DIGITS) if len(text) < LONGEST_SHAPE else ""
+        quiet = None if self._is_busy else self._quiet.get(shape)
+        if quiet is None:
+            self._read(number, text, shape)
+            return
+        has_speaker, unread = quiet
+        if unread:
+            self._unread.again(unread)
+        if has_speaker:
+            for line in self._lines.read(number, text):
+                self._ranks.learn(line.speaker)
+                self._tails.read(line)
+        else:
+            self._tails.all.add(text)
 
-    def _device_error(self, line: LogLine, message: str) -> None:
-        """An error of a device that NCCL's watchdog met: it ends the rank, without a traceback."""
-        if len(self.device_errors) < MOST_FACTS:
-            exception = Cause(type="RuntimeError", message=message)
-            self.device_errors.append(Traceback(rank=line.rank, line=line.number, exception=exception))
+    def _read(self, number: int, text: str, shape: str) -> None:
+        lines = [*self._lines.read(number, text)]
+        said = [self._take(line) for line in lines]
+        self._is_busy = (
+            self._tracebacks.is_busy or self._faults.is_busy or self._timeouts.is_busy
+            or self._table.is_busy or self._ras.is_busy
+        )  # fmt: skip
+        if shape and len(lines) == 1 and not said[0] and not self._is_busy:
+            if len(self._quiet) >= MOST_SHAPES:
+                self._quiet.clear()
+            self._quiet[shape] = lines[0].speaker is not NOBODY, self._unread.read(lines[0])
+        else:
+            for line, is_read in zip(lines, said, strict=True):
+                if not is_read:
+                    self._unread.read(line)
+
+    def _take(self, line: LogLine) -> bool:
+        """Returns whether some reader understood it."""
+        self._ranks.learn(line.speaker)
+        self._tails.read(line)
+        is_traced = self._tracebacks.read(line, self._table.owner)
+        # Each sees it, whoever else understood it.
+        understood = [
+            each.read(line) for each in (self._timeouts, self._table, self._faults, self._waits, self._ras)
+        ]
+        found = False
+        # Code in a traceback may quote a message.
+        if not (is_traced and line.said.startswith(" ")):
+            for fact in facts_of(line):
+                found = True
+                self._keep(fact, line.speaker)
+                if isinstance(fact, StatedError) and fact.ends_it and not is_traced:
+                    self._tracebacks.state(line, Cause(type=fact.type, message=fact.text))
+        return is_traced or found or any(understood)
+
+    def _keep(self, fact: Fact, speaker: Speaker) -> None:
+        kept = self._facts.setdefault(type(fact), [])
+        if len(kept) < MOST_OF_A_KIND:
+            kept.append((fact, speaker))
 
     def facts(self) -> LogFacts:
+        """Of all lines so far: what was said of processes as said of their ranks."""
+        timed_out, raised = tuple(self._timeouts.found()), self._tracebacks.found()
+        self._learn()
+        facts = tuple(self._of_ranks())
+        never_came = [each for each in facts if isinstance(each, ToolAnswer) and each.tool == BARRIERS]
+        named = [replace(each, rank=self._ranks.of(each.speaker)) for each in raised]
         return LogFacts(
-            raised=(*self.device_errors, *self.tracebacks.found),
-            timed_out=tuple(self.timeouts.found()),
-            ended=tuple(self.table.found),
-            never_came=tuple(sorted(self.never_came)),
-            never_came_line=self.never_came_line,
-            inits=tuple(self.inits.found),
-            waits=self.waits.last,
-            ranks={rank: str(tail) for rank, tail in self.tails.of.items()},
-            tail=str(self.tails.all),
-            stacks=self.faults.texts(),
-            fatal=frozenset(self.faults.fatal),
-            world_size=self.world_size,
-            lines=self.lines,
+            raised=tuple(_without_echoes(sorted(named, key=lambda each: each.line))),
+            timed_out=timed_out,
+            ended=tuple(self._table.found),
+            never_came=tuple(sorted({rank for each in never_came for rank in each.ranks})),
+            never_came_line=never_came[0].line if never_came else 0,
+            waits=self._waits.last,
+            facts=facts,
+            unread=self._unread.most(),
+            ranks=self._tails_of_ranks(any(each.speaker.is_label for each in named)),
+            tail=str(self._tails.all),
+            stacks={self._ranks.of(speaker): text for speaker, text in self._faults.texts().items()},
+            fatal={self._ranks.of(speaker): what for speaker, what in self._faults.fatal.items()},
+            rank_of_pid=self._ranks.by_pid(),
+            world_size=_world_size(facts),
+            lines=self._count,
         )
+
+    def _learn(self) -> None:
+        """Take which process has which rank from lines that are no prefixes."""
+        for ended in self._table.found:
+            self._ranks.match(ended.pid, ended.rank)
+            self._ranks.has_nodes |= ended.local_rank not in (None, ended.rank)
+        sizes = [fact for fact, _ in self._facts.get(WorldSize, []) if isinstance(fact, WorldSize)]
+        self._ranks.has_nodes |= any(fact.of == "nodes" and fact.size > 1 for fact in sizes)
+        steps = [
+            fact for fact, _ in self._facts.get(CommunicatorStep, []) if isinstance(fact, CommunicatorStep)
+        ]
+        # The first of the largest communicators is that of all ranks.
+        whole = max(steps, key=lambda each: (each.size, -each.line), default=None)
+        for step in steps:
+            if whole and step.communicator == whole.communicator and step.pid is not None:
+                self._ranks.match(step.pid, step.member, step.host)
+
+    def _of_ranks(self) -> Iterator[Fact]:
+        pairs = [pair for kept in self._facts.values() for pair in kept]
+        for speaker, stack in self._timeouts.stacks():
+            pairs.append((stack, speaker))
+        pairs += [(answer, NOBODY) for answer in self._ras.found]
+        for fact, speaker in sorted(pairs, key=lambda pair: pair[0].line):
+            yield fact if fact.rank is not None else replace(fact, rank=self._rank_of(fact, speaker))
+
+    def _rank_of(self, fact: Fact, speaker: Speaker) -> int | None:
+        local = fact.local_rank if isinstance(fact, ProcessEnd) else None
+        if (fact.pid != speaker.pid and fact.pid is not None) or not fact.is_of_its_speaker:
+            return self._ranks.of(speaker_of(None, local, fact.pid, fact.host, ""))
+        return self._ranks.of(speaker)
+
+    def _tails_of_ranks(self, labels_count: bool) -> dict[int, str]:
+        """The last lines of each rank. A number before a line is a rank where an error stands behind one."""
+        tails: dict[int, list[str]] = {}
+        for speaker, tail in self._tails.of.items():
+            rank = self._ranks.of(speaker)
+            if rank is not None and (labels_count or not speaker.is_label):
+                tails.setdefault(rank, []).append(str(tail))
+        return {rank: "\n".join(texts)[-LOG_TAIL_BYTES:] for rank, texts in tails.items()}
+
+
+def _without_echoes(raised: Iterable[Traceback]) -> Iterator[Traceback]:
+    """Without the words of errors that the same process's traceback, or an earlier line, tells as well."""
+    raised = [*raised]
+    whole = [each for each in raised if not each.is_stated]
+    said: set[tuple[int | None, str]] = set()
+    for each in raised:
+        words = each.exception.message[:SAME_WORDS]
+        if each.is_stated:
+            mine = [other for other in whole if other.rank == each.rank or each.rank is None]
+            if (each.rank, words) in said or any(words in other.exception.message for other in mine):
+                continue
+            said.add((each.rank, words))
+        yield each
+
+
+def _world_size(facts: Iterable[Fact]) -> int:
+    """As lines say; 0 where none does."""
+    sizes = [fact for fact in facts if isinstance(fact, WorldSize)]
+    stated = max((fact.size for fact in sizes if fact.of == "world"), default=0)
+    node, nodes = (max((f.size for f in sizes if f.of == of), default=1) for of in ("node", "nodes"))
+    return max(stated, node * nodes if node > 1 else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nsadiag.analysis.ingest.messages.lines import LogLine
+from nsadiag.analysis.ingest.messages.lines import NOBODY, LogLine, Speaker
 
 TITLE = "Breakdown with straggler effect"
 # Below the name of an operation: message size, count, then in ms the least of all ranks, what this one took more, and both means.
@@ -22,6 +22,7 @@ class Waits:
     least_ms: float
     more_ms: float
     line: int
+    speaker: Speaker = NOBODY
 
 
 class WaitSummary:
@@ -29,16 +30,25 @@ class WaitSummary:
 
     def __init__(self) -> None:
         self.last: Waits | None = None
-        self._begins: tuple[int, int | None] = 0, None
-        self._sums = 0.0, 0.0
+        self._line = 0
+        self._speaker = NOBODY
+        self._least_ms = self._more_ms = 0.0
 
-    def read(self, line: LogLine) -> None:
-        """Take the next line of the log."""
+    def read(self, line: LogLine) -> bool:
+        """Take the next line of the log; returns whether it is one of a summary."""
         if line.said.strip() == TITLE:
-            self._begins, self._sums, self.last = (line.number, line.rank), (0.0, 0.0), None
-        elif self._begins[0] and (row := ROW.match(line.said)):
-            least, more = self._sums
-            self._sums = least + float(row["least"]), more + float(row["more"])
-            self.last = Waits(
-                rank=self._begins[1], least_ms=self._sums[0], more_ms=self._sums[1], line=self._begins[0]
-            )
+            self._line, self._speaker, self.last = line.number, line.speaker, None
+            self._least_ms = self._more_ms = 0.0
+            return True
+        if not self._line or not (row := ROW.match(line.said)):
+            return False
+        self._least_ms += float(row["least"])
+        self._more_ms += float(row["more"])
+        self.last = Waits(
+            rank=self._speaker.rank,
+            least_ms=self._least_ms,
+            more_ms=self._more_ms,
+            line=self._line,
+            speaker=self._speaker,
+        )
+        return True

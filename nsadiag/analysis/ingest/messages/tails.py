@@ -1,17 +1,18 @@
-"""The last lines of each rank, and the last stacks that its faulthandler wrote."""
+"""The last lines of each process, and the last stacks that its faulthandler wrote."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
 
-from nsadiag.analysis.ingest.messages.lines import MOST_SPEAKERS, LogLine
+from nsadiag.analysis.ingest.messages.lines import MOST_SPEAKERS, NOBODY, LogLine, Speaker
 from nsadiag.evidence.stacks import FAULT_FRAME, FAULT_THREAD
 
 LOG_TAIL_BYTES = 64 * 1024
-ALL_TAILS_BYTES = 64 * 2**20  # of all ranks together
+ALL_TAILS_BYTES = 64 * 2**20  # of all processes together
 FATAL = re.compile(r"^Fatal Python error: (?P<what>.+)$")
 MOST_STACK_LINES = 20_000
+BELONGS = ("  ", "Extension modules:", "Current thread's C stack", "<")
 
 
 class Tail:
@@ -33,50 +34,67 @@ class Tail:
 
 
 class Tails:
-    """Those of all ranks that wrote in a log, and of the whole log."""
+    """Those of all processes that wrote in a log, and of the whole log."""
 
     def __init__(self) -> None:
         self.all = Tail()
-        self.of: dict[int, Tail] = {}
+        self.of: dict[Speaker, Tail] = {}
+        self._most = LOG_TAIL_BYTES
 
     def read(self, line: LogLine) -> None:
         """Take the next line of the log."""
         self.all.add(line.said)
-        if line.rank is not None and (line.rank in self.of or len(self.of) < MOST_SPEAKERS):
-            share = ALL_TAILS_BYTES // max(len(self.of), 1)
-            self.of.setdefault(line.rank, Tail()).add(line.said, min(LOG_TAIL_BYTES, share))
+        if line.speaker is NOBODY:
+            return
+        tail = self.of.get(line.speaker)
+        if tail is None:
+            if len(self.of) >= MOST_SPEAKERS:
+                return
+            tail = self.of[line.speaker] = Tail()
+            self._most = min(LOG_TAIL_BYTES, ALL_TAILS_BYTES // len(self.of))
+        tail.add(line.said, self._most)
 
 
 class Faults:
-    """faulthandler's text, by rank: its last dump of threads that shows a frame."""
+    """faulthandler's text, by process: its last dump of threads that shows a frame."""
 
     def __init__(self) -> None:
-        self.fatal: set[int | None] = set()
-        self.last: dict[int | None, list[str]] = {}
-        self._open: dict[int | None, list[str]] = {}
+        self.fatal: dict[Speaker, str] = {}
+        self.last: dict[Speaker, list[str]] = {}
+        self._open: dict[Speaker, list[str]] = {}
 
-    def read(self, line: LogLine) -> None:
-        """Take the next line of the log."""
-        if FATAL.match(line.said):
-            self.fatal.add(line.rank)
-        begins = FAULT_THREAD.match(line.said)
-        own = self._open.get(line.rank)
+    @property
+    def is_busy(self) -> bool:
+        """Whether some dump may go on in the next line."""
+        return bool(self._open)
+
+    def read(self, line: LogLine) -> bool:
+        """Take the next line of the log; returns whether it is one of faulthandler's."""
+        said = line.said
+        if fatal := FATAL.match(said):
+            self.fatal.setdefault(line.speaker, fatal["what"])
+            return True
+        own = self._open.get(line.speaker)
+        begins = " (most recent call first)" in said and FAULT_THREAD.match(said)
         if own is None:
             if begins and len(self._open) < MOST_SPEAKERS:
-                self._open[line.rank] = [line.said]
-        elif begins or not line.said.strip() or line.said.startswith("  "):
+                self._open[line.speaker] = [said]
+                return True
+            return False
+        if begins or not said.strip() or said.startswith(BELONGS):
             if len(own) < MOST_STACK_LINES:
-                own.append(line.said)
-        else:
-            self._close(line.rank)
+                own.append(said)
+            return True
+        self._close(line.speaker)
+        return False
 
-    def texts(self) -> dict[int | None, str]:
+    def texts(self) -> dict[Speaker, str]:
         """The dumps, as faulthandler wrote them."""
-        for rank in [*self._open]:
-            self._close(rank)
-        return {rank: "\n".join(lines) for rank, lines in self.last.items()}
+        for speaker in [*self._open]:
+            self._close(speaker)
+        return {speaker: "\n".join(lines) for speaker, lines in self.last.items()}
 
-    def _close(self, rank: int | None) -> None:
-        lines = self._open.pop(rank)
+    def _close(self, speaker: Speaker) -> None:
+        lines = self._open.pop(speaker)
         if any(FAULT_FRAME.match(line) for line in lines):
-            self.last[rank] = lines
+            self.last[speaker] = lines

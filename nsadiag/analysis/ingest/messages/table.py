@@ -1,0 +1,43 @@
+"""The table of messages: a row each; and the facts that a line states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.ingest.messages.lines import LogLine
+from nsadiag.analysis.ingest.messages.rows import (
+    clusters,
+    devices,
+    gloo_and_store,
+    launchers,
+    nccl,
+    surroundings,
+    watchdog,
+    wrappers,
+)
+from nsadiag.analysis.ingest.messages.rows.row import MessageRow
+from nsadiag.evidence.messages import Fact
+
+# By whoever writes them. Of the rows that make the same kind of fact, the first that fits a line counts.
+FAMILIES: dict[str, tuple[MessageRow, ...]] = {
+    "torch's watchdog": watchdog.ROWS,
+    "NCCL": nccl.ROWS,
+    "GPUs": devices.ROWS,
+    "Gloo and torch's store": gloo_and_store.ROWS,
+    "DDP, FSDP, DeepSpeed": wrappers.ROWS,
+    "Launchers and Ray": launchers.ROWS,
+    "Slurm, Kubernetes, the kernel": clusters.ROWS,
+    "Sizes, versions, settings, other tools": surroundings.ROWS,
+}
+ROWS = tuple(row for rows in FAMILIES.values() for row in rows)
+
+
+def facts_of(line: LogLine) -> Iterator[Fact]:
+    """What the line states, one fact of a kind."""
+    seen: set[tuple[type[Fact], str]] = set()
+    for row in ROWS:
+        kind = row.makes, row.fixed.get("of", "")
+        # Most lines have none of the marks; the whole line has whatever its message has.
+        if row.mark in line.text and kind not in seen and (fact := row.read(line)):
+            seen.add(kind)
+            yield fact
