@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exceptions import first_of, headline
+from nsadiag.analysis.facts.exceptions import first_of, headline, place_of
 from nsadiag.analysis.facts.exits import breaks, earliest_failure
 from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -40,6 +40,10 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     here = locations.of_rank_now(captured) if captured else None
     if outcome == "crashed" and cell.collected:
         evidence = {**_lost_peers(cell), **evidence}
+        raised = next((r.exception for r in cell.ranks if r.exception), None) or next(
+            iter(cell.unnamed), None
+        )
+        here = (place_of(first_of(raised)) if raised else None) or here
     elif outcome == "crashed" and (first := _first_to_end(cell) or _left_by_itself(cell)):
         place, claim, source = first
         here, evidence = place or here, {claim: source, **evidence}
