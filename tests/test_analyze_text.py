@@ -171,7 +171,7 @@ def test_an_exception_knows_what_it_was_raised_from() -> None:
         ([watchdog(0), watchdog(1), watchdog(2, op="BROADCAST")], "collective_order_mismatch", (2,)),
         ([watchdog(0), watchdog(1, elements=4000), watchdog(2)], "collective_args_mismatch", (1,)),
         ([watchdog(0), "[rank1]: step 7\n", watchdog(2)], "missing_rank", (1,)),
-        ([watchdog(0), watchdog(1), watchdog(2)], "network_stall", ()),
+        ([watchdog(0), watchdog(1), watchdog(2)], "unknown", ()),
     ],
 )
 def test_what_nccls_watchdog_says_on_all_ranks_is_compared(

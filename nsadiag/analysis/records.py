@@ -161,6 +161,9 @@ class Collected:
         None  # for how long the first call had been pending when the evidence was written
     )
     launcher_log: str = ""  # the log that says how ranks ended
+    started_by: str = (
+        ""  # torchrun, slurm, kubernetes, ray, deepspeed, accelerate; empty where nothing shows it
+    )
     absent_from_barrier: tuple[int, ...] = ()  # as a monitored barrier says
     barrier_log: str = ""
     communicators: tuple[CommunicatorInit, ...] = ()

@@ -19,6 +19,7 @@ from nsadiag.analysis.judgement import (
     certainty,
     citations,
     framework_frames,
+    hypotheses,
     library_frames,
     own_fault,
     progress,
@@ -62,7 +63,12 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     cause, weight = certainty.weighed(case, cause)
     cause = citations.checked(cell, cause)
     verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))
-    return dataclasses.replace(verdict, certainty=weight, peer_waits=progress.peer_waits_in(case))
+    return dataclasses.replace(
+        verdict,
+        certainty=weight,
+        peer_waits=progress.peer_waits_in(case),
+        hypotheses=hypotheses.hypotheses_of(case, cause),
+    )
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:

@@ -58,6 +58,11 @@ def was(names: Collection[object]) -> str:
     return "was" if len(names) == 1 else "were"
 
 
+def has_have(names: Collection[object]) -> str:
+    """The same of another verb."""
+    return "has" if len(names) == 1 else "have"
+
+
 def waits_wait(names: Collection[object]) -> str:
     """The same of another verb."""
     return "waits" if len(names) == 1 else "wait"

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nsadiag.analysis.external import stacks
+from nsadiag.analysis.external.launchers import first_known, launcher_in
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
-from nsadiag.analysis.facts.fingerprints import fingerprints
+from nsadiag.analysis.external.threads import at_work
+from nsadiag.analysis.facts.texts.fingerprints import fingerprints
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.messages.deepspeed import Waits
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut
@@ -35,6 +37,7 @@ class Statements:
     """The job as a whole, as logs show it."""
 
     launcher: str = ""  # the log that tells of ends; empty if none does
+    started_by: str = ""  # the launcher's or scheduler's name; empty where nothing shows it
     never_came: tuple[tuple[int, ...], str] = (), ""  # ranks, and where a monitored barrier named them
     inits: list[CommunicatorInit] = field(default_factory=list)
     waits: list[SummarisedWaits] = field(default_factory=list)
@@ -124,6 +127,7 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
     never_came: tuple[tuple[int, ...], str] = (), ""
     unnamed: list[Raised] = []
     world_size = 0
+    started_by: list[str] = []
     for path in sorted(gathered.logs):
         try:
             text = _text(path, gathered.root)
@@ -135,6 +139,7 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         own = rank_of(path, gathered.root) if _is_of_one_rank(path, facts) else -1
         unnamed += _put_log(drafts, facts, source, own)
         world_size = max(world_size, facts.world_size)
+        started_by.append(launcher_in(f"{source}\n{facts.tail}"))
         if facts.ended:
             launcher = source
         inits += _inits(facts, source)
@@ -142,13 +147,9 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
             waits.append(_waits(facts.waits, own, source))
         if facts.never_came:
             never_came = facts.never_came, f"{source}#line {facts.never_came_line}"
-    if unnamed and not drafts and not inits:
-        # Of a job of which no line names a rank nothing says that it has several.
-        for raised in unnamed:
-            drafts.of(0, raised.source.partition("#")[0]).exceptions.append(raised)
-        unnamed = []
     return Statements(
         launcher=launcher,
+        started_by=first_known(started_by),
         never_came=never_came,
         inits=inits,
         waits=waits,
@@ -265,7 +266,7 @@ def capture_of(
 ) -> CaptureEvidence:
     return CaptureEvidence(
         number=1,
-        stacks=stacks,
+        stacks=at_work(stacks),
         flight_recorder=flight_recorder or Dump(),
         proc=NO_PROCESS,
         gaps=(),

@@ -107,6 +107,7 @@ def _collected(cell: CellEvidence, statements: Statements, pending_s: float | No
         and not (cell.unnamed or any(map(_broke, cell.ranks))),
         pending_s=pending_s,
         launcher_log=statements.launcher,
+        started_by=statements.started_by,
         absent_from_barrier=ranks,
         barrier_log=barrier_log,
         communicators=tuple(statements.inits),
@@ -148,12 +149,14 @@ def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
     """Ranks begin at 0, and communicators and groups of dumps name their members."""
     seen = [*drafts, *(wait.rank for wait in statements.waits)]
     sizes = (init.size for init in statements.inits)
-    return max(dumps.world_size, statements.world_size, max(seen, default=-1) + 1, *sizes, 0)
+    reports = [report for draft in drafts.values() for report, _ in draft.timed_out]
+    told = watchdog.world_size(reports)
+    return max(dumps.world_size, statements.world_size, told, max(seen, default=-1) + 1, *sizes, 0)
 
 
 def _add_timeouts(drafts: Drafts, world_size: int) -> float | None:
     """Add the reports of NCCL's watchdog as dumps of their ranks; returns for how long the longest call had run."""
-    reports = [report for draft in drafts.values() for report, _ in draft.timed_out[:1]]
+    reports = [report for draft in drafts.values() for report, _ in draft.timed_out]
     if not reports:
         return None
     for rank, dump in watchdog.dumps_of(reports, {*drafts}, world_size):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,13 @@ class Asking(Behaviour):
         earlier = {each for seq, each in said.items() if seq < self.one.call}
         return bool(earlier) and said.get(self.one.call) not in earlier
 
+    @property
+    def sets_up(self) -> bool:
+        """Whether it raised within the constructor of what wraps a model."""
+        raised = next((r.exception for r in self.case.cell.ranks if r.rank == self.rank), None)
+        frames = raised.frames if raised else ()
+        return any(f.function == "__init__" and SETUP.search(f.file) for f in frames)
+
 
 Askings = Mapping[int, Asking]
 
@@ -99,9 +107,20 @@ PATHS: tuple[CriterionTest[Askings], ...] = (
     (Criterion.NOVEL_TRANSITION, _after_a_new_turn),
     (Criterion.NOVEL, _new_on_record),
 )
+SETUP = re.compile(
+    r"/torch/nn/parallel/distributed\.py$|/fully_sharded_data_parallel\.py$|/_composable/fsdp/|/fsdp/_fully_shard/|/runtime/engine\.py$"
+)
+LATE = 1000  # collectives of a group, from which on nobody sets up a model any more
+
+
+def _setting_up(asking: Askings) -> tuple[int, ...]:
+    """By the traceback of whoever raised: in the constructor of a wrapper, long after the group's first collectives."""
+    return which(asking, lambda rank: asking[rank].one.call >= LATE and asking[rank].sets_up)
+
+
 CRITERIA: dict[str, tuple[CriterionTest[Askings], ...]] = {
     "splits": ((Criterion.MOST_AT_ODDS, _most_at_odds),),
-    "operation": (MAJORITY, *PATHS),
+    "operation": (MAJORITY, *PATHS, (Criterion.SETTING_UP, _setting_up)),
 }
 ARGUMENT_CRITERIA: tuple[CriterionTest[Askings], ...] = (
     MAJORITY,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
 from nsadiag.analysis.relations.pending import PendingCall, is_still, waits
@@ -40,7 +41,16 @@ def network_stall(case: Case) -> Iterator[Draft | Declined]:
         return
     links = stalled_links(case.cell)
     for wait in waits(case):
-        if _all_wait_in(case, wait):
+        if (
+            _all_wait_in(case, wait)
+            and not links
+            and all(is_of_a_log(case.cell.rank(r)) for r in wait.waiting)
+        ):
+            yield Declined(
+                f"{these(wait.waiting)} timed out in the same call, and no line tells of a connection that failed",
+                wait.source(case.cell, wait.waiting[0]),
+            )
+        elif _all_wait_in(case, wait):
             yield _draft(case, wait, links)
         else:
             yield Declined(

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
+from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.pending import is_still, is_suspended, waits
+from nsadiag.analysis.relations.collected.camps import camps, said_of
+from nsadiag.analysis.relations.pending import PendingCall, is_still, is_suspended, waits
 from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
@@ -17,6 +19,9 @@ from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
 from nsadiag.evidence.records import Outcome, Place, Strength
 
 NO_RECORDER = "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S, -E or -I"
+
+AGAIN = "take the stacks again some seconds later, and the flight recorder's dumps with them"
+MOST_CAMPS = 4  # places at which ranks stand, in one sentence
 
 
 def unknown(case: Case) -> Iterator[Draft | Declined]:
@@ -42,7 +47,8 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     is_busy = cell.attached and not is_still(cell)
     again = "nsadiag run --probes full --timeout 120 -- <the same command>"
     if cell.collected:
-        again = "take the stacks again some seconds later, and the flight recorder's dumps with them"
+        again = AGAIN if case.thread_states else ""
+        evidence |= _timeouts(case)
     if cell.attached:
         again = "take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
     yield Draft(
@@ -53,7 +59,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         evidence=evidence,
         gaps=() if cell.ranks or cell.collected else (NO_RECORDER,),
         actions=("wait",) if is_suspended(cell) or is_busy else (),
-        next=again,
+        next=again or None,
     )
 
 
@@ -69,6 +75,8 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
                 "unknown",
                 f"{these(wait.deviating or wait.waiting).capitalize()} had not {'reached' if wait.missing else 'completed'} {call}, which was pending for {told.pending_s:.1f} s when the dumps were written: a job that runs well looks the same",
             )
+        if not stacks and is_of_a_log(cell.rank(wait.waiting[0])):
+            return "hung", _of_a_log(case, wait, call)
         if not stacks:
             unseen = (
                 f". {these(wait.unseen).capitalize()} left no dump: whoever is missing may be among them"
@@ -80,14 +88,42 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
                 f"{capitalized(all_of(len(cell.everyone(wait.waiting))))} with a dump issued {call}, and {'has' if len(wait.waiting) == 1 else 'none has'}{' not' if len(wait.waiting) == 1 else ''} completed it{unseen}",
             )
     if stacks and not broke:
-        moved = ", and the job moved between them" if told and told.movement == "moved" else ""
-        return "unknown", f"Stacks of {these(stacks)} show nobody that the others wait for{moved}"
+        if told and told.movement == "moved":
+            return "unknown", f"Stacks of {these(stacks)} show that the job moved between them"
+        return (
+            "unknown",
+            f"Stacks show nobody that the others wait for: {said_of(case, camps(case)[:MOST_CAMPS])}",
+        )
     if not broke and not case.calls.empty:
         return (
             "unknown",
             "No collective is pending in the dumps, though not every rank left one or all are equally far",
         )
     return _what_is_known(cell)
+
+
+def _timeouts(case: Case) -> Claims:
+    """The calls that timed out, as a log has them."""
+    found: Claims = {}
+    for wait in waits(case)[:MOST_CAMPS]:
+        rank = wait.waiting[0]
+        if is_of_a_log(case.cell.rank(rank)):
+            call = call_name(wait.collective(rank).op, wait.seq, wait.group)
+            found[f"{these(case.cell.everyone(wait.waiting))} timed out in {call}"] = wait.source(
+                case.cell, rank
+            )
+    return found
+
+
+def _of_a_log(case: Case, wait: PendingCall, call: str) -> str:
+    """What a log of timeouts leaves open."""
+    cell = case.cell
+    waiting, silent = cell.everyone(wait.waiting), cell.everyone({*wait.missing, *wait.unseen})
+    who = f"{these(waiting).capitalize()} timed out in {call}{wait.barrier_note}"
+    if silent:
+        return f"{who}; {these(silent)} reported no timeout: {'it' if len(silent) == 1 else 'they'} may have kept the others waiting, or been ended before"
+    all_ = "" if len(waiting) == 1 else ", and no other rank is known"
+    return f"{who}{all_}: which of them the others wait for, or whether a link failed, this log does not tell"
 
 
 def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
