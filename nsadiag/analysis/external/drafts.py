@@ -13,6 +13,7 @@ from nsadiag.analysis.external.launchers import first_known, launcher_in
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.external.threads import at_work
 from nsadiag.analysis.facts.texts.fingerprints import fingerprints
+from nsadiag.analysis.facts.texts.speakers import speaker_of
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.messages.deepspeed import Waits
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut
@@ -203,6 +204,8 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int) -> lis
     unnamed = []
     for raised in facts.raised:
         rank = raised.rank if raised.rank is not None else own
+        if rank < 0 and (speaker := speaker_of(raised.exception.message)) is not None:
+            rank = speaker
         exception = _exception(raised.exception, f"{source}#line {raised.line}")
         if rank >= 0:
             drafts.of(rank, source).exceptions.append(exception)

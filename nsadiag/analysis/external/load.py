@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
@@ -104,7 +105,8 @@ def _collected(cell: CellEvidence, statements: Statements, pending_s: float | No
         movement=movement,
         is_stuck=waits
         and movement not in ("moved", "young")
-        and not (cell.unnamed or any(map(_broke, cell.ranks))),
+        and not any(map(_broke_by_itself, cell.ranks))
+        and all(map(_follows, cell.unnamed)),
         pending_s=pending_s,
         launcher_log=statements.launcher,
         started_by=statements.started_by,
@@ -143,6 +145,13 @@ def _why_nothing(path: Path, gathered: Gathered, cell: CellEvidence) -> str:
 
 def _broke(rank: RankEvidence) -> bool:
     return rank.exception is not None or rank.end != NO_END
+
+
+def _broke_by_itself(rank: RankEvidence) -> bool:
+    """Whether it ended otherwise than for want of a peer: then what its peers wait for is known."""
+    if rank.exception is not None:
+        return not _follows(rank.exception)
+    return rank.end != NO_END and rank.end.signal != signal.SIGTERM
 
 
 def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.facts.exceptions import first_of, headline
+from nsadiag.analysis.facts.exceptions import first_of, headline, says_assert
+from nsadiag.analysis.facts.texts.error_causes import cause_in
 from nsadiag.analysis.judgement.hosts import hosts_of
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.recorder import OF_WATCHDOG
 from nsadiag.evidence.records import Act, Action, Finding
-from nsadiag.evidence.user_code import is_user
 
 WHY: dict[Act, str] = {
     "fix code": "another attempt with the same code and input ends the same way",
@@ -79,11 +79,12 @@ def _raised(cell: CellEvidence, cause: Finding) -> list[Cause]:
 
 
 def _is_of_code(exception: Cause) -> bool:
-    """Whether a line of the user's raised it, by an error of Python's or of torch's checks of arguments."""
-    if exception.type.rpartition(".")[2] in ERRORS_OF_CODE:
+    """Whether a line raised it for what the code does or gets: another attempt raises it again."""
+    if row := cause_in(exception):
+        return row.actions[0] == "fix code"
+    if exception.type.rpartition(".")[2] in ERRORS_OF_CODE or says_assert(exception):
         return True
-    users = any(is_user(frame.file) for frame in exception.frames)
-    return users and exception.type == "RuntimeError" and not _is_of_a_device(exception)
+    return bool(exception.frames) and not _is_of_a_device(exception)
 
 
 def _is_of_a_device(exception: Cause) -> bool:

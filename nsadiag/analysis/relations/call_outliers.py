@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -170,11 +171,27 @@ def is_out_of_order(case: Case, one: Disagreement) -> bool:
     """Whether the ranks are at different calls of the program, and do not only ask otherwise in the same one."""
     if one.kind == "operation":
         return True
+    if one.kind == "size" and case.cell.collected is not None and not one.places:
+        return _are_of_other_calls(one)
     if len(one.places) > 1:
         return not _are_partners(case, one)
     known = [_earlier(case, rank, one) for rank in one.asked]
     # From this line everyone has issued both before: a loop over what is ordered otherwise.
     return all(now is not None and all(other in before for other, _ in known) for now, before in known)
+
+
+FAR = 2  # times as many elements: what a ragged batch or a wrong shape makes of a size is nearer
+
+
+def _are_of_other_calls(one: Disagreement) -> bool:
+    """Whether sizes tell of different calls of the program, where no line does: a flag or barrier beside data, another shard or bucket."""
+    sizes = [math.prod(size) for asked in one.asked.values() for size in (asked.sizes or [])[:1]]
+    if len(sizes) < 2 or min(sizes) < 1:
+        return False
+    of_shards = any(
+        re.search(r"all_?gather|reduce_?scatter", a.op, re.IGNORECASE) for a in one.asked.values()
+    )
+    return min(sizes) == 1 or of_shards or max(sizes) >= FAR * min(sizes)
 
 
 def _are_partners(case: Case, one: Disagreement) -> bool:

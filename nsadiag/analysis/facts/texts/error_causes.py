@@ -18,6 +18,7 @@ class ErrorCause:
     fix: str
     actions: tuple[Act, ...] = ("fix environment",)
     next: str = ""  # a command that shows more
+    cls: str = ""  # where the error is not that of the rank that raised it, but tells of the job
 
     def fits(self, text: str) -> bool:
         return re.search(self.pattern, text, re.IGNORECASE | re.DOTALL) is not None
@@ -77,6 +78,32 @@ ROWS = (
         next="CUDA_LAUNCH_BLOCKING=1 <the same command>",
     ),
     ErrorCause(
+        cls="network_stall",
+        pattern=r"No route to host|Network is unreachable|NET/\w+ ?:.{0,200}(?:fail|error|status[= ](?:12|5|10|13)\b|timed? ?out)|IBV_WC_\w*RETRY"
+        r"|(?:transport |remote )?retry (?:counter |count )?exceeded|ibv_\w+ failed|Call to ibv_|OFI .{0,200}(?:fail|error|undeliverable)|unreachable remote|undeliverable",
+        means="the network between ranks failed",
+        fix="Test the network between these hosts alone: nccl-tests (all_reduce_perf) on two of them, then NCCL_IB_DISABLE=1 or NCCL_SOCKET_IFNAME to tell the fabric from the rest; ibstat, ip -br addr and the switch's counters for a port that is down.",
+        actions=("unknown",),
+        next="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET <the same command>",
+    ),
+    ErrorCause(
+        cls="network_stall",
+        pattern=r"has inconsistent 0 params",
+        means="the first collective of the ranks has delivered nothing",
+        fix="DDP compares what ranks have sent each other, and a count of 0 is what arrives where the transport does not work: test it alone (nccl-tests, or an all_reduce of one tensor) on these hosts, with NCCL_DEBUG=INFO, then without peer-to-peer (NCCL_P2P_DISABLE=1).",
+        actions=("unknown",),
+        next="NCCL_DEBUG=INFO <the same command>",
+    ),
+    ErrorCause(
+        cls="rendezvous_mismatch",
+        pattern=r"client socket has (?:timed out|failed)|RendezvousTimeoutError|RendezvousConnectionError|\b\d+/\d+ clients joined|waiting for clients"
+        r"|failed to connect to .{0,200}(?:TCPStore|MASTER|master)|server socket has failed to (?:listen|bind)|could not be resolved|Name or service not known",
+        means="the ranks did not find each other at the start",
+        fix="Let every node start with the same address, port and number of nodes: MASTER_ADDR has to resolve to the first node on all of them (getent hosts NAME), its port has to be free and open between them, and --nnodes has to be the number of nodes that do start.",
+        actions=("unknown",),
+        next="getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT   # on each node",
+    ),
+    ErrorCause(
         pattern=r"unhandled system error|ncclSystemError|unhandled cuda error|ncclUnhandledCudaError|ncclInternalError|internal error",
         means="",
         fix="NCCL's own log names the call that failed, and the rank: run with NCCL_DEBUG=WARN and read the lines of NCCL WARN.",
@@ -110,4 +137,4 @@ def last_error(exception: Cause) -> str:
 def is_its_own(exception: Cause) -> bool:
     """Whether an error that looks like the loss of a peer names a cause on its own side."""
     row = cause_in(exception)
-    return row is not None and bool(row.means)
+    return row is not None and bool(row.means) and not row.cls

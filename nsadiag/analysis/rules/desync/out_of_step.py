@@ -77,6 +77,7 @@ def _draft(case: Case, wait: PendingCall) -> Draft:
             f"nothing tells what {named(cell, ahead.ranks)} issued under #{wait.seq}: the log has the call that timed out on each rank, and no other",
         ),
         fix=f"In {seen} ranks' lines no network fault shows: it would hold all of them in one call. Find what {named(cell, guilty.ranks)} {'does' if len(guilty.ranks) == 1 else 'do'} that the others do not: a save, an evaluation or a logging call with collectives under a condition.",
+        actions=("fix code",) if differ else ("stop",),
         next="TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 <the same command>, then: nsadiag analyze <the dumps>",
     )
 

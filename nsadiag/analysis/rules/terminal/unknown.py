@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exits import earliest_failure
+from nsadiag.analysis.facts.exceptions import first_of, headline
+from nsadiag.analysis.facts.exits import breaks, earliest_failure
 from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.collected.camps import camps, said_of
@@ -37,7 +38,9 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     evidence = {**_launcher_said(cell), **_launched(case)}
     captured = next((r for r in cell.ranks if r.captures), None)
     here = locations.of_rank_now(captured) if captured else None
-    if outcome == "crashed" and (first := _first_to_end(cell) or _left_by_itself(cell)):
+    if outcome == "crashed" and cell.collected:
+        evidence = {**_lost_peers(cell), **evidence}
+    elif outcome == "crashed" and (first := _first_to_end(cell) or _left_by_itself(cell)):
         place, claim, source = first
         here, evidence = place or here, {claim: source, **evidence}
     process = next((c for c in reversed(cell.processes) if locations.of_frames(c.main_frames)), None)
@@ -99,7 +102,24 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
             "unknown",
             "No collective is pending in the dumps, though not every rank left one or all are equally far",
         )
+    if lost := _lost_peers(cell):
+        return (
+            "crashed",
+            f"These files have only errors that follow from the loss of a peer ({len(lost)} of them): whoever failed first does not say so in them",
+        )
     return _what_is_known(cell)
+
+
+def _lost_peers(cell: CellEvidence) -> Claims:
+    """Errors that tell of a peer that is gone, none of which is the first."""
+    found: Claims = {}
+    for broke in breaks(cell):
+        if broke.kind == "exception" and broke.rank.exception:
+            source = f"{broke.rank.source}/exception.json"
+            found[f"the error of rank {broke.rank.rank}: {headline(first_of(broke.rank.exception))}"] = source
+    for raised in cell.unnamed:
+        found[f"an error of a process without a name: {headline(first_of(raised))}"] = raised.source
+    return found
 
 
 def _timeouts(case: Case) -> Claims:
