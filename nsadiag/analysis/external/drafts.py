@@ -17,7 +17,7 @@ from nsadiag.analysis.facts.texts.speakers import speaker_of
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.messages.deepspeed import Waits
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut
-from nsadiag.analysis.records import CaptureEvidence, CommunicatorInit, SummarisedWaits
+from nsadiag.analysis.records import CaptureEvidence, CommunicatorInit, Said, SummarisedWaits
 from nsadiag.evidence.documents.exceptions import Cause, Raised
 from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.kernel import NO_PROCESS
@@ -43,6 +43,8 @@ class Statements:
     inits: list[CommunicatorInit] = field(default_factory=list)
     waits: list[SummarisedWaits] = field(default_factory=list)
     unnamed: list[Raised] = field(default_factory=list)  # exceptions of which nothing tells the rank
+    said: list[Said] = field(default_factory=list)
+    pids: dict[int, int] = field(default_factory=dict)  # the rank of each process that lines name with it
     world_size: int = 0  # as some line says
     gaps: list[str] = field(default_factory=list)
 
@@ -129,6 +131,8 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
     unnamed: list[Raised] = []
     world_size = 0
     started_by: list[str] = []
+    said: list[Said] = []
+    pids: dict[int, int] = {}
     for path in sorted(gathered.logs):
         try:
             text = _text(path, gathered.root)
@@ -140,6 +144,8 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         own = rank_of(path, gathered.root) if _is_of_one_rank(path, facts) else -1
         unnamed += _put_log(drafts, facts, source, own)
         world_size = max(world_size, facts.world_size)
+        said += [Said(fact=fact, source=f"{source}#line {fact.line}") for fact in facts.facts]
+        pids |= {**facts.rank_of_pid} | {ended.pid: ended.rank for ended in facts.ended}
         started_by.append(launcher_in(f"{source}\n{facts.tail}"))
         if facts.ended:
             launcher = source
@@ -155,6 +161,8 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         inits=inits,
         waits=waits,
         unnamed=unnamed,
+        said=said,
+        pids=pids,
         world_size=world_size,
         gaps=gaps,
     )

@@ -33,10 +33,29 @@ from nsadiag.errors import MachineError, UsageError
 from nsadiag.evidence import recorder
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.watch import NO_END, Watch
+from nsadiag.evidence.messages import (
+    ClosedProcess,
+    HardwareFault,
+    LostPeer,
+    PortTaken,
+    ProcessEnd,
+    RankDisagreement,
+    Rendezvous,
+    StatedError,
+    StoreWait,
+    StuckWatchdog,
+    ToolAnswer,
+    TransportWarning,
+)
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.spans import spans
 
 MOST_REFUSED = 5
+# Messages that say what happened, whatever else a log has.
+TELLING = (
+    ProcessEnd, ClosedProcess, HardwareFault, TransportWarning, StuckWatchdog, StoreWait, Rendezvous, PortTaken, LostPeer,
+    RankDisagreement, ToolAnswer, StatedError,
+)  # fmt: skip
 WORTH_SHARE = 0.2  # of the communication itself: a shorter wait for others is the noise of any network
 LOOKS_FOR = (
     "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
@@ -114,6 +133,8 @@ def _collected(cell: CellEvidence, statements: Statements, pending_s: float | No
         barrier_log=barrier_log,
         communicators=tuple(statements.inits),
         summarised=tuple(statements.waits),
+        said=tuple(statements.said),
+        pids=statements.pids,
     )
 
 
@@ -131,7 +152,8 @@ def _can_be_judged(cell: CellEvidence, dumps: DumpSet) -> bool:
     made = {init.communicator for init in told.communicators if init.complete}
     unmade = {init.communicator for init in told.communicators} - made
     waited = any(row.more_ms >= WORTH_SHARE * row.least_ms for row in told.summarised)
-    return bool(dumps.ranks or says_why or told.absent_from_barrier or unmade or waited)
+    stated = any(told.of(kind) for kind in TELLING)
+    return bool(dumps.ranks or says_why or told.absent_from_barrier or unmade or waited or stated)
 
 
 def _why_nothing(path: Path, gathered: Gathered, cell: CellEvidence) -> str:
