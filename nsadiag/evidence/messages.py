@@ -56,6 +56,15 @@ class ProcessEnd(Fact):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProcessStart(Fact):
+    """A process that the launcher started for a local rank."""
+
+    is_of_its_speaker: ClassVar[bool] = False
+
+    local_rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClosedProcess(Fact):
     """A process that the launcher closed because another one had failed: `pid` is a victim, and of this job."""
 
@@ -78,7 +87,15 @@ class TransportWarning(Fact):
     """A warning of NCCL's: what it saw before torch raised something."""
 
     about: Literal[
-        "network", "shared memory", "cuda", "socket", "duplicate gpu", "version", "memory", "other"
+        "network",
+        "shared memory",
+        "cuda",
+        "socket",
+        "duplicate gpu",
+        "version",
+        "memory",
+        "mismatch",
+        "other",
     ]
     device: int | None = None
     peer: str = ""  # address or host at the other end
@@ -100,6 +117,15 @@ class StuckWatchdog(Fact):
     """A watchdog that made no progress: a call of CUDA's or NCCL's blocks it, or a thread that holds the GIL."""
 
     seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnnumberedTimeout(Fact):
+    """A collective that timed out on a rank, in the words of a torch that gives no number: which call of many it is, nothing says."""
+
+    op: str
+    seconds: float | None = None  # for which it had run
+    limit: float | None = None  # the timeout that was set, in s
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,13 @@ from nsadiag.analysis.ingest.messages.tails import LOG_TAIL_BYTES, Faults, Tails
 from nsadiag.analysis.ingest.messages.tracebacks import Traceback, Tracebacks
 from nsadiag.analysis.ingest.messages.unread import NO_DIGITS, UnreadLines
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut, Timeouts
+from nsadiag.analysis.ingest.messages.wrapped import unwrapped
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.messages import (
     CommunicatorStep,
     Fact,
     ProcessEnd,
+    ProcessStart,
     StatedError,
     ToolAnswer,
     Unread,
@@ -83,7 +85,7 @@ def read_log(lines: Iterable[tuple[int, str]]) -> LogFacts:
     Never raises, whatever the text.
     """
     reader = _LogReader()
-    for number, text in lines:
+    for number, text in unwrapped(lines):
         reader.read(number, text)
     return reader.facts()
 
@@ -190,6 +192,10 @@ class _LogReader:
 
     def _learn(self) -> None:
         """Take which process has which rank from lines that are no prefixes."""
+        starts = [fact for fact, _ in self._facts.get(ProcessStart, []) if isinstance(fact, ProcessStart)]
+        for start in starts:
+            if (rank := self._ranks.of(speaker_of(None, start.local_rank, None, start.host, ""))) is not None:
+                self._ranks.match(start.pid or 0, rank, start.host)
         for ended in self._table.found:
             self._ranks.match(ended.pid, ended.rank)
             self._ranks.has_nodes |= ended.local_rank not in (None, ended.rank)

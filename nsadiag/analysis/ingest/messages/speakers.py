@@ -15,7 +15,10 @@ ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))
 TOO_LONG_A_NUMBER = re.compile(r"\d{40,}")
 MOST_CHARACTERS = 2**20  # of one line: what is longer is no message
 BEGINS_A_BLOCK = "Traceback (most recent call last):"
+# Whatever stands before the stamp of torch's own: what is not known of it.
+BEFORE_A_RANK = re.compile(r"[^\n]{1,300}?(?=\[rank\d{1,9}\]:)")
 MOST_LEARNED = 32
+MOST_HOSTS = 10_000
 RANK_IN_WORDS = re.compile(r"rank\W{0,2}(\d{1,9})", re.IGNORECASE)
 CLOCK = re.compile(r"\d+[:.,]\d[\d:.,]*")
 # A process as its pid is known on a host.
@@ -27,6 +30,9 @@ class Lines:
 
     def __init__(self) -> None:
         self._learned: list[re.Pattern[str]] = []
+        self._hosts: set[str] = (
+            set()
+        )  # that pdsh puts before lines: of some of them alone the rest shows that it is one
 
     def read(self, number: int, text: str) -> Iterator[LogLine]:
         """One line, or several where a logger put them into one record."""
@@ -47,7 +53,17 @@ class Lines:
             yield from self._parts(number, line, line, _both(prefix, document.prefix), depth + 1)
 
     def _prefix(self, text: str) -> tuple[Prefix, str]:
+        host, colon, rest = text.partition(": ")
+        if colon and host in self._hosts:
+            own, said = self._prefix(rest)
+            return _both(Prefix(speaker=speaker_of(None, None, None, host, "")), own), said
         prefix, said = parsed(text)
+        if prefix.speaker.rank is None and said[:1] != "{" and (head := BEFORE_A_RANK.match(said)):
+            # A name of some collector's, or a progress bar that ended in no newline.
+            own, said = parsed(said[head.end() :])
+            return _both(_both(prefix, own), _unknown(head[0])), said
+        if colon and host == prefix.speaker.host and len(self._hosts) < MOST_HOSTS:
+            self._hosts.add(host)
         for pattern in self._learned:
             if head := pattern.match(said):
                 return _both(prefix, _unknown(head[0])), said[head.end() :]

@@ -27,9 +27,10 @@ SURELY_RAISED = re.compile(
 TASK = re.compile(r"RayTaskError\(\w+\): .*?\(pid=(?P<pid>\d{1,9}), ip=(?P<host>[\w.:-]+)")
 # Launchers' own, which say that some rank has failed, or repeat its traceback below.
 LAUNCHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
-LAUNCHED = re.compile(
-    r"/accelerate/commands/launch\.py$|/torch/distributed/(?:run|launcher/api)\.py$|/deepspeed/launcher/\w+\.py$"
-)
+# Of accelerate and DeepSpeed it has the type of any command that failed.
+COMMAND_FAILED = "CalledProcessError"
+LAUNCHED = re.compile(r"/accelerate/commands/launch\.py$|/deepspeed/launcher/\w+\.py$")
+AGENT = re.compile(r"/torch/distributed/launcher/api\.py$")
 SPAWNED = re.compile(r"^-- Process (?P<local>\d{1,6}) terminated with the following error:")
 TABLES = re.compile(r"^(?P<indent> +)traceback : (?=Traceback)")
 # Lines below the exception's first that belong to its message.
@@ -174,7 +175,8 @@ class Tracebacks:
             frames=tuple(done.frames),
             cause=self._causes.pop(line.speaker, None),
         )
-        if exception.type not in LAUNCHERS and not _is_launchers(done.frames):
+        echo = exception.type == COMMAND_FAILED and _is_of(LAUNCHED, done.frames)
+        if exception.type not in LAUNCHERS and not echo:
             self._add(
                 line,
                 Traceback(
@@ -230,7 +232,7 @@ class Tracebacks:
 
     def _cut(self, speaker: Speaker) -> None:
         block = self._open.pop(speaker)
-        if block.frames and len(self._found) < MOST_FACTS and not _is_launchers(block.frames):
+        if block.frames and len(self._found) < MOST_FACTS and not _is_of(AGENT, block.frames):
             exception = Cause(
                 type="Exception",
                 message=CUT,
@@ -280,6 +282,5 @@ def _indent(said: str) -> int:
     return len(said) - len(said.lstrip(" ")) if said.lstrip(" ").startswith(TRACEBACK) else 0
 
 
-def _is_launchers(frames: list[TracebackFrame]) -> bool:
-    """Whether a launcher raised it, because some rank has failed."""
-    return any(LAUNCHED.search(frame.file) for frame in frames)
+def _is_of(pattern: re.Pattern[str], frames: list[TracebackFrame]) -> bool:
+    return any(pattern.search(frame.file) for frame in frames)

@@ -23,6 +23,7 @@ ECHOES = re.compile(
     r"|terminate called after throwing|Root Cause \(first observed failure\)|Failures:|\S+ FAILED$|.*First PG on this rank to signal dumping"
     r"|.*preparing to dump debug info|Stack trace of the failed collective not found|.*ObservedError|\s*error_file\s*:|Extension modules:"
     r"|.*Observed flight recorder dump signal|\s*traceback : |Traceback \(most recent call last\)|.*ChildFailedError|\[E\w* .*\]\s*$"
+    r"|Timeout \(\d+:\d\d:\d\d\)!|Exception raised from |.* invoked oom-killer|oom_reaper|Refer to the documentation|CUDA kernel errors might"
     r"|=+$|-+$|frame #\d+: |Signal \d+ \(SIG\w+\) received by PID)"
 )
 MOST_SHAPES = 5_000

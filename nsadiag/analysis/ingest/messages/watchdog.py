@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nsadiag.analysis.ingest.messages.lines import MOST_FACTS, LogLine, Speaker
 from nsadiag.evidence.documents.exceptions import TracebackFrame
@@ -22,6 +22,11 @@ DETECTED = re.compile(
     r"at (?:NCCL )?work(?: sequence id)?: (?P<seq>\d{1,19})(?:,| PG status:) last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,19}), "
     r"(?:last started (?:NCCL )?work: (?P<started>-?\d{1,19}), )?last completed (?:NCCL )?work: (?P<completed>-?\d{1,19})"
 )
+# A message of which the rest is in the next line, where it was copied from a narrow screen.
+BEGUN = re.compile(
+    r"Rank \d{1,9}\] +Watchdog\b(?!.*(?:\) ran for \d+ milliseconds|OpType=\w+[^)]*\)))|Rank \d{1,9}\] .*(?:detected|Timeout at)\b(?!.*last completed (?:NCCL )?work: -?\d)"
+)
+MOST_PARTS = 4
 STACK = "Stack trace of the failed collective:"
 STACK_FRAME = re.compile(r"^\s*#(?P<number>\d{1,4}) (?P<name>.+?) from (?P<file>.+):(?P<line>\d{1,7})\s*$")
 OPS = {
@@ -87,20 +92,23 @@ class Timeouts:
         self._complaints: list[_Said] = []
         self._groups: dict[tuple[int, int], list[_Said]] = {}
         self._told = 0
+        self._begun: LogLine | None = None
+        self._parts = 0
         self._stacks: list[_Stack] = []
         self._open: list[_Stack] = []
 
     @property
     def is_busy(self) -> bool:
-        """Whether frames of a stack may come."""
-        return bool(self._open)
+        """Whether frames of a stack may come, or the rest of a message."""
+        return bool(self._open) or self._begun is not None
 
     def read(self, line: LogLine) -> bool:
         """Take the next line of the log; returns whether it is one of the watchdog's."""
-        text = line.text
         if self._open and self._frame(line):
             return True
-        is_report = False
+        line = self._whole(line)
+        text = line.text
+        is_report = self._begun is not None
         # Progress bars end in no newline, and messages of several ranks may share a line.
         if "Watchdog caught" in text:
             is_report = True
@@ -120,6 +128,18 @@ class Timeouts:
             self._stacks.append(opened)
             is_report = True
         return is_report
+
+    def _whole(self, line: LogLine) -> LogLine:
+        """The line, or with it the one that had begun a message and not ended it."""
+        begun, self._begun = self._begun, None
+        if begun and line.number == begun.number + self._parts:
+            line = replace(begun, text=begun.text + line.said, said=begun.said + line.said)
+        else:
+            self._parts = 0
+        if ("atchdog" in line.text or "Timeout at" in line.text) and BEGUN.search(line.text):
+            self._parts += 1
+            self._begun = line if self._parts < MOST_PARTS else None
+        return line
 
     def _frame(self, line: LogLine) -> bool:
         frame = STACK_FRAME.match(line.said)

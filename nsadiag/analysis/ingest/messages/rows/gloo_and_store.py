@@ -129,6 +129,16 @@ ROWS = (
         source=SOCKET,
     ),
     MessageRow(
+        makes=LostPeer,
+        mark="failed to connect/validate to host ",
+        pattern=r"TCP client failed to connect/validate to host (?P<peer>[\w.:-]+?):(?P<port>\d{1,5}) ",
+        example="[W1128 10:00:00.1 socket.cpp:697] [c10d] TCP client failed to connect/validate to host train-master-0:23456 - retrying (try=0, "
+        "timeout=60000ms, delay=45211ms): The IPv4 network addresses of (train-master-0, 23456) cannot be retrieved (gai error: -2 - Name or "
+        "service not known).",
+        source=SOCKET,
+        versions="torch 2.6 and later",
+    ),
+    MessageRow(
         makes=PortTaken,
         mark="server socket has failed to ",
         pattern=r"server socket has failed to (?:listen|bind)(?:.*?port: (?P<port>\d{1,5}))?.*(?:EADDRINUSE|[aA]ddress already in use|code: -?98)",

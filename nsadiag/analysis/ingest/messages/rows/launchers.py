@@ -1,7 +1,7 @@
 """Ends of processes: torchrun's agent, DeepSpeed's and accelerate's launchers, Ray, shells."""
 
 from nsadiag.analysis.ingest.messages.rows.row import MessageRow
-from nsadiag.evidence.messages import ClosedProcess, ProcessEnd
+from nsadiag.evidence.messages import ClosedProcess, ProcessEnd, ProcessStart
 
 ELASTIC = "pytorch/pytorch torch/distributed/elastic/multiprocessing/api.py"
 RAY = "ray-project/ray python/ray/exceptions.py"
@@ -49,8 +49,15 @@ ROWS = (
         source="deepspeedai/DeepSpeed deepspeed/launcher/launch.py",
     ),
     MessageRow(
-        makes=ProcessEnd,
-        fixed={"by": "deepspeed"},
+        makes=ProcessStart,
+        mark="spawned with command:",
+        pattern=r"process (?P<pid>\d{1,9}) spawned with command: .*?--local_rank=(?P<local_rank>\d{1,6})",
+        example="[2026-11-28 10:00:00,123] [INFO] [launch.py:256:main] process 44114 spawned with command: ['/usr/bin/python', '-u', 'train.py', "
+        "'--local_rank=4', '--deepspeed', 'zero2.json']",
+        source="deepspeedai/DeepSpeed deepspeed/launcher/launch.py",
+    ),
+    MessageRow(
+        makes=ClosedProcess,
         mark="Killing subprocess ",
         pattern=r"Killing subprocess (?P<pid>\d{1,9})",
         example="[2026-11-28 10:00:00,123] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 4712",

@@ -31,6 +31,11 @@ def _warning(about: str, mark: str, pattern: str, example: str, source: str) -> 
 
 
 ROWS = (
+    _warning(
+        "mismatch", "mismatch error", r"(?:peer (?P<peer>[\w.:]+?)<\d+> )?collective mismatch error",
+        "transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.6<58683> collective mismatch error, local size 496640 remote size 65536",
+        NET_IB,
+    ),
     _warning("cuda", "Cuda failure", r"Cuda failure (?:\d+ )?'[^']*'", "transport/net.cc:1095 NCCL WARN Cuda failure 'out of memory'", "NVIDIA/nccl src/include/checks.h"),
     _warning(
         "network", "NET/IB", r"NET/IB ?: Got completion from peer (?P<peer>\S+?)(?:<\d+>)? with (?:error|status=) ?(?P<status>\d+)",

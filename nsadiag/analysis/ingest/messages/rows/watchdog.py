@@ -1,7 +1,7 @@
 """torch's process group of NCCL: its watchdog, its heartbeat monitor, and what ends a rank there."""
 
 from nsadiag.analysis.ingest.messages.rows.row import MessageRow
-from nsadiag.evidence.messages import Standing, StatedError, StuckWatchdog
+from nsadiag.evidence.messages import Standing, StatedError, StuckWatchdog, UnnumberedTimeout
 
 NCCL_CPP = "pytorch/pytorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
 GROUP = r"\[PG (?:ID )?(?P<group>[^\s\]]+)(?: PG GUID [^\s(\]]+)? ?(?:\([^)]*\))? ?Rank (?P<rank>\d{1,9})\]"
@@ -12,7 +12,7 @@ ROWS = (
         fixed={"topic": "cuda", "type": "RuntimeError"},
         mark="watchdog thread terminated with exception: ",
         # A timeout has a line of its own.
-        pattern=r"rocess group watchdog thread terminated with exception: (?P<text>(?!.*(?i:timeout)).+)",
+        pattern=r"rocess group watchdog thread terminated with exception: (?P<text>(?!\[Rank |.*(?i:timeout)).+)",
         example="[rank1]:[E1128 10:00:00.1 ProcessGroupNCCL.cpp:1897] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group "
         "watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered",
         source=NCCL_CPP,
@@ -22,7 +22,7 @@ ROWS = (
         makes=StatedError,
         fixed={"topic": "nccl", "type": "DistBackendError"},
         mark="NCCL watchdog thread terminated with exception: ",
-        pattern=r"NCCL watchdog thread terminated with exception: (?P<text>(?!.*(?i:timeout)).+)",
+        pattern=r"NCCL watchdog thread terminated with exception: (?P<text>(?!\[Rank |.*(?i:timeout)).+)",
         example="[E ProcessGroupNCCL.cpp:915] [Rank 2] NCCL watchdog thread terminated with exception: NCCL error: remote "
         "process exited or there was a network error, NCCL version 2.14.3",
         source=NCCL_CPP,
@@ -37,6 +37,15 @@ ROWS = (
         "unhandled system error, NCCL version 2.18.1",
         source=NCCL_CPP,
         versions="torch 2.1",
+    ),
+    MessageRow(
+        makes=UnnumberedTimeout,
+        mark="WorkNCCL(OpType=",
+        pattern=r"Watchdog caught collective operation timeout: WorkNCCL\(OpType=(?P<op>\w+)[^)]*?, Timeout\(ms\)=(?P<limit_ms>\d+)\) ran for (?P<seconds_ms>\d+) milliseconds",
+        example="[E ProcessGroupNCCL.cpp:587] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, TensorShape=[1], "
+        "Timeout(ms)=1800000) ran for 1802936 milliseconds before timing out.",
+        source=NCCL_CPP,
+        versions="torch 1.8 to 1.13",
     ),
     MessageRow(
         makes=StuckWatchdog,
