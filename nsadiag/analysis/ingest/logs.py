@@ -13,6 +13,7 @@ from nsadiag.analysis.ingest.messages.lines import NOBODY, LogLine, Speaker
 from nsadiag.analysis.ingest.messages.prefixes import speaker_of
 from nsadiag.analysis.ingest.messages.ras import RasAnswer
 from nsadiag.analysis.ingest.messages.speakers import Lines, Ranks
+from nsadiag.analysis.ingest.messages.starters import launcher_in
 from nsadiag.analysis.ingest.messages.table import facts_of
 from nsadiag.analysis.ingest.messages.tails import LOG_TAIL_BYTES, Faults, Tails
 from nsadiag.analysis.ingest.messages.tracebacks import Traceback, Tracebacks
@@ -62,6 +63,7 @@ class LogFacts:
     stacks: Mapping[int | None, str] = field(default_factory=dict)
     fatal: Mapping[int | None, str] = field(default_factory=dict)  # what ended an interpreter, likewise
     rank_of_pid: Mapping[int, int] = field(default_factory=dict)  # as lines say it that name both
+    started_by: frozenset[str] = frozenset()  # launchers and schedulers that some line shows
     world_size: int = 0  # as some line says
     lines: int = 0
 
@@ -106,6 +108,7 @@ class _LogReader:
         # By shape: whether a process is named before it, and as what it is counted among the unread.
         self._quiet: dict[str, tuple[bool, str | None]] = {}
         self._is_busy = False
+        self._started_by: set[str] = set()
 
     def read(self, number: int, text: str) -> None:
         """Take the next line."""
@@ -126,6 +129,8 @@ class _LogReader:
             self._tails.all.add(text)
 
     def _read(self, number: int, text: str, shape: str) -> None:
+        if starter := launcher_in(text):
+            self._started_by.add(starter)
         lines = [*self._lines.read(number, text)]
         said = [self._take(line) for line in lines]
         self._is_busy = (
@@ -186,6 +191,7 @@ class _LogReader:
             stacks={self._ranks.of(speaker): text for speaker, text in self._faults.texts().items()},
             fatal={self._ranks.of(speaker): what for speaker, what in self._faults.fatal.items()},
             rank_of_pid=self._ranks.by_pid(),
+            started_by=frozenset(self._started_by),
             world_size=_world_size(facts),
             lines=self._count,
         )

@@ -53,7 +53,7 @@ def confidence_of(cell: CellEvidence, strength: Strength) -> float:
         return strength.value
     drawn = (measured.right + PRIOR * strength.value) / (measured.of + PRIOR)
     # A level for each strength, and in their order.
-    return round(min(drawn, Strength.CONCLUSIVE.value), 2)
+    return float(round(min(drawn, Strength.CONCLUSIVE.value), 2))
 
 
 def weighed(case: Case, cause: Finding) -> tuple[Finding, Certainty | None]:

@@ -144,6 +144,8 @@ def _of_a_log(case: Case, wait: PendingCall, call: str) -> str:
     cell = case.cell
     waiting, silent = cell.everyone(wait.waiting), cell.everyone({*wait.missing, *wait.unseen})
     who = f"{these(waiting).capitalize()} timed out in {call}{wait.barrier_note}"
+    if len(silent) > len(waiting):
+        return f"{who}, and {len(silent):,} others reported no timeout: whom these wait for is among them, or they were ended before"
     if silent:
         return f"{who}; {these(silent)} reported no timeout: {'it' if len(silent) == 1 else 'they'} may have kept the others waiting, or been ended before"
     all_ = "" if len(waiting) == 1 else ", and no other rank is known"
