@@ -21,7 +21,7 @@ KEYS = {
     "name", "source", "year", "evidence", "world", "cause", "classes_right", "general", "guilty",
     "line", "next", "advice_right", "must_not", "strength",
 }  # fmt: skip
-ACTIONS = {"fix code", "retry", "exclude host", "wait", "stop", "unknown", "none"}
+ACTIONS = {"fix code", "fix environment", "retry", "exclude host", "wait", "stop", "unknown", "none"}
 OUR_MACHINES = re.compile(r"/work/|/workspace/nsadiag|registry\.")
 
 
