@@ -6,15 +6,14 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from support.imports import ROOT
 from support.posted import REFUSED, Score, Truth, compared, score, truths
 
 from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.analysis.verdict import judge_evidence
 
-ROOT = Path(__file__).resolve().parents[3]
 POSTED = ROOT / "tests" / "golden" / "posted"
 HELD: dict[str, list[str]] = json.loads((POSTED / "held.json").read_text())
 TRUTHS = truths(POSTED)
