@@ -10,8 +10,10 @@ from nsadiag.analysis.facts.exceptions import first_of
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.facts.texts.error_causes import cause_in
 from nsadiag.analysis.judgement import collecting
+from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.collected.camps import camps
 from nsadiag.analysis.relations.pending import PendingCall, waits
+from nsadiag.evidence.messages import Fact, ProcessEnd, StuckWatchdog
 from nsadiag.evidence.phrases import call_name, these
 from nsadiag.evidence.records import Finding, Hypothesis, Strength
 
@@ -30,18 +32,34 @@ def hypotheses_of(case: Case, cause: Finding) -> tuple[Hypothesis, ...]:
 
 
 def _fitting(case: Case, cause: Finding) -> Iterator[Hypothesis]:
+    cell = case.cell
     guess = cause.mechanism == "unseen_rank" and cause.strength.value <= OPEN.value
-    undecided = cause.cls == "unknown" or guess
     if cause.mechanism == "rank_killed" and cause.cls == "rank_killed":
         yield from _of_a_kill(case, cause)
-    elif undecided and (wait := next(iter(waits(case)), None)):
+    if cause.cls != "unknown" and not guess:
+        return
+    if wait := next(iter(waits(case)), None):
         yield from _of_a_call(case, wait)
-    elif undecided and case.thread_states:
+    elif case.thread_states:
         yield from _of_stacks(case)
-    elif (undecided and any(broke.follows_a_peer for broke in breaks(case.cell))) or (
-        undecided and case.cell.unnamed
-    ):
+    elif not case.calls.empty and cell.absent:
+        yield from _of_other_dumps(case)
+    elif _says(cell, StuckWatchdog):
+        yield from _of_a_stuck_watchdog(case)
+    elif _was_cancelled(cell):
+        return
+    elif cell.unnamed or any(broke.follows_a_peer for broke in breaks(cell)):
         yield from _of_a_lost_peer(case)
+
+
+def _says(cell: CellEvidence, kind: type[Fact]) -> bool:
+    return cell.collected is not None and bool(cell.collected.of(kind))
+
+
+def _was_cancelled(cell: CellEvidence) -> bool:
+    """Whether its launcher was told to end it: nothing is left to find out."""
+    ends = cell.collected.of(ProcessEnd) if cell.collected else []
+    return any(end.why == "cancelled" for end, _ in ends)
 
 
 def _of_a_kill(case: Case, cause: Finding) -> Iterator[Hypothesis]:
@@ -143,6 +161,48 @@ def _of_a_lost_peer(case: Case) -> Iterator[Hypothesis]:
             collect="NCCL's own log: its warnings name the peer",
             command=collecting.transport(cell),
         )
+
+
+def _of_a_stuck_watchdog(case: Case) -> Iterator[Hypothesis]:
+    """NCCL's own thread hangs: what it hangs in, only native stacks tell."""
+    native = collecting.stacks(case.cell).replace("py-spy dump", "py-spy dump --native")
+    yield Hypothesis(
+        cls="gil_held_native_call",
+        because="the watchdog may need the interpreter lock, and a native call that keeps it stops the watchdog too",
+        collect="the native stacks of all threads of that rank while it hangs",
+        command=native,
+    )
+    yield Hypothesis(
+        cls="gpu_kernel_hang",
+        because="a call of CUDA's in the watchdog does not return while the device is stuck",
+        collect="the host's kernel log, for Xid errors",
+        command=collecting.kernel_log(case.cell),
+    )
+    yield Hypothesis(
+        cls="missing_rank",
+        because="peers that wait for each other stop in the same way, and their own timeouts were not reached",
+        collect="the flight recorder's dumps of all ranks",
+        command=collecting.recorders(case.cell),
+    )
+
+
+def _of_other_dumps(case: Case) -> Iterator[Hypothesis]:
+    """Some dumps, in which nothing waits."""
+    cell = case.cell
+    seen = tuple(rank.rank for rank in cell.ranks)
+    one = len(seen) == 1
+    yield Hypothesis(
+        cls="missing_rank",
+        because=f"{these(seen)} {'waits' if one else 'wait'} in no call, as {'a rank does' if one else 'ranks do'} that the others wait for",
+        collect="the dumps of the other ranks, into the same directory",
+        command=collecting.recorders(cell),
+    )
+    yield Hypothesis(
+        cls="healthy",
+        because="between two steps nothing is pending on any rank",
+        collect="the stacks of all ranks, twice",
+        command=collecting.stacks(cell),
+    )
 
 
 def _says_network(case: Case, rank: int) -> bool:

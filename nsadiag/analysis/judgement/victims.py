@@ -7,11 +7,11 @@ import dataclasses
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer
 from nsadiag.analysis.facts.groups import is_of_a_log, newest_dump
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.records import Evidence, Finding
+from nsadiag.evidence.records import Finding, Rejected
 
 
 def told(cell: CellEvidence, cause: Finding) -> Finding:
-    """The finding, and what became of the launcher's root cause, where that is a victim."""
+    """The finding, which rules the launcher's root cause out where that is a victim."""
     if cell.collected is None or cell.collected.blamed is None:
         return cause
     number, source = cell.collected.blamed
@@ -20,7 +20,9 @@ def told(cell: CellEvidence, cause: Finding) -> Finding:
     if not why:
         return cause
     claim = f"torchrun calls rank {number} the root cause because it was the first to end; {why}"
-    return dataclasses.replace(cause, evidence=(*cause.evidence, Evidence(claim=claim, source=source)))
+    row = Rejected(cls="rank_killed", because=claim, source=source)
+    others = [each for each in cause.rejected if each.cls != row.cls]
+    return dataclasses.replace(cause, rejected=(row, *others))
 
 
 def _why(rank: RankEvidence) -> str:

@@ -91,9 +91,9 @@ def _draft(
 ) -> Draft:
     rank = first.rank
     lost = "; the other ranks failed because it was gone." if rank.meta.world_size > 1 else "."
-    found = {
-        f"rank {rank.rank} ended by {killed.name} at {first.t_s:.1f} s, before any other rank failed": "ends.json"
-    }
+    # Of a job that others watched nobody may know when it began.
+    when = f" at {first.t_s:.1f} s, before any other rank failed" if first.t_s else ", as its launcher saw it"
+    found = {f"rank {rank.rank} ended by {killed.name}{when}": "ends.json"}
     if killed != signal.SIGKILL and "Fatal Python error" in rank.faults:
         found["faulthandler wrote the stack at the moment of death"] = f"{rank.source}/faults.log"
     return Draft(

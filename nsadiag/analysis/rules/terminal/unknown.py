@@ -15,6 +15,7 @@ from nsadiag.analysis.relations.pending import PendingCall, is_still, is_suspend
 from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.analysis.rules.terminal.stated_only import said_of_job
 from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
 from nsadiag.evidence.records import Outcome, Place, Strength
@@ -55,7 +56,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     again = "nsadiag run --probes full --timeout 120 -- <the same command>"
     if cell.collected:
         again = AGAIN if case.thread_states else ""
-        evidence |= _timeouts(case)
+        evidence |= _timeouts(case) | (said[1] if (said := said_of_job(cell)) else {})
     if cell.attached:
         again = "take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
     yield Draft(
@@ -102,16 +103,23 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
             f"Stacks show nobody that the others wait for: {said_of(case, camps(case)[:MOST_CAMPS])}",
         )
     if not broke and not case.calls.empty:
-        return (
-            "unknown",
-            "No collective is pending in the dumps, though not every rank left one or all are equally far",
-        )
+        return "unknown", _nothing_pending(cell)
+    if said := said_of_job(cell):
+        return "unknown", said[0]
     if lost := _lost_peers(cell):
         return (
             "crashed",
             f"These files have only errors that follow from the loss of a peer ({len(lost)} of them): whoever failed first does not say so in them",
         )
     return _what_is_known(cell)
+
+
+def _nothing_pending(cell: CellEvidence) -> str:
+    """Dumps without a call that waits: who left them may be whom the others wait for."""
+    seen, absent = [rank.rank for rank in cell.ranks], sorted(cell.absent)
+    if not absent:
+        return "No collective is pending in the dumps, and the ranks are not equally far"
+    return f"Nothing is pending in the dump{'s' * (len(seen) > 1)} of {these(seen)}, and {len(absent):,} of {cell.world_size:,} ranks left none: the others may be waiting for {these(seen)}"
 
 
 def _lost_peers(cell: CellEvidence) -> Claims:
