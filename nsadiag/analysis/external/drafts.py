@@ -146,7 +146,7 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         world_size = max(world_size, facts.world_size)
         said += [Said(fact=fact, source=f"{source}#line {fact.line}") for fact in facts.facts]
         pids |= {**facts.rank_of_pid} | {ended.pid: ended.rank for ended in facts.ended}
-        started_by.append(launcher_in(f"{source}\n{facts.tail}"))
+        started_by.append(launcher_in(f"{source}\n{facts.written}"))
         if facts.ended:
             launcher = source
         inits += _inits(facts, source)

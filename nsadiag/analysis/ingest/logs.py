@@ -57,7 +57,8 @@ class LogFacts:
         Unread, ...
     ] = ()  # lines like errors that nothing here understands, the most frequent first
     ranks: Mapping[int, str] = field(default_factory=dict)  # that wrote in it, with their last lines
-    tail: str = ""  # the last lines of all
+    tail: str = ""  # the last lines of all, without their prefixes
+    written: str = ""  # the same as they stand in the file
     # Text of the last stacks that faulthandler wrote, by rank; under None where nothing names one.
     stacks: Mapping[int | None, str] = field(default_factory=dict)
     fatal: Mapping[int | None, str] = field(default_factory=dict)  # what ended an interpreter, likewise
@@ -124,6 +125,7 @@ class _LogReader:
                 self._tails.read(line)
         else:
             self._tails.all.add(text)
+            self._tails.written.add(text)
 
     def _read(self, number: int, text: str, shape: str) -> None:
         lines = [*self._lines.read(number, text)]
@@ -183,6 +185,7 @@ class _LogReader:
             unread=self._unread.most(),
             ranks=self._tails_of_ranks(any(each.speaker.is_label for each in named)),
             tail=str(self._tails.all),
+            written=str(self._tails.written),
             stacks={self._ranks.of(speaker): text for speaker, text in self._faults.texts().items()},
             fatal={self._ranks.of(speaker): what for speaker, what in self._faults.fatal.items()},
             rank_of_pid=self._ranks.by_pid(),
