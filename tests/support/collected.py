@@ -240,6 +240,37 @@ def _stacks(*texts: str) -> Callable[[Path], None]:
     return write
 
 
+def raised(error: str, *, rank: int | None = None) -> str:
+    """A traceback from the user's line, behind the rank where one is given."""
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/job/train.py", line 52, in train',
+        "    step(batch)",
+        error,
+    )
+    before = "" if rank is None else f"[rank{rank}]: "
+    return "".join(f"{before}{line}\n" for line in lines)
+
+
+NO_CLIENT = "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (node-0, 29500)."
+NO_ID = (
+    "torch.distributed.DistBackendError: [{rank}] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
+    "c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0"
+)
+KILLED = (
+    "[Wed Mar 19 21:53:29 2025] Out of memory: Killed process 44111 (python) total-vm:412006812kB, anon-rss:98110404kB, "
+    "file-rss:71204kB, shmem-rss:2099200kB, UID:1004 pgtables:231004kB oom_score_adj:0\n"
+)
+OFF_THE_BUS = "[Tue Jan  2 14:12:09 2024] NVRM: Xid (PCI:0000:83:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+MISSING = "Not all ranks joining collective, sequence number: 288710\ninternal record id: 7\ngroup info: 0:default_pg\ncollective: nccl:all_reduce\nmissing ranks: {0}\n"
+PORT = "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
+NO_DEVICE_MEMORY = (
+    f"{NODE}:3063028:3064211 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n"
+    f"{NODE}:3063028:3064211 [3] include/alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes\n"
+)
+UNHANDLED = "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1691, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.19.3"
+
+
 FAILURES = f"""
 E1121 13:45:09.1 elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 1 (pid: 77) of binary: python
 [0]:
@@ -268,6 +299,13 @@ RECORDED: dict[str, Recorded] = {
     "watchdog_group_of_a_mesh": Recorded(cls="missing_rank", outcome=HUNG, guilty=(5,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r, group="3 PG GUID 9(mesh_dp)", number=r // 2) for r in (1, 3, 7)))),
     "stacks_two_camps": Recorded(cls="collective_order_mismatch", outcome=HUNG, mechanism="camps_of_stacks", write=_stacks(*map(in_backward, (41, 42, 43)), *map(stepping, (44, 45)))),
     "stacks_two_elsewhere": Recorded(cls="missing_rank", outcome=HUNG, guilty=(3, 4), mechanism="camps_of_stacks", write=_stacks(*map(stepping, (41, 42, 43)), *map(saving, (44, 45)))),
+    "nobody_met": Recorded(cls="rendezvous_mismatch", outcome="crashed", mechanism="stated_cause", write=_log(raised(NO_CLIENT, rank=1), raised(NO_CLIENT, rank=2))),
+    "id_never_published": Recorded(cls="missing_rank", outcome=HUNG, guilty=(0,), mechanism="unpublished_id", write=_log(*(raised(NO_ID.format(rank=r), rank=r) for r in (1, 2, 3)))),
+    "kernel_ended_it": Recorded(cls="host_oom", outcome="crashed", mechanism="process_end", write=_log(KILLED, name="dmesg.txt")),
+    "gpu_off_the_bus": Recorded(cls="rank_exception", outcome="crashed", mechanism="hardware_fault", write=_log(OFF_THE_BUS, name="dmesg.txt")),
+    "trace_names_missing": Recorded(cls="missing_rank", outcome=HUNG, guilty=(0,), mechanism="tool_answers", write=_log(MISSING, name="torchfrtrace.txt")),
+    "port_taken": Recorded(cls="rendezvous_mismatch", outcome="crashed", mechanism="meeting_lines", write=_log(PORT)),
+    "nccl_without_memory": Recorded(cls="gpu_oom", outcome="crashed", mechanism="transport_warnings", write=_log(NO_DEVICE_MEMORY, raised(UNHANDLED))),
     "lost_peers_alone": Recorded(cls="unknown", outcome="crashed", mechanism="unknown", write=_log(*map(lost_peer, (0, 2)))),
     "watchdog_newer": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="missing_rank", write=_log(*map(newer_lines, (0, 1, 3)), "[rank2]: step 7\n")),
     "watchdog_device_error": Recorded(cls="rank_exception", outcome="crashed", guilty=(0,), mechanism="rank_exception", write=_log(ABORTED)),

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nsadiag.analysis.external import stacks
-from nsadiag.analysis.external.launchers import first_known, launcher_in
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.external.threads import at_work
 from nsadiag.analysis.facts.texts.fingerprints import fingerprints
 from nsadiag.analysis.facts.texts.speakers import speaker_of
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.messages.deepspeed import Waits
+from nsadiag.analysis.ingest.messages.starters import first_known, launcher_in
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut
 from nsadiag.analysis.records import CaptureEvidence, CommunicatorInit, Said, SummarisedWaits
 from nsadiag.evidence.documents.exceptions import Cause, Raised
@@ -146,7 +146,7 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         world_size = max(world_size, facts.world_size)
         said += [Said(fact=fact, source=f"{source}#line {fact.line}") for fact in facts.facts]
         pids |= {**facts.rank_of_pid} | {ended.pid: ended.rank for ended in facts.ended}
-        started_by.append(launcher_in(f"{source}\n{facts.written}"))
+        started_by += [*facts.started_by, launcher_in(source)]
         if facts.ended:
             launcher = source
         inits += _inits(facts, source)

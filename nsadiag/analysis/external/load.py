@@ -41,6 +41,7 @@ from nsadiag.evidence.messages import (
     ProcessEnd,
     RankDisagreement,
     Rendezvous,
+    Standing,
     StatedError,
     StoreWait,
     StuckWatchdog,
@@ -80,7 +81,8 @@ def load_external(path: Path) -> CellEvidence:
     read_errors(gathered, drafts)
     pending_s = closer.pending_s
     if not dumps.ranks:
-        pending_s = _add_timeouts(drafts, _world_size(drafts, dumps, statements))
+        standings = [said.fact for said in statements.said if isinstance(said.fact, Standing)]
+        pending_s = _add_timeouts(drafts, _world_size(drafts, dumps, statements), standings)
     cell = _cell(gathered, drafts, dumps, closer.kinds, statements, (*gaps, *statements.gaps))
     cell = replace(cell, collected=_collected(cell, statements, pending_s))
     if not _can_be_judged(cell, dumps):
@@ -185,12 +187,12 @@ def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
     return max(dumps.world_size, statements.world_size, told, max(seen, default=-1) + 1, *sizes, 0)
 
 
-def _add_timeouts(drafts: Drafts, world_size: int) -> float | None:
-    """Add the reports of NCCL's watchdog as dumps of their ranks; returns for how long the longest call had run."""
+def _add_timeouts(drafts: Drafts, world_size: int, standings: list[Standing]) -> float | None:
+    """Add the reports of NCCL's watchdog, and where it says that others were, as dumps of their ranks; returns for how long the longest call had run."""
     reports = [report for draft in drafts.values() for report, _ in draft.timed_out]
     if not reports:
         return None
-    for rank, dump in watchdog.dumps_of(reports, {*drafts}, world_size):
+    for rank, dump in watchdog.dumps_of(reports, {*drafts}, world_size, standings):
         draft = drafts[rank]
         source = draft.timed_out[0][1] if draft.timed_out else draft.source
         draft.captures.append(capture_of(source=source, flight_recorder=dump))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nsadiag.analysis.ingest.messages.watchdog import DEFAULT, TimedOut
+from nsadiag.evidence.messages import Standing
 from nsadiag.evidence.recorder import OF_WATCHDOG, Dump, Entry, GroupConfig
 
 GATHERS = re.compile(r"^_?all_?gather")  # the result holds the input of every member
@@ -14,10 +15,13 @@ MOST_MEMBERS = 2**20
 
 
 def dumps_of(
-    reports: Iterable[TimedOut], ranks: Collection[int], world_size: int
+    reports: Iterable[TimedOut], ranks: Collection[int], world_size: int, standings: Iterable[Standing] = ()
 ) -> Iterator[tuple[int, Dump]]:
-    """By rank. `ranks` wrote something: whoever reports no timeout has issued nothing that is pending."""
-    reports = [*reports]
+    """By rank. `ranks` wrote something: whoever reports no timeout has issued nothing that is pending.
+
+    `standings`: how far ranks say they were when another one timed out.
+    """
+    reports, standings = [*reports], [*standings]
     members = {
         name: [*range(world_size)] if own[0].group == DEFAULT else members_of(own)
         for name, own in _by_group(reports).items()
@@ -33,7 +37,14 @@ def dumps_of(
             {
                 "version": OF_WATCHDOG,
                 "pg_config": {name: each for name, each in config.items() if rank in members[name]},
-                "pg_status": {_name(each): _status(each) for each in mine},
+                "pg_status": {
+                    **{
+                        _group_of(s): _status(s)
+                        for s in standings
+                        if s.rank == rank and _group_of(s) in config
+                    },
+                    **{_name(each): _status(each) for each in mine},
+                },
                 "entries": [_entry(each) for each in mine],
             },
         )
@@ -93,7 +104,11 @@ def _name(report: TimedOut) -> str:
     return DEFAULT if report.group == DEFAULT else report.guid or report.group
 
 
-def _status(report: TimedOut) -> dict[str, int | None]:
+def _group_of(standing: Standing) -> str:
+    return DEFAULT if standing.group == "0" else standing.group
+
+
+def _status(report: TimedOut | Standing) -> dict[str, int | None]:
     """In the words of a dump's own status."""
     return {"last_enqueued_collective": report.enqueued, "last_completed_collective": report.completed}
 
@@ -107,4 +122,8 @@ def _entry(report: TimedOut) -> Entry:
         "input_sizes": [[report.elements]] if report.elements is not None else None,
         "state": "started",
         "index": report.line,
+        "frames": [
+            {"name": frame.function, "filename": frame.file, "line": frame.line}
+            for frame in report.frames[::-1]
+        ],
     }

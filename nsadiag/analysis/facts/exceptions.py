@@ -14,7 +14,7 @@ from nsadiag.evidence.user_code import is_user
 FOLLOWS_A_PEER = re.compile(
     r"connection (closed|reset|refused)|broken pipe|recvbytes failed|sendbytes failed|failed to recv"
     r"|remote process exited|ncclremoteerror|ncclsystemerror|nccl communicator was aborted|timed out waiting"
-    r"|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog|failed to pass monitoredBarrier",
+    r"|socket recv failed while polling|closed by remote peer|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog|failed to pass monitoredBarrier",
     re.IGNORECASE,
 )
 # Between ranks, and between a rank and its own processes; our probes stand in between where the user waits for a Work.
@@ -30,7 +30,7 @@ ORIGINAL = re.compile(r"Original Traceback \(most recent call last\):\n(?P<text>
 TEXT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 GPU_OOM = re.compile(
     r"(cuda|hip|xpu|mps\w*)( error:)? ?(backend )?out of memory|cuda malloc failed|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|cuda failure (\d+ )?'out of memory'",
+    r"|cuda failure (\d+ )?'out of memory'|failed to cuda (calloc|malloc)",
     re.IGNORECASE,
 )
 HOST_OOM = re.compile(

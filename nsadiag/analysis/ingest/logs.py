@@ -13,6 +13,7 @@ from nsadiag.analysis.ingest.messages.lines import NOBODY, LogLine, Speaker
 from nsadiag.analysis.ingest.messages.prefixes import speaker_of
 from nsadiag.analysis.ingest.messages.ras import RasAnswer
 from nsadiag.analysis.ingest.messages.speakers import Lines, Ranks
+from nsadiag.analysis.ingest.messages.starters import launcher_in
 from nsadiag.analysis.ingest.messages.table import facts_of
 from nsadiag.analysis.ingest.messages.tails import LOG_TAIL_BYTES, Faults, Tails
 from nsadiag.analysis.ingest.messages.tracebacks import Traceback, Tracebacks
@@ -58,11 +59,11 @@ class LogFacts:
     ] = ()  # lines like errors that nothing here understands, the most frequent first
     ranks: Mapping[int, str] = field(default_factory=dict)  # that wrote in it, with their last lines
     tail: str = ""  # the last lines of all, without their prefixes
-    written: str = ""  # the same as they stand in the file
     # Text of the last stacks that faulthandler wrote, by rank; under None where nothing names one.
     stacks: Mapping[int | None, str] = field(default_factory=dict)
     fatal: Mapping[int | None, str] = field(default_factory=dict)  # what ended an interpreter, likewise
     rank_of_pid: Mapping[int, int] = field(default_factory=dict)  # as lines say it that name both
+    started_by: frozenset[str] = frozenset()  # launchers and schedulers that some line shows
     world_size: int = 0  # as some line says
     lines: int = 0
 
@@ -107,6 +108,7 @@ class _LogReader:
         # By shape: whether a process is named before it, and as what it is counted among the unread.
         self._quiet: dict[str, tuple[bool, str | None]] = {}
         self._is_busy = False
+        self._started_by: set[str] = set()
 
     def read(self, number: int, text: str) -> None:
         """Take the next line."""
@@ -125,9 +127,10 @@ class _LogReader:
                 self._tails.read(line)
         else:
             self._tails.all.add(text)
-            self._tails.written.add(text)
 
     def _read(self, number: int, text: str, shape: str) -> None:
+        if starter := launcher_in(text):
+            self._started_by.add(starter)
         lines = [*self._lines.read(number, text)]
         said = [self._take(line) for line in lines]
         self._is_busy = (
@@ -185,10 +188,10 @@ class _LogReader:
             unread=self._unread.most(),
             ranks=self._tails_of_ranks(any(each.speaker.is_label for each in named)),
             tail=str(self._tails.all),
-            written=str(self._tails.written),
             stacks={self._ranks.of(speaker): text for speaker, text in self._faults.texts().items()},
             fatal={self._ranks.of(speaker): what for speaker, what in self._faults.fatal.items()},
             rank_of_pid=self._ranks.by_pid(),
+            started_by=frozenset(self._started_by),
             world_size=_world_size(facts),
             lines=self._count,
         )

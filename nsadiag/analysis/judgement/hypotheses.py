@@ -30,7 +30,8 @@ def hypotheses_of(case: Case, cause: Finding) -> tuple[Hypothesis, ...]:
 
 
 def _fitting(case: Case, cause: Finding) -> Iterator[Hypothesis]:
-    undecided = cause.strength.value <= OPEN.value
+    guess = cause.mechanism == "unseen_rank" and cause.strength.value <= OPEN.value
+    undecided = cause.cls == "unknown" or guess
     if cause.mechanism == "rank_killed" and cause.cls == "rank_killed":
         yield from _of_a_kill(case, cause)
     elif undecided and (wait := next(iter(waits(case)), None)):

@@ -171,7 +171,7 @@ def is_out_of_order(case: Case, one: Disagreement) -> bool:
     """Whether the ranks are at different calls of the program, and do not only ask otherwise in the same one."""
     if one.kind == "operation":
         return True
-    if one.kind == "size" and case.cell.collected is not None and not one.places:
+    if one.kind == "size" and case.cell.collected is not None and len(one.places) < MOST_PLACES:
         return _are_of_other_calls(one)
     if len(one.places) > 1:
         return not _are_partners(case, one)
@@ -180,6 +180,7 @@ def is_out_of_order(case: Case, one: Disagreement) -> bool:
     return all(now is not None and all(other in before for other, _ in known) for now, before in known)
 
 
+MOST_PLACES = 2  # from which on lines tell more than sizes
 FAR = 2  # times as many elements: what a ragged batch or a wrong shape makes of a size is nearer
 
 
@@ -188,10 +189,7 @@ def _are_of_other_calls(one: Disagreement) -> bool:
     sizes = [math.prod(size) for asked in one.asked.values() for size in (asked.sizes or [])[:1]]
     if len(sizes) < 2 or min(sizes) < 1:
         return False
-    of_shards = any(
-        re.search(r"all_?gather|reduce_?scatter", a.op, re.IGNORECASE) for a in one.asked.values()
-    )
-    return min(sizes) == 1 or of_shards or max(sizes) >= FAR * min(sizes)
+    return min(sizes) == 1 or max(sizes) >= FAR * min(sizes)
 
 
 def _are_partners(case: Case, one: Disagreement) -> bool:

@@ -65,6 +65,19 @@ ROWS = (
         actions=("fix code",),
     ),
     ErrorCause(
+        pattern=r"invalid device ordinal|no CUDA-capable device|No CUDA GPUs are available",
+        means="the process does not see the GPU that it asks for",
+        fix="Let each process take a GPU that it sees: torch.cuda.set_device(local rank modulo torch.cuda.device_count()), and give it as many as it needs (CUDA_VISIBLE_DEVICES, --gpus-per-task, the pod's limits).",
+        actions=("fix code",),
+        next="nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES   # within one task",
+    ),
+    ErrorCause(
+        cls="rendezvous_mismatch",
+        pattern=r"server socket has failed to (?:listen|bind).{0,400}(?:EACCES|[Pp]ermission denied)",
+        means="the process may not listen on that port",
+        fix="Choose a port above 1023 (--master-port, MASTER_PORT, --rdzv-endpoint).",
+    ),
+    ErrorCause(
         pattern=r"driver version is insufficient|no kernel image is available|unsupported toolchain|forward compatibility was attempted|CUDA-capable device\(s\) is/are busy or unavailable|system not yet initialized",
         means="the GPU and its driver do not fit this build",
         fix="Install a build of torch for this GPU and driver (nvidia-smi shows both), or a newer driver; for 'not yet initialized' start the fabric manager.",

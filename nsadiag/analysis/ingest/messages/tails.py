@@ -50,15 +50,13 @@ class Tails:
     """Those of all processes that wrote in a log, and of the whole log."""
 
     def __init__(self) -> None:
-        self.all = Tail()  # what was said
-        self.written = Tail()  # the same as it stands in the file
+        self.all = Tail()
         self.of: dict[Speaker, Tail] = {}
         self._most = LOG_TAIL_BYTES
 
     def read(self, line: LogLine) -> None:
         """Take the next line of the log."""
         self.all.add(line.said)
-        self.written.add(line.text)
         if line.speaker is NOBODY:
             return
         tail = self.of.get(line.speaker)

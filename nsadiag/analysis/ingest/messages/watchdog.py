@@ -12,7 +12,7 @@ from nsadiag.evidence.messages import CollectiveStack
 
 PREFIX = re.compile(r"\[(?:rank|default)(?P<rank>\d{1,9})\]:")
 TIMED_OUT = re.compile(
-    r"Rank (?P<rank>\d{1,9})\] +Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d{1,19}), "
+    r"Rank (?P<rank>\d{1,9})\] +Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d{1,19}), )?"
     r"OpType=(?P<op>\w+)(?:, TensorShape=\[[\d, ]*\])?(?:, NumelIn=(?P<numel>\d{1,19}), NumelOut=(?P<out>\d{1,19}))?"
     r"(?:, Timeout\(ms\)=(?P<limit>\d{1,15}))?\)(?: ran for (?P<ran>\d{1,15}) milliseconds)?"
 )

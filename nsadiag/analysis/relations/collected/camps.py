@@ -31,6 +31,13 @@ class StackPlace:
     source: str
 
     @property
+    def words(self) -> str:
+        """`in all_reduce, within step (deepspeed/engine.py:2493), at loop.py:412 in train_step`."""
+        call = f"in {self.call}" if self.call else "in no call of torch.distributed"
+        within = f", within {self.within}" if self.within else ""
+        return f"{call}{within}{f', at {locations.short(self.place)}' if self.place else ''}"
+
+    @property
     def key(self) -> tuple[str | None, str, int]:
         """Equal for ranks of one camp."""
         return self.call, self.place.file if self.place else "", self.place.line if self.place else 0
@@ -50,11 +57,8 @@ class Camp:
 
     @property
     def words(self) -> str:
-        """`all_reduce, in step (deepspeed/engine.py:2493), at loop.py:412 in train_step`."""
-        stand = self.stand
-        call = f"in {stand.call}" if stand.call else "in no call of torch.distributed"
-        within = f", within {stand.within}" if stand.within else ""
-        return f"{call}{within}{f', at {locations.short(stand.place)}' if stand.place else ''}"
+        """Where they stand."""
+        return self.stand.words
 
 
 def camps(case: Case) -> tuple[Camp, ...]:

@@ -100,13 +100,18 @@ def _draft(
         cls=cls,
         outcome="crashed",
         strength=Strength.CONCLUSIVE,
-        summary=f"Rank {rank.rank} {how or f'was killed with {killed.name}'} after {count(rank.end.steps or 0, 'step')}{lost}",
+        summary=f"Rank {rank.rank} {how or f'was killed with {killed.name}'}{_done(rank)}{lost}",
         guilty_ranks=(rank.rank,),
         at=locations.of_faults(rank.faults) or sent_at or locations.of_black_box(rank),
         evidence={**found, **(evidence or {})},
         fix=fix,
         actions=actions,
     )
+
+
+def _done(rank: RankEvidence) -> str:
+    """How far it had come, where its recording says it."""
+    return "" if rank.end.steps is None else f" after {count(rank.end.steps, 'step')}"
 
 
 def _of_the_launcher(cell: CellEvidence, first: Break, killed: signal.Signals) -> Draft:

@@ -70,6 +70,6 @@ RULE = Rule(
     detected="A log in which several ranks write has a traceback without a rank. It is given to the one rank that ended with an exit code of its own, or to the only one of which nothing else is there; else to nobody.",
     fix="Fix the line shown.",
     check=unnamed_exception,
-    explained_by=("rank_exception", "stated_cause"),
+    explained_by=("rank_exception", "stated_cause", "transport_warnings"),
     confused_with=("missing_rank", "rank_killed"),
 )

@@ -24,6 +24,8 @@ def unmade_communicator(case: Case) -> Iterator[Draft | Declined]:
                 f"rank {done.rank} completed the communicator {done.communicator} of {done.size} ranks",
                 done.source,
             )
+        elif case.cell.unnamed:
+            yield Declined("a process raised an exception meanwhile", case.cell.unnamed[0].source)
         elif first_break(case.cell) is None:
             yield _draft(case, rows)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exceptions import first_of, headline
+from nsadiag.analysis.facts.exceptions import first_of, headline, place_of
 from nsadiag.analysis.facts.exits import breaks, earliest_failure
 from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -40,6 +40,10 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     here = locations.of_rank_now(captured) if captured else None
     if outcome == "crashed" and cell.collected:
         evidence = {**_lost_peers(cell), **evidence}
+        raised = next((r.exception for r in cell.ranks if r.exception), None) or next(
+            iter(cell.unnamed), None
+        )
+        here = (place_of(first_of(raised)) if raised else None) or here
     elif outcome == "crashed" and (first := _first_to_end(cell) or _left_by_itself(cell)):
         place, claim, source = first
         here, evidence = place or here, {claim: source, **evidence}
@@ -140,6 +144,8 @@ def _of_a_log(case: Case, wait: PendingCall, call: str) -> str:
     cell = case.cell
     waiting, silent = cell.everyone(wait.waiting), cell.everyone({*wait.missing, *wait.unseen})
     who = f"{these(waiting).capitalize()} timed out in {call}{wait.barrier_note}"
+    if len(silent) > len(waiting):
+        return f"{who}, and {len(silent):,} others reported no timeout: whom these wait for is among them, or they were ended before"
     if silent:
         return f"{who}; {these(silent)} reported no timeout: {'it' if len(silent) == 1 else 'they'} may have kept the others waiting, or been ended before"
     all_ = "" if len(waiting) == 1 else ", and no other rank is known"
