@@ -58,7 +58,7 @@ class LogFacts:
         Unread, ...
     ] = ()  # lines like errors that nothing here understands, the most frequent first
     ranks: Mapping[int, str] = field(default_factory=dict)  # that wrote in it, with their last lines
-    tail: str = ""  # the last lines of all
+    tail: str = ""  # the last lines of all, without their prefixes
     # Text of the last stacks that faulthandler wrote, by rank; under None where nothing names one.
     stacks: Mapping[int | None, str] = field(default_factory=dict)
     fatal: Mapping[int | None, str] = field(default_factory=dict)  # what ended an interpreter, likewise

@@ -17,6 +17,8 @@ MOST_CHARACTERS = 2**20  # of one line: what is longer is no message
 BEGINS_A_BLOCK = "Traceback (most recent call last):"
 # Whatever stands before the stamp of torch's own: what is not known of it.
 BEFORE_A_RANK = re.compile(r"[^\n]{1,300}?(?=\[rank\d{1,9}\]:)")
+# Words of blocks that hold a traceback: torchrun's table, a loader's error, an exception group.
+NO_HEAD = re.compile(r"^\s*(?:traceback :|Original|[+| ]*Exception Group)\s*$")
 MOST_LEARNED = 32
 MOST_HOSTS = 10_000
 RANK_IN_WORDS = re.compile(r"rank\W{0,2}(\d{1,9})", re.IGNORECASE)
@@ -68,7 +70,8 @@ class Lines:
             if head := pattern.match(said):
                 return _both(prefix, _unknown(head[0])), said[head.end() :]
         before, found, behind = said.partition(BEGINS_A_BLOCK)
-        if found and before.strip() and not behind.strip() and len(self._learned) < MOST_LEARNED:
+        is_prefix = before.strip() and not NO_HEAD.match(before)
+        if found and is_prefix and not behind.strip() and len(self._learned) < MOST_LEARNED:
             self._learned.append(_generalised(before))
             return _both(prefix, _unknown(before)), said[len(before) :]
         return prefix, said

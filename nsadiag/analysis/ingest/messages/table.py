@@ -32,12 +32,17 @@ FAMILIES: dict[str, tuple[MessageRow, ...]] = {
 ROWS = tuple(row for rows in FAMILIES.values() for row in rows)
 
 
+# Most lines have none of the marks; the whole line has whatever its message has.
+MARKS = tuple((row.mark, place) for place, row in enumerate(ROWS))
+
+
 def facts_of(line: LogLine) -> Iterator[Fact]:
     """What the line states, one fact of a kind."""
+    text = line.text
+    marked = [place for mark, place in MARKS if mark in text]
     seen: set[tuple[type[Fact], str]] = set()
-    for row in ROWS:
+    for row in (ROWS[place] for place in marked):
         kind = row.makes, row.fixed.get("of", "")
-        # Most lines have none of the marks; the whole line has whatever its message has.
-        if row.mark in line.text and kind not in seen and (fact := row.read(line)):
+        if kind not in seen and (fact := row.read(line)):
             seen.add(kind)
             yield fact

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 
 from nsadiag.analysis.ingest.messages.lines import MOST_SPEAKERS, NOBODY, LogLine, Speaker
 from nsadiag.evidence.stacks import FAULT_FRAME, FAULT_THREAD
@@ -12,6 +11,8 @@ LOG_TAIL_BYTES = 64 * 1024
 ALL_TAILS_BYTES = 64 * 2**20  # of all processes together
 FATAL = re.compile(r"^Fatal Python error: (?P<what>.+)$")
 MOST_STACK_LINES = 20_000
+TRIMMED_AFTER = 512  # lines, of which a long one counts as many
+LONG_LINE = 512
 BELONGS = ("  ", "Extension modules:", "Current thread's C stack", "<")
 
 
@@ -19,17 +20,29 @@ class Tail:
     """The last lines of a text, at most so many characters of them."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque()
-        self._size = 0
+        self._lines: list[str] = []
+        self._most = LOG_TAIL_BYTES
+        self._due = TRIMMED_AFTER  # lines until those too far back are dropped
 
     def add(self, line: str, most: int = LOG_TAIL_BYTES) -> None:
-        """Append a line, and drop those that are too far back."""
-        self._lines.append(line[-most:])
-        self._size += min(len(line), most) + 1
-        while self._size > most and len(self._lines) > 1:
-            self._size -= len(self._lines.popleft()) + 1
+        """Append a line."""
+        self._most = most
+        self._lines.append(line)
+        self._due -= 1 + len(line) // LONG_LINE
+        if self._due <= 0:
+            self._trim()
+
+    def _trim(self) -> None:
+        self._due, left, kept = TRIMMED_AFTER, self._most, 0
+        while kept < len(self._lines) and left > 0:
+            kept += 1
+            left -= len(self._lines[-kept]) + 1
+        # The first line that is too far back, unless it is the only one.
+        kept = max(kept - 1, 1) if left < 0 else kept
+        self._lines = [line[-self._most :] for line in self._lines[len(self._lines) - kept :]]
 
     def __str__(self) -> str:
+        self._trim()
         return "\n".join(self._lines)
 
 

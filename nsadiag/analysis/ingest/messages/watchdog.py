@@ -26,6 +26,7 @@ DETECTED = re.compile(
 BEGUN = re.compile(
     r"Rank \d{1,9}\] +Watchdog\b(?!.*(?:\) ran for \d+ milliseconds|OpType=\w+[^)]*\)))|Rank \d{1,9}\] .*(?:detected|Timeout at)\b(?!.*last completed (?:NCCL )?work: -?\d)"
 )
+BEGINNINGS = ("Watchdog", "Timeout at", "detected")
 MOST_PARTS = 4
 STACK = "Stack trace of the failed collective:"
 STACK_FRAME = re.compile(r"^\s*#(?P<number>\d{1,4}) (?P<name>.+?) from (?P<file>.+):(?P<line>\d{1,7})\s*$")
@@ -136,7 +137,7 @@ class Timeouts:
             line = replace(begun, text=begun.text + line.said, said=begun.said + line.said)
         else:
             self._parts = 0
-        if ("atchdog" in line.text or "Timeout at" in line.text) and BEGUN.search(line.text):
+        if any(word in line.text for word in BEGINNINGS) and BEGUN.search(line.text):
             self._parts += 1
             self._begun = line if self._parts < MOST_PARTS else None
         return line

@@ -14,10 +14,10 @@ Numbered = tuple[int, str]
 LOOK_AHEAD = 256  # lines in which the width shows
 WIDTHS = range(60, 400)
 LEAST_FULL = 3  # lines of this length of which the next one is no beginning
-MOST_OF_THEM = 0.8
+MOST_OF_THEM = 0.6
 MOST_JOINED = 40
 # Blocks, and the frames of tables and boxes, in which lines of one length are usual.
-BEGINS = ("Traceback ", "terminate called", "=", "-", "│", "╭", "╰", "+", "|", "#", "*")
+BEGINS = ("Traceback ", "terminate called", "==", "--", "  ", "│", "╭", "╰", "+", "|", "#", "*")
 
 
 def unwrapped(lines: Iterable[Numbered]) -> Iterator[Numbered]:
@@ -35,7 +35,7 @@ def _width(lines: list[Numbered]) -> int:
     broken = Counter(
         len(text)
         for (number, text), (after, rest) in itertools.pairwise(lines)
-        if after == number + 1 and len(text) in WIDTHS and _goes_on(rest)
+        if after == number + 1 and len(text) in WIDTHS and not text.startswith(BEGINS) and _goes_on(rest)
     )
     full = [w for w, times in broken.items() if times >= max(LEAST_FULL, MOST_OF_THEM * lengths[w])]
     return max(full, key=lambda width: (broken[width], width), default=0)
@@ -51,7 +51,7 @@ def _joined(lines: Iterable[Numbered], width: int) -> Iterator[Numbered]:
             if begun:
                 yield begun
             begun, parts = (number, text), 1
-        last, is_full = number, len(text) == width
+        last, is_full = number, len(text) == width and not text.startswith(BEGINS)
     if begun:
         yield begun
 
@@ -60,4 +60,4 @@ def _goes_on(text: str) -> bool:
     """Whether a line may be the rest of the one before it: nothing says that it begins anew."""
     if not text.strip() or text.startswith(BEGINS):
         return False
-    return not (text.strip() in CHAINS or CONTINUES.match(text)) and parsed(text)[0] is NO_PREFIX
+    return not (text.strip() in CHAINS or CONTINUES.match(text.lstrip())) and parsed(text)[0] is NO_PREFIX
