@@ -34,7 +34,7 @@ ROWS = (
     ),
     ErrorCause(
         pattern=r"(?:/dev/shm|shared memory|shm_open|shmutils).{0,300}No space left on device|No space left on device.{0,300}(?:/dev/shm|shared memory)"
-        r"|insufficient shared memory|unable to (?:open|allocate) shared memory",
+        r"|insufficient shared memory|out of shared memory|unable to (?:open|allocate) shared memory",
         means="/dev/shm is full",
         fix="Give the container a larger /dev/shm: docker run --shm-size=16g (or --ipc=host); in Kubernetes a volume emptyDir {medium: Memory} mounted at /dev/shm.",
         next="df -h /dev/shm",

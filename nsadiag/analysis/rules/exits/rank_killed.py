@@ -73,7 +73,7 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
     yield _draft(
         first,
         killed,
-        fix=FIXES.get(killed, f"Find out who sends {killed.name} to it."),
+        fix=_fix(cell, first, killed),
         actions=BY_SIGNAL.get(killed, ("fix code",)),
     )
 
@@ -107,6 +107,14 @@ def _draft(
         fix=fix,
         actions=actions,
     )
+
+
+def _fix(cell: CellEvidence, first: Break, killed: signal.Signals) -> str:
+    fix = FIXES.get(killed, f"Find out who sends {killed.name} to it.")
+    if cell.collected is None or first.rank.faults:
+        return fix
+    # Where no line is shown.
+    return fix.replace("the line shown", "it").replace("the rank's stderr.log", "that rank's own log")
 
 
 def _done(rank: RankEvidence) -> str:
