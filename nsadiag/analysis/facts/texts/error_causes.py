@@ -150,7 +150,7 @@ def cause_in(exception: Cause) -> ErrorCause | None:
 
 
 def last_error(exception: Cause) -> str:
-    """What NCCL says failed last; empty where it says nothing."""
+    """The failure that NCCL names last; empty where it names none."""
     found = LAST_ERROR.search(exception.message)
     return found["what"].strip()[:LONGEST] if found else ""
 

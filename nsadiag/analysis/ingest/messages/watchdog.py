@@ -224,7 +224,7 @@ def _timed_out(said: _Said, told: _Said | None, frames: tuple[TracebackFrame, ..
 
 
 def _count(elements: int | None) -> int | None:
-    """Of batches of transfers NCCL prints -1 as an unsigned number."""
+    """The size; None of a batch of transfers, where NCCL prints -1 as an unsigned number."""
     return elements if elements is None or elements < MOST_ELEMENTS else None
 
 

@@ -118,7 +118,7 @@ def _fix(cell: CellEvidence, first: Break, killed: signal.Signals) -> str:
 
 
 def _done(rank: RankEvidence) -> str:
-    """How far it had come, where its recording says it."""
+    """Its steps, where its recording has them."""
     return "" if rank.end.steps is None else f" after {count(rank.end.steps, 'step')}"
 
 

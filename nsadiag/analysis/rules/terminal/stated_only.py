@@ -15,7 +15,7 @@ BY_HAND = {"SIGHUP": "its terminal or session was closed", "SIGINT": "somebody p
 
 
 def said_of_job(cell: CellEvidence) -> tuple[str, Claims] | None:
-    """What is stated of the job, and the lines; None where nothing is."""
+    """A sentence on what messages state of the job, and their lines; None where there is none."""
     told = cell.collected
     if told is None:
         return None

@@ -18,7 +18,7 @@ from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.analysis.rules.terminal.stated_only import said_of_job
 from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
-from nsadiag.evidence.records import Outcome, Place, Strength
+from nsadiag.evidence.records import Outcome, Place, Strength, Where
 
 NO_RECORDER = "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S, -E or -I"
 
@@ -64,11 +64,18 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         strength=Strength.NONE,
         summary=f"{summary}.",
         at=here,
+        where=_where(case),
         evidence=evidence,
         gaps=() if cell.ranks or cell.collected else (NO_RECORDER,),
         actions=("wait",) if is_suspended(cell) or is_busy else (),
         next=again or None,
     )
+
+
+def _where(case: Case) -> Where | None:
+    """The call that timed out, as a log has it."""
+    wait = next(iter(waits(case)), None) if case.cell.collected else None
+    return Where(collective=wait.collective(wait.waiting[0])) if wait else None
 
 
 def _of_others(case: Case) -> tuple[Outcome, str]:
@@ -148,7 +155,7 @@ def _timeouts(case: Case) -> Claims:
 
 
 def _of_a_log(case: Case, wait: PendingCall, call: str) -> str:
-    """What a log of timeouts leaves open."""
+    """A sentence on timeouts that leave open for whom they waited."""
     cell = case.cell
     waiting, silent = cell.everyone(wait.waiting), cell.everyone({*wait.missing, *wait.unseen})
     who = f"{these(waiting).capitalize()} timed out in {call}{wait.barrier_note}"
