@@ -9,6 +9,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.facts.texts.error_causes import cause_in
+from nsadiag.analysis.facts.texts.signals import killed_by
 from nsadiag.analysis.judgement import collecting
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.collected.camps import camps
@@ -34,7 +35,7 @@ def hypotheses_of(case: Case, cause: Finding) -> tuple[Hypothesis, ...]:
 def _fitting(case: Case, cause: Finding) -> Iterator[Hypothesis]:
     cell = case.cell
     guess = cause.mechanism == "unseen_rank" and cause.strength.value <= OPEN.value
-    if cause.mechanism == "rank_killed" and cause.cls == "rank_killed":
+    if cause.cls == "rank_killed" and _is_by_sigkill(cell, cause):
         yield from _of_a_kill(case, cause)
     if cause.cls != "unknown" and not guess:
         return
@@ -62,13 +63,17 @@ def _was_cancelled(cell: CellEvidence) -> bool:
     return any(end.why == "cancelled" for end, _ in ends)
 
 
+def _is_by_sigkill(cell: CellEvidence, cause: Finding) -> bool:
+    ends = cell.collected.of(ProcessEnd) if cell.collected else []
+    if cause.mechanism == "process_end":
+        return any(end.why == "unknown" and killed_by(end) == "SIGKILL" for end, _ in ends)
+    return any(r.end.signal == signal.SIGKILL for r in cell.ranks if r.rank in cause.guilty_ranks)
+
+
 def _of_a_kill(case: Case, cause: Finding) -> Iterator[Hypothesis]:
     """SIGKILL says who was ended, and not by whom."""
-    rank = next((r for r in case.cell.ranks if r.rank in cause.guilty_ranks), None)
-    if rank is None or rank.end.signal != signal.SIGKILL:
-        return
     command = collecting.kernel_log(case.cell)
-    who = these(cause.guilty_ranks)
+    who = these(cause.guilty_ranks) if cause.guilty_ranks else "the process"
     yield Hypothesis(
         cls="host_oom",
         because=f"{who} ended by SIGKILL without a word, as a process does that the kernel or its cgroup ends for want of memory",

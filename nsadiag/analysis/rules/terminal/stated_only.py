@@ -29,8 +29,9 @@ def _cancelled(told: Collected) -> tuple[str, Claims] | None:
         return None
     name = _signal(ends[0][0].signal)
     why = f": {BY_HAND[name]}" if name in BY_HAND else ""
-    sent = f"{name} " if name else "a signal "
-    return f"The launcher received {sent}from outside the job, and ended its ranks{why}", _cited(ends)
+    sent = name or "a signal"
+    who = "The launcher" if ends[0][0].by == "torchrun" else "The job"
+    return f"{who} received {sent} from outside, and its ranks were ended{why}", _cited(ends)
 
 
 def _signal(text: str) -> str:
