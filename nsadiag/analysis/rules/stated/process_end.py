@@ -51,8 +51,13 @@ def process_end(case: Case) -> Iterator[Draft | Declined]:
     other = [(end, source) for end, source in ends if end.why in OTHER]
     if other:
         yield _of_a_limit(case, told, other)
-    killed = [(end, source) for end, source in ends if end.why == "unknown" and killed_by(end)]
-    if killed and first_break(case.cell) is None and not case.cell.unnamed:
+    # A watchdog, CUDA or an assertion aborts the process that it has spoken of.
+    killed = [
+        (end, source)
+        for end, source in ends
+        if end.why == "unknown" and killed_by(end) not in ("", "SIGABRT")
+    ]
+    if killed and first_break(case.cell) is None and not case.cell.unnamed and case.calls.empty:
         yield _of_a_signal(case, told, killed)
     known = ", ".join(sorted({BY[end.by] for end, _ in ends}))
     yield Declined(f"{known} gave no reason for the end of {count(len(ends), 'process')}", ends[0][1])
