@@ -178,6 +178,7 @@ class Collected:
     barrier_log: str = ""
     communicators: tuple[CommunicatorInit, ...] = ()
     summarised: tuple[SummarisedWaits, ...] = ()
+    blamed: tuple[int, str] | None = None  # the rank that the launcher calls the root cause, and where
     said: tuple[Said, ...] = ()  # whatever else messages of logs say, in their order
     pids: Mapping[int, int] = field(
         default_factory=dict

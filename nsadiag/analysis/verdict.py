@@ -23,6 +23,7 @@ from nsadiag.analysis.judgement import (
     library_frames,
     own_fault,
     progress,
+    victims,
 )
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.load import load_cell, load_run
@@ -61,7 +62,7 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, strength=cause.strength.at_most(Strength.LIKELY))
     cause, weight = certainty.weighed(case, cause)
-    cause = citations.checked(cell, cause)
+    cause = citations.checked(cell, victims.told(cell, cause))
     verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))
     return dataclasses.replace(
         verdict,

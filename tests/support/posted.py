@@ -85,7 +85,9 @@ def compared(name: str, truth: Truth, verdict: Verdict) -> Score:
         grade=_grade(truth, verdict.cls),
         ranks=_ranks_are_right(truth, verdict),
         line=_line_is_right(truth["line"], verdict),
-        advice=_advice_is_right(truth["advice_right"], verdict) if "advice_right" in truth else None,
+        advice=(verdict.action.do if verdict.action else "none") in truth["advice_right"]
+        if "advice_right" in truth
+        else None,
         false=tuple(_false_sentences(truth, told_by(verdict))),
         summary=verdict.summary,
     )
@@ -129,12 +131,6 @@ def _grade(truth: Truth, cls: str) -> Grade:
     if cls in CLAIMS_NOTHING:
         return "unknown"
     return "general" if cls in truth.get("general", ()) else "wrong"
-
-
-def _advice_is_right(right: list[str], verdict: Verdict) -> bool:
-    """The truths call settings code: what a job runs on was no action of its own when they were written."""
-    done = verdict.action.do if verdict.action else "none"
-    return done in right or (done == "fix environment" and "fix code" in right)
 
 
 def _ranks_are_right(truth: Truth, verdict: Verdict) -> bool:

@@ -45,6 +45,7 @@ class Statements:
     inits: list[CommunicatorInit] = field(default_factory=list)
     waits: list[SummarisedWaits] = field(default_factory=list)
     unnamed: list[Raised] = field(default_factory=list)  # exceptions of which nothing tells the rank
+    blamed: tuple[int, str] | None = None  # the rank that the launcher calls the root cause, and where
     said: list[Said] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)  # the rank of each process that lines name with it
     world_size: int = 0  # as some line says
@@ -133,6 +134,7 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
     unnamed: list[Raised] = []
     world_size = 0
     started_by: list[str] = []
+    blamed: tuple[int, str] | None = None
     said: list[Said] = []
     pids: dict[int, int] = {}
     for path in sorted(gathered.logs):
@@ -151,6 +153,8 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         started_by += [*facts.started_by, launcher_in(source)]
         if facts.ended:
             launcher = source
+            # The root cause stands below the other failures.
+            blamed = facts.ended[-1].rank, f"{source}#line {facts.ended[-1].line}"
         inits += _inits(facts, source)
         if facts.waits:
             waits.append(_waits(facts.waits, own, source))
@@ -163,6 +167,7 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         inits=inits,
         waits=waits,
         unnamed=unnamed,
+        blamed=blamed,
         said=said,
         pids=pids,
         world_size=world_size,

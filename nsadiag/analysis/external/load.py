@@ -135,6 +135,7 @@ def _collected(cell: CellEvidence, statements: Statements, pending_s: float | No
         barrier_log=barrier_log,
         communicators=tuple(statements.inits),
         summarised=tuple(statements.waits),
+        blamed=statements.blamed,
         said=tuple(statements.said),
         pids=statements.pids,
     )

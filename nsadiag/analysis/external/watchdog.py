@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from nsadiag.analysis.ingest.messages.watchdog import DEFAULT, TimedOut
 from nsadiag.evidence.messages import Standing
@@ -12,6 +13,7 @@ from nsadiag.evidence.recorder import OF_WATCHDOG, Dump, Entry, GroupConfig
 GATHERS = re.compile(r"^_?all_?gather")  # the result holds the input of every member
 SCATTERS = re.compile(r"^_?reduce_?scatter")  # and here the input as many results
 MOST_MEMBERS = 2**20
+NEAR = 100  # numbers of one group on ranks that are out of step
 
 
 def dumps_of(
@@ -21,7 +23,7 @@ def dumps_of(
 
     `standings`: how far ranks say they were when another one timed out.
     """
-    reports, standings = [*reports], [*standings]
+    reports, standings = [*_grouped([*reports])], [*standings]
     members = {
         name: [*range(world_size)] if own[0].group == DEFAULT else members_of(own)
         for name, own in _by_group(reports).items()
@@ -52,10 +54,27 @@ def dumps_of(
 
 def world_size(reports: Iterable[TimedOut]) -> int:
     """The least number of ranks that the reports allow; 0 where there is none."""
-    groups = _by_group(reports).values()
+    groups = _by_group(_grouped([*reports])).values()
     sizes = (size_of(own) for own in groups if own[0].group == DEFAULT)
     highest = (max(members_of(own)) + 1 for own in groups)
     return max((*sizes, *highest), default=0)
+
+
+def _grouped(reports: list[TimedOut]) -> Iterator[TimedOut]:
+    """The reports, those whose group no line names in groups by their numbers: of one group ranks are not far apart."""
+    numbers = sorted({each.seq for each in reports if not each.guid})
+    first: dict[int, int] = {}
+    for before, number in zip([None, *numbers], numbers, strict=False):
+        near = before is not None and number - before <= NEAR
+        first[number] = first[before] if near and before is not None else number
+    alone = len({*first.values()}) < 2
+    for each in reports:
+        named = each.guid or alone
+        yield (
+            each
+            if named
+            else replace(each, group=f"an unnamed group at #{first[each.seq]}", guid=f"at {first[each.seq]}")
+        )
 
 
 def size_of(reports: Collection[TimedOut]) -> int:

@@ -14,13 +14,17 @@ from nsadiag.evidence.user_code import is_user
 FOLLOWS_A_PEER = re.compile(
     r"connection (closed|reset|refused)|broken pipe|recvbytes failed|sendbytes failed|failed to recv"
     r"|remote process exited|ncclremoteerror|ncclsystemerror|nccl communicator was aborted|timed out waiting"
-    r"|socket recv failed while polling|closed by remote peer|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog|failed to pass monitoredBarrier",
+    r"|socket recv failed while polling|closed by remote peer|timed out in blocking wait|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog|failed to pass monitoredBarrier",
     re.IGNORECASE,
 )
 # Between ranks, and between a rank and its own processes; our probes stand in between where the user waits for a Work.
 OF_SOCKETS = ("ConnectionRefusedError", "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError")
 TO_PEERS = re.compile(r"/torch/|/multiprocessing/|/deepspeed/|/mpi4py/|/nsadiag/worker/")
-FOLLOWER_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "KeyboardInterrupt")
+FOLLOWER_TYPES = (
+    "DistNetworkError", "DistStoreError", "SignalException", "KeyboardInterrupt",
+    # Ray's, of whoever asked a process that is gone.
+    "ActorDiedError", "RayActorError", "ActorUnavailableError", "WorkerCrashedError", "OwnerDiedError", "NodeDiedError",
+)  # fmt: skip
 # What a collective says when it met another one than it expected.
 OF_A_COLLECTIVE = re.compile(
     r"enforce(notmet| fail)|\bgloo\b|\bnccl|detected mismatch|op\.preamble|processgroup", re.IGNORECASE

@@ -63,7 +63,7 @@ def _possible(cell: CellEvidence, cause: Finding, act: Act) -> Action | None:
 
 
 def _is_supported(cell: CellEvidence, cause: Finding, act: Act) -> bool:
-    """Of a job that nsadiag recorded whatever its rule names; of what others collected only what that shows."""
+    """Whether the evidence supports it: of a job that nsadiag recorded its rule decides."""
     if cell.collected is None:
         return act != "unknown"
     if act == "fix code":

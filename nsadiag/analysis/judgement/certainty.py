@@ -34,7 +34,7 @@ OF_A_LOG = "nothing but a log: it has the calls that timed out, and not where an
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """How often verdicts of one strength were right, on evidence that others had collected."""
+    """The number of right verdicts of one strength, on evidence that others had collected."""
 
     right: int
     of: int

@@ -50,7 +50,7 @@ def transport(cell: CellEvidence) -> str:
 
 
 def kernel_log(cell: CellEvidence) -> str:
-    """Who ended a process, by those who would: the kernel, the scheduler, the cluster."""
+    """The record of ended processes of the kernel, the scheduler or the cluster."""
     return {
         "slurm": "sacct -j <job> --format=JobID,State,ExitCode,MaxRSS,ReqMem,NodeList   # and dmesg -T | grep -i 'killed process' on its node",
         "kubernetes": "kubectl describe pod <pod> | grep -A 8 'Last State'",

@@ -9,9 +9,12 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.facts.texts.error_causes import cause_in
+from nsadiag.analysis.facts.texts.signals import killed_by
 from nsadiag.analysis.judgement import collecting
+from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.collected.camps import camps
 from nsadiag.analysis.relations.pending import PendingCall, waits
+from nsadiag.evidence.messages import Fact, ProcessEnd, StuckWatchdog
 from nsadiag.evidence.phrases import call_name, these
 from nsadiag.evidence.records import Finding, Hypothesis, Strength
 
@@ -30,27 +33,47 @@ def hypotheses_of(case: Case, cause: Finding) -> tuple[Hypothesis, ...]:
 
 
 def _fitting(case: Case, cause: Finding) -> Iterator[Hypothesis]:
+    cell = case.cell
     guess = cause.mechanism == "unseen_rank" and cause.strength.value <= OPEN.value
-    undecided = cause.cls == "unknown" or guess
-    if cause.mechanism == "rank_killed" and cause.cls == "rank_killed":
+    if cause.cls == "rank_killed" and _is_by_sigkill(cell, cause):
         yield from _of_a_kill(case, cause)
-    elif undecided and (wait := next(iter(waits(case)), None)):
+    if cause.cls != "unknown" and not guess:
+        return
+    if wait := next(iter(waits(case)), None):
         yield from _of_a_call(case, wait)
-    elif undecided and case.thread_states:
+    elif case.thread_states:
         yield from _of_stacks(case)
-    elif (undecided and any(broke.follows_a_peer for broke in breaks(case.cell))) or (
-        undecided and case.cell.unnamed
-    ):
+    elif not case.calls.empty and cell.absent:
+        yield from _of_other_dumps(case)
+    elif _says(cell, StuckWatchdog):
+        yield from _of_a_stuck_watchdog(case)
+    elif _was_cancelled(cell):
+        return
+    elif cell.unnamed or any(broke.follows_a_peer for broke in breaks(cell)):
         yield from _of_a_lost_peer(case)
+
+
+def _says(cell: CellEvidence, kind: type[Fact]) -> bool:
+    return cell.collected is not None and bool(cell.collected.of(kind))
+
+
+def _was_cancelled(cell: CellEvidence) -> bool:
+    """Whether its launcher was told to end it: nothing is left to find out."""
+    ends = cell.collected.of(ProcessEnd) if cell.collected else []
+    return any(end.why == "cancelled" for end, _ in ends)
+
+
+def _is_by_sigkill(cell: CellEvidence, cause: Finding) -> bool:
+    ends = cell.collected.of(ProcessEnd) if cell.collected else []
+    if cause.mechanism == "process_end":
+        return any(end.why == "unknown" and killed_by(end) == "SIGKILL" for end, _ in ends)
+    return any(r.end.signal == signal.SIGKILL for r in cell.ranks if r.rank in cause.guilty_ranks)
 
 
 def _of_a_kill(case: Case, cause: Finding) -> Iterator[Hypothesis]:
     """SIGKILL says who was ended, and not by whom."""
-    rank = next((r for r in case.cell.ranks if r.rank in cause.guilty_ranks), None)
-    if rank is None or rank.end.signal != signal.SIGKILL:
-        return
     command = collecting.kernel_log(case.cell)
-    who = these(cause.guilty_ranks)
+    who = these(cause.guilty_ranks) if cause.guilty_ranks else "the process"
     yield Hypothesis(
         cls="host_oom",
         because=f"{who} ended by SIGKILL without a word, as a process does that the kernel or its cgroup ends for want of memory",
@@ -143,6 +166,48 @@ def _of_a_lost_peer(case: Case) -> Iterator[Hypothesis]:
             collect="NCCL's own log: its warnings name the peer",
             command=collecting.transport(cell),
         )
+
+
+def _of_a_stuck_watchdog(case: Case) -> Iterator[Hypothesis]:
+    """NCCL's own thread hangs: what it hangs in, only native stacks tell."""
+    native = collecting.stacks(case.cell).replace("py-spy dump", "py-spy dump --native")
+    yield Hypothesis(
+        cls="gil_held_native_call",
+        because="the watchdog may need the interpreter lock, and a native call that keeps it stops the watchdog too",
+        collect="the native stacks of all threads of that rank while it hangs",
+        command=native,
+    )
+    yield Hypothesis(
+        cls="gpu_kernel_hang",
+        because="a call of CUDA's in the watchdog does not return while the device is stuck",
+        collect="the host's kernel log, for Xid errors",
+        command=collecting.kernel_log(case.cell),
+    )
+    yield Hypothesis(
+        cls="missing_rank",
+        because="peers that wait for each other stop in the same way, and their own timeouts were not reached",
+        collect="the flight recorder's dumps of all ranks",
+        command=collecting.recorders(case.cell),
+    )
+
+
+def _of_other_dumps(case: Case) -> Iterator[Hypothesis]:
+    """Some dumps, in which nothing waits."""
+    cell = case.cell
+    seen = tuple(rank.rank for rank in cell.ranks)
+    one = len(seen) == 1
+    yield Hypothesis(
+        cls="missing_rank",
+        because=f"{these(seen)} {'waits' if one else 'wait'} in no call, as {'a rank does' if one else 'ranks do'} that the others wait for",
+        collect="the dumps of the other ranks, into the same directory",
+        command=collecting.recorders(cell),
+    )
+    yield Hypothesis(
+        cls="healthy",
+        because="between two steps nothing is pending on any rank",
+        collect="the stacks of all ranks, twice",
+        command=collecting.stacks(cell),
+    )
 
 
 def _says_network(case: Case, rank: int) -> bool:

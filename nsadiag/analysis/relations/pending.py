@@ -135,7 +135,7 @@ class PendingCall(Pending):
 
     @property
     def barrier_note(self) -> str:
-        """What to say of it behind its name: NCCL's barrier is an all_reduce of one element."""
+        """A remark behind its name: NCCL's barrier is an all_reduce of one element."""
         return BARRIER_NOTE if self.waiting and is_barrier(self.call_of(self.waiting[0])) else ""
 
     def source(self, cell: CellEvidence, rank: int) -> str:

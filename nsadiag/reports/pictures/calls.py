@@ -62,7 +62,7 @@ class CallGrid:
 
     @property
     def legend(self) -> dict[str, str]:
-        """What the letters mean that occur in it."""
+        """The meaning of each letter that occurs in it."""
         seen = {cell.state for row in self.rows for cell in row.cells}
         return {LETTERS[state]: words for state, words in LEGEND.items() if state in seen}
 
@@ -171,7 +171,7 @@ def _of_call(call: Mapping[str, Any], number: int, group: str, usual: Mapping[in
 
 
 def _state(case: Case, group: str, rank: int, number: int, issued: int | None, known: list[int]) -> str:
-    """Of a call that is not on record for the rank."""
+    """The state of a call that is not on record for the rank."""
     if rank in case.cell.absent or issued is None:
         return "silent"
     if number > issued:
@@ -195,7 +195,7 @@ def _completed(case: Case, rank: int, group: str) -> int:
 
 
 def _says(case: Case, rank: int) -> str:
-    """What else is known of it: its error, its line, its end."""
+    """Its error, its line, or its end in words."""
     evidence = next((each for each in case.cell.ranks if each.rank == rank), None)
     if evidence is None:
         return "silent: nothing was heard of it" if rank in case.cell.absent else ""

@@ -42,7 +42,7 @@ def test_groups_of_one_description_are_told_apart_by_their_own_names(tmp_path: P
     verdict = judge_evidence(tmp_path)
     # Two pairs, each stuck in a call of its own: nobody of one is missing from the other's.
     assert verdict.guilty_ranks == ()
-    assert verdict.cls == "network_stall"
+    assert verdict.cls == "unknown"
 
 
 def test_a_rank_that_wrote_and_reported_no_timeout_is_named_as_such(tmp_path: Path) -> None:
@@ -57,3 +57,20 @@ def test_ranks_ended_before_their_own_timeout_are_accused_of_nothing(tmp_path: P
     (tmp_path / "job.log").write_text(wrote + watchdog_lines(0) + watchdog_lines(3))
     verdict = judge_evidence(tmp_path)
     assert verdict.guilty_ranks == ()
+
+
+def test_a_batch_of_transfers_has_no_size(tmp_path: Path) -> None:
+    (report,) = timed_out(watchdog_lines(1, op="COALESCED", elements=2**64 - 1))
+    assert (report.op, report.elements, report.output) == ("coalesced", None, None)
+
+
+def test_the_line_of_the_failed_collective_is_named(tmp_path: Path) -> None:
+    lines = [watchdog_lines(rank) for rank in (0, 1, 3)]
+    stack = (
+        "[rank1]:[E816 01:45:40.190 ProcessGroupNCCL.cpp:690] Stack trace of the failed collective: \n"
+        "#0 all_reduce from /venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py:2501\n"
+        "#1 train from /job/train.py:52\n"
+    )
+    (tmp_path / "job.log").write_text(lines[0] + lines[1] + stack + lines[2])
+    verdict = judge_evidence(tmp_path)
+    assert (verdict.cls, verdict.guilty_ranks) == ("missing_rank", (2,))

@@ -34,7 +34,7 @@ ROWS = (
     ),
     ErrorCause(
         pattern=r"(?:/dev/shm|shared memory|shm_open|shmutils).{0,300}No space left on device|No space left on device.{0,300}(?:/dev/shm|shared memory)"
-        r"|insufficient shared memory|unable to (?:open|allocate) shared memory",
+        r"|insufficient shared memory|out of shared memory|unable to (?:open|allocate) shared memory",
         means="/dev/shm is full",
         fix="Give the container a larger /dev/shm: docker run --shm-size=16g (or --ipc=host); in Kubernetes a volume emptyDir {medium: Memory} mounted at /dev/shm.",
         next="df -h /dev/shm",
@@ -91,6 +91,14 @@ ROWS = (
         next="CUDA_LAUNCH_BLOCKING=1 <the same command>",
     ),
     ErrorCause(
+        cls="collective_args_mismatch",
+        pattern=r"collective mismatch error|local size \d+ remote size \d+|[Mm]essage truncated ?:? received",
+        means="the two ends of a connection met in calls of different sizes",
+        fix="Let all ranks issue the same collectives in the same order with the same sizes: the flight recorder's dumps of all ranks show the first call that differs.",
+        actions=("fix code",),
+        next="TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 <the same command>",
+    ),
+    ErrorCause(
         cls="network_stall",
         pattern=r"No route to host|Network is unreachable|NET/\w+ ?:.{0,200}(?:fail|error|status[= ](?:12|5|10|13)\b|timed? ?out)|IBV_WC_\w*RETRY"
         r"|(?:transport |remote )?retry (?:counter |count )?exceeded|ibv_\w+ failed|Call to ibv_|OFI .{0,200}(?:fail|error|undeliverable)|unreachable remote|undeliverable",
@@ -142,7 +150,7 @@ def cause_in(exception: Cause) -> ErrorCause | None:
 
 
 def last_error(exception: Cause) -> str:
-    """What NCCL says failed last; empty where it says nothing."""
+    """The failure that NCCL names last; empty where it names none."""
     found = LAST_ERROR.search(exception.message)
     return found["what"].strip()[:LONGEST] if found else ""
 

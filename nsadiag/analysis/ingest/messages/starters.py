@@ -24,5 +24,5 @@ def launcher_in(text: str) -> str:
 
 
 def first_known(names: list[str]) -> str:
-    """Of what several files show the one that stands first among all that are known."""
+    """The one of several names that stands first in the table."""
     return next((name for name, _ in LAUNCHERS if name in names), "")

@@ -13,7 +13,7 @@ from nsadiag.evidence.messages import CollectiveStack
 PREFIX = re.compile(r"\[(?:rank|default)(?P<rank>\d{1,9})\]:")
 TIMED_OUT = re.compile(
     r"Rank (?P<rank>\d{1,9})\] +Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d{1,19}), )?"
-    r"OpType=(?P<op>\w+)(?:, TensorShape=\[[\d, ]*\])?(?:, NumelIn=(?P<numel>\d{1,19}), NumelOut=(?P<out>\d{1,19}))?"
+    r"OpType=(?P<op>\w+)(?:, TensorShape=\[[\d, ]*\])?(?:, NumelIn=(?P<numel>\d{1,20}), NumelOut=(?P<out>\d{1,20}))?"
     r"(?:, Timeout\(ms\)=(?P<limit>\d{1,15}))?\)(?: ran for (?P<ran>\d{1,15}) milliseconds)?"
 )
 # Of several versions: [PG 1 Rank 0], [PG 0 (default_pg) Rank 7], [PG ID 0 PG GUID 0(default_pg) Rank 1].
@@ -35,6 +35,7 @@ OPS = {
     "_ALLGATHER_BASE": "_all_gather_base", "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
 }  # fmt: skip
 MOST_AHEAD = 10_000
+MOST_ELEMENTS = 2**62
 MOST_BETWEEN = 200  # lines of others, within a stack
 MOST_STACK = 500  # frames
 DEFAULT = "default_pg"
@@ -207,8 +208,8 @@ def _timed_out(said: _Said, told: _Said | None, frames: tuple[TracebackFrame, ..
         rank=said.rank,
         seq=seq,
         op=OPS.get(op, op.lower()),
-        elements=said.number("numel"),
-        output=said.number("out"),
+        elements=_count(said.number("numel")),
+        output=_count(said.number("out")),
         group=_group(told),
         guid=str(told.values["guid"] or told.values["group"]) if told else "",
         enqueued=min(max(seq if enqueued is None else enqueued, seq), seq + MOST_AHEAD),
@@ -220,6 +221,11 @@ def _timed_out(said: _Said, told: _Said | None, frames: tuple[TracebackFrame, ..
         frames=frames,
         time=said.time,
     )
+
+
+def _count(elements: int | None) -> int | None:
+    """The size; None of a batch of transfers, where NCCL prints -1 as an unsigned number."""
+    return elements if elements is None or elements < MOST_ELEMENTS else None
 
 
 def _group(told: _Said | None) -> str:

@@ -57,7 +57,7 @@ class Camp:
 
     @property
     def words(self) -> str:
-        """Where they stand."""
+        """Their place in words."""
         return self.stand.words
 
 
@@ -87,7 +87,7 @@ def _camps(case: Case) -> tuple[Camp, ...]:
 
 
 def place_in_stack(capture: CaptureEvidence) -> StackPlace:
-    """Where the working thread of a snapshot stands."""
+    """The place at which the working thread of a snapshot stands."""
     frames = capture.main_frames
     return StackPlace(
         call=locations.call_in(frames),

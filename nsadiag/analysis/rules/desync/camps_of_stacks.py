@@ -66,7 +66,7 @@ def _are_few(case: Case, few: list[Camp], many: list[Camp]) -> bool:
 
 
 def _in_different_calls(case: Case, found: tuple[Camp, ...], waiting: list[Camp]) -> Draft:
-    """Of calls that all must issue together some ranks are in one and some in another."""
+    """Ranks in different calls that all of them must issue together."""
     cell, most = case.cell, waiting[0]
     rest = [camp for camp in found if camp is not most]
     clear = _size(case, [most]) >= CLEAR * _size(case, rest)

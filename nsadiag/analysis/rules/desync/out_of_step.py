@@ -122,7 +122,7 @@ def _collective(call: Row, group: str) -> Collective:
 
 
 def _timed_out(case: Case, side: NumberedSide, group: str) -> Claims:
-    """What the log says of each of them."""
+    """The line of the log of each of them."""
     rows = case.calls[(case.calls.group == group) & case.calls.pending.astype(bool)]
     found: Claims = {}
     for rank in side.ranks[:MOST_CITED]:

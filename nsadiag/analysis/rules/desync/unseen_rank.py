@@ -23,8 +23,7 @@ def unseen_rank(case: Case) -> Iterator[Draft | Declined]:
     for wait in waits(case):
         unseen = tuple(r for r in wait.unseen if r in case.cell.absent)
         heard = case.cell.everyone(wait.waiting)
-        few = len(unseen) < len(heard) or len(unseen) == len(heard) == 1
-        if unseen and few and not (wait.deviating or wait.completed):
+        if unseen and len(unseen) < len(heard) and not (wait.deviating or wait.completed):
             yield _draft(case, wait, unseen)
         elif wait.waiting:
             yield Declined(_against(case, wait, unseen), wait.source(case.cell, wait.waiting[0]))

@@ -103,7 +103,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
 
 
 def _when(case: Case, first: Break) -> str:
-    """How it is known that this rank was first: a log may tell no times."""
+    """The words for when it raised: a log may have no times."""
     if case.cell.collected is None or case.cell.started_mono_ns:
         return f"was the first to raise, at {first.t_s:.1f} s"
     return "raised"

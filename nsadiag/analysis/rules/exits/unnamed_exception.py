@@ -13,6 +13,8 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Strength
 
+BY_RANK = "torchrun --log-dir logs --redirects 3 --tee 3 <the same script>: each line then names its rank"
+NO_LINE = "The message says what failed; no line of the job's own code is in these files."
 NO_RANK = "no line of the log tells which rank raised it"
 LINE = "Fix the line shown; errors of other ranks that follow from it go away with it."
 
@@ -33,20 +35,21 @@ def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
         yield Declined(f"what a process raised tells of another that is gone: {headline(root)}", first.source)
         return
     ranks, why = _whose(cell)
-    raised, place = headline(root), place_of(root) or place_of(first)
+    raised, place = headline(root).rstrip("."), place_of(root) or place_of(first)
+    # Of a job that no line says to be of several ranks, that is no news.
+    why = f"; {why}" if cell.world_size else ""
     yield Draft(
         cls=class_of(root),
         outcome="crashed",
         strength=Strength.LIKELY,
-        summary=f"A process raised {raised}; {why}.",
+        summary=f"A process raised {raised}{why}.",
         guilty_ranks=ranks,
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in ranks) if ranks else (),
         at=place,
         evidence={f"a process raised {raised}": first.source},
         gaps=(NO_RANK,),
-        fix=fix_of(root, LINE if place else ""),
-        next=next_of(root)
-        or "torchrun --log-dir logs --redirects 3 --tee 3 <the same script>: each line then names its rank",
+        fix=fix_of(root, LINE if place else NO_LINE),
+        next=next_of(root) or (BY_RANK if cell.collected.started_by == "torchrun" else None),
         actions=actions_of(root),
     )
 

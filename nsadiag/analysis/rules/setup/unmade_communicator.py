@@ -25,7 +25,8 @@ def unmade_communicator(case: Case) -> Iterator[Draft | Declined]:
                 done.source,
             )
         elif case.cell.unnamed:
-            yield Declined("a process raised an exception meanwhile", case.cell.unnamed[0].source)
+            first = case.cell.unnamed[0]
+            yield Declined(f"a process raised {first.type} meanwhile", first.source)
         elif first_break(case.cell) is None:
             yield _draft(case, rows)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, headline, place_of
-from nsadiag.analysis.records import Declined
+from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.messages import HardwareFault
 from nsadiag.evidence.phrases import these
-from nsadiag.evidence.records import Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 
 MOST_CITED = 4
 # By NVIDIA's table: an application's own error, which the driver reports as well (illegal accesses, a reset channel).
@@ -53,7 +53,7 @@ def hardware_fault(case: Case) -> Iterator[Draft | Declined]:
         summary=f"The GPU{where}{device}{f' on {host}' if host else ''} has failed: {_said(fault)}{says}.",
         guilty_ranks=ranks,
         blocked_ranks=all_but(cell, ranks) if ranks else (),
-        at=place_of(first_of(raised)) if raised else None,
+        at=_place(cell, ranks),
         where=Where(host=host or None),
         evidence={each.text.splitlines()[0][:200]: source for each, source in real[:MOST_CITED] if each.text},
         gaps=() if ranks else ("no line tells which rank used that GPU",),
@@ -61,6 +61,13 @@ def hardware_fault(case: Case) -> Iterator[Draft | Declined]:
         next="nvidia-smi -q -d ECC,PAGE_RETIREMENT; dmesg -T | grep -i xid   # on that node",
         actions=("exclude host", "retry"),
     )
+
+
+def _place(cell: CellEvidence, ranks: tuple[int, ...]) -> Place | None:
+    """The line of the user's at which an error of CUDA's came up."""
+    raised = [r.exception for r in cell.ranks if r.rank in ranks and r.exception] + [*cell.unnamed]
+    found = (place_of(first_of(each)) or place_of(each) for each in raised)
+    return next((place for place in found if place), None)
 
 
 def _who_raised(case: Case) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts.exits import first_break
+from nsadiag.analysis.facts.texts.signals import killed_by
 from nsadiag.analysis.records import Collected, Declined
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -49,10 +51,31 @@ def process_end(case: Case) -> Iterator[Draft | Declined]:
     other = [(end, source) for end, source in ends if end.why in OTHER]
     if other:
         yield _of_a_limit(case, told, other)
+    killed = [(end, source) for end, source in ends if end.why == "unknown" and killed_by(end)]
+    if killed and first_break(case.cell) is None and not case.cell.unnamed:
+        yield _of_a_signal(case, told, killed)
     known = ", ".join(sorted({BY[end.by] for end, _ in ends}))
-    yield Declined(
-        f"{known} gave no reason for the end of {count(len(ends), 'process')}",
-        ends[0][1],
+    yield Declined(f"{known} gave no reason for the end of {count(len(ends), 'process')}", ends[0][1])
+
+
+def _of_a_signal(case: Case, told: Collected, ends: list[tuple[ProcessEnd, str]]) -> Draft:
+    """Somebody sent it, and nothing says who."""
+    # DeepSpeed's launcher names the last process that it ended itself.
+    own = [(end, source) for end, source in ends if end.by != "deepspeed"]
+    ranks = tuple(sorted({r for end, _ in own[:1] if (r := told.rank_of(end)) is not None}))
+    end = (own or ends)[0][0]
+    who = these(ranks) if ranks else f"process {end.pid}" if own and end.pid else "a process"
+    return Draft(
+        cls="rank_killed",
+        outcome="crashed",
+        strength=Strength.LIKELY,
+        summary=f"{capitalized(who)} was ended by {killed_by(end)}, as {BY[end.by]} says; who sent it no line tells.",
+        guilty_ranks=ranks,
+        blocked_ranks=all_but(case.cell, ranks) if ranks else (),
+        where=Where(host=end.host or None),
+        evidence={each.text.splitlines()[0][:200]: source for each, source in ends[:MOST_CITED] if each.text},
+        gaps=() if ranks else ("no line tells which rank that was",),
+        fix="Find what ended it: the kernel for want of memory (dmesg), a scheduler's limit, or native code that crashed.",
     )
 
 

@@ -68,7 +68,7 @@ def _is_another(raised: Raised) -> bool:
 
 
 RULE = Rule(
-    concludes=("rendezvous_mismatch", "network_stall"),
+    concludes=("rendezvous_mismatch", "network_stall", "collective_args_mismatch"),
     about="collected",
     family="exit",
     detected="Errors in a log name a cause that is not of whoever raised them: no connection to the address of the first rank, clients that did not join, a transport of NCCL's that failed. No rank is named.",

@@ -13,7 +13,7 @@ from nsadiag.analysis.rules.exits.exception_advice import actions_of, class_of, 
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import Cause, Raised
 from nsadiag.evidence.messages import TransportWarning
-from nsadiag.evidence.phrases import capitalized, these
+from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Strength
 
 OWN = ("cuda", "memory", "shared memory", "duplicate gpu")  # not of the other end
@@ -38,7 +38,7 @@ def transport_warnings(case: Case) -> Iterator[Draft | Declined]:
         cls=class_of(root),
         outcome="crashed",
         strength=Strength.LIKELY,
-        summary=f"{capitalized(these(ranks)) if ranks else 'A process'} was told by NCCL: {said[:200]}",
+        summary=f"NCCL warned {these(ranks) if ranks else 'a process'}: {said[:200]}",
         guilty_ranks=ranks,
         blocked_ranks=all_but(cell, ranks) if ranks else (),
         at=place_of(first_of(raised)) if raised else None,

@@ -15,9 +15,10 @@ from nsadiag.analysis.relations.pending import PendingCall, is_still, is_suspend
 from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.analysis.rules.terminal.stated_only import said_of_job
 from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
-from nsadiag.evidence.records import Outcome, Place, Strength
+from nsadiag.evidence.records import Outcome, Place, Strength, Where
 
 NO_RECORDER = "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S, -E or -I"
 
@@ -55,7 +56,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     again = "nsadiag run --probes full --timeout 120 -- <the same command>"
     if cell.collected:
         again = AGAIN if case.thread_states else ""
-        evidence |= _timeouts(case)
+        evidence |= _timeouts(case) | (said[1] if (said := said_of_job(cell)) else {})
     if cell.attached:
         again = "take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
     yield Draft(
@@ -63,11 +64,18 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         strength=Strength.NONE,
         summary=f"{summary}.",
         at=here,
+        where=_where(case),
         evidence=evidence,
         gaps=() if cell.ranks or cell.collected else (NO_RECORDER,),
         actions=("wait",) if is_suspended(cell) or is_busy else (),
         next=again or None,
     )
+
+
+def _where(case: Case) -> Where | None:
+    """The call that timed out, as a log has it."""
+    wait = next(iter(waits(case)), None) if case.cell.collected else None
+    return Where(collective=wait.collective(wait.waiting[0])) if wait else None
 
 
 def _of_others(case: Case) -> tuple[Outcome, str]:
@@ -102,16 +110,23 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
             f"Stacks show nobody that the others wait for: {said_of(case, camps(case)[:MOST_CAMPS])}",
         )
     if not broke and not case.calls.empty:
-        return (
-            "unknown",
-            "No collective is pending in the dumps, though not every rank left one or all are equally far",
-        )
+        return "unknown", _nothing_pending(cell)
+    if said := said_of_job(cell):
+        return "unknown", said[0]
     if lost := _lost_peers(cell):
         return (
             "crashed",
             f"These files have only errors that follow from the loss of a peer ({len(lost)} of them): whoever failed first does not say so in them",
         )
     return _what_is_known(cell)
+
+
+def _nothing_pending(cell: CellEvidence) -> str:
+    """Dumps without a call that waits: who left them may be whom the others wait for."""
+    seen, absent = [rank.rank for rank in cell.ranks], sorted(cell.absent)
+    if not absent:
+        return "No collective is pending in the dumps, and the ranks are not equally far"
+    return f"Nothing is pending in the dump{'s' * (len(seen) > 1)} of {these(seen)}, and {len(absent):,} of {cell.world_size:,} ranks left none: the others may be waiting for {these(seen)}"
 
 
 def _lost_peers(cell: CellEvidence) -> Claims:
@@ -140,7 +155,7 @@ def _timeouts(case: Case) -> Claims:
 
 
 def _of_a_log(case: Case, wait: PendingCall, call: str) -> str:
-    """What a log of timeouts leaves open."""
+    """A sentence on timeouts that leave open for whom they waited."""
     cell = case.cell
     waiting, silent = cell.everyone(wait.waiting), cell.everyone({*wait.missing, *wait.unseen})
     who = f"{these(waiting).capitalize()} timed out in {call}{wait.barrier_note}"

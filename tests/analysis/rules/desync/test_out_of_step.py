@@ -44,3 +44,10 @@ def test_the_answer_speaks_of_no_dump(tmp_path: Path) -> None:
     verdict = judged(tmp_path, watchdog_lines(1, seq=313), watchdog_lines(0, seq=315))
     said = [verdict.summary, *(e.claim for e in verdict.evidence), *verdict.gaps, verdict.fix or ""]
     assert not [each for each in said if "dump" in each]
+
+
+def test_numbers_far_apart_without_a_groups_name_are_of_two_groups(tmp_path: Path) -> None:
+    first, second = (watchdog_lines(r, seq=n).splitlines(True)[0] for r, n in ((7, 64088), (0, 96117)))
+    verdict = judged(tmp_path, first, second)
+    assert (verdict.cls, verdict.guilty_ranks) == ("unknown", ())
+    assert "behind" not in verdict.summary

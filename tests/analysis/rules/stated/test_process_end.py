@@ -38,3 +38,26 @@ def test_a_time_limit_is_no_memory(tmp_path: Path) -> None:
     verdict = judge_evidence(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("rank_killed", ())
     assert "time limit" in verdict.summary
+
+
+KILLS = [
+    ("srun: error: gpu021: task 3: Killed\n", (3,)),
+    ("./run.sh: line 12: 31337 Killed                  python train.py --gpus 4\n", ()),
+    (
+        "[2025-03-19 21:53:34,902] [ERROR] [launch.py:325:sigkill_handler] ['/opt/venv/bin/python', '-u', 'train.py', "
+        "'--local_rank=1'] exits with return code = -9\n",
+        (),
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "guilty"), KILLS)
+def test_a_kill_without_a_reason_says_what_would_tell_it(
+    tmp_path: Path, line: str, guilty: tuple[int, ...]
+) -> None:
+    (tmp_path / "job.out").write_text(line)
+    verdict = judge_evidence(tmp_path)
+    assert (verdict.cls, verdict.guilty_ranks) == ("rank_killed", guilty)
+    assert [each.cls for each in verdict.hypotheses] == ["host_oom", "rank_killed"]
+    assert verdict.action is not None
+    assert verdict.action.do == "unknown"
