@@ -53,6 +53,7 @@ class ProcessEnd(Fact):
     local_rank: int | None = None
     name: str = ""  # of the process, the actor or the pod
     count: int = 1  # of processes that ended so
+    ranks: tuple[int, ...] = ()  # where one line is of several, which often are consequences of another end
 
 
 @dataclass(frozen=True, kw_only=True)

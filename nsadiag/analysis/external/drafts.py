@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from signal import SIGTERM
 
 from nsadiag.analysis.external import stacks
+from nsadiag.analysis.external.process_ends import end_of
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.external.threads import at_work
 from nsadiag.analysis.facts.texts.fingerprints import fingerprints
@@ -23,7 +25,7 @@ from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.documents.watch import NO_END, End
-from nsadiag.evidence.messages import CommunicatorStep
+from nsadiag.evidence.messages import CommunicatorStep, ProcessEnd
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import from_faulthandler
 
@@ -236,6 +238,11 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int) -> lis
             signal=-ended.code if ended.code < 0 else None,
             exit_code=ended.code if ended.code >= 0 else None,
         )
+    for end in facts.of(ProcessEnd):
+        # Of one that was ended for a reason the reason is judged, and its launcher ends the others.
+        if end.rank is not None and end.why == "unknown" and (seen := end_of(end)) and seen.signal != SIGTERM:
+            draft = drafts.of(end.rank, source)
+            draft.end = seen if draft.end == NO_END else draft.end
     return unnamed
 
 

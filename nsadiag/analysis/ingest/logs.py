@@ -129,7 +129,7 @@ class _LogReader:
             self._tails.all.add(text)
 
     def _read(self, number: int, text: str, shape: str) -> None:
-        if starter := launcher_in(text):
+        if starter := launcher_in(text[:LONGEST_SHAPE]):
             self._started_by.add(starter)
         lines = [*self._lines.read(number, text)]
         said = [self._take(line) for line in lines]

@@ -121,12 +121,14 @@ class Ranks:
         self._of_process: dict[Process, set[int]] = {}
         self._of_pid: dict[int, set[int]] = {}
         self._of_local: dict[tuple[str, int], set[int]] = {}
+        self._said: set[int] = set()  # all ranks that lines name
         self.has_nodes = False  # several hosts: a local rank is not the rank
 
     def learn(self, speaker: Speaker) -> None:
         """Take what a line's prefix says of its process."""
         if speaker.rank is None or speaker.is_label:
             return
+        self._said.add(speaker.rank)
         if speaker.pid is not None:
             self.match(speaker.pid, speaker.rank, speaker.host)
         if speaker.local_rank is not None:
@@ -151,7 +153,9 @@ class Ranks:
         found = self._of_local.get((speaker.host, speaker.local_rank))
         if found:
             return next(iter(found)) if len(found) == 1 else None
-        return None if self.has_nodes else speaker.local_rank
+        # On the second of two nodes other ranks write.
+        is_elsewhere = bool(self._said) and speaker.local_rank not in self._said
+        return None if self.has_nodes or is_elsewhere else speaker.local_rank
 
     def by_pid(self) -> dict[int, int]:
         """The rank of each pid of which nothing says two."""

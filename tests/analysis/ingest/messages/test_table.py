@@ -86,6 +86,10 @@ def test_no_row_is_there_twice() -> None:
         ("[rank6]: RuntimeError: disagreement between rank0 and rank6: rank0: [2, 3], rank6: [2, 7]", RankDisagreement(line=1, rank=6, unlike=6, here="[2, 7]", at_rank_0="[2, 3]")),
         ("(raylet) 3 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at node", ProcessEnd(line=1, by="ray", why="memory", count=3)),
         ("srun: error: node7: task 9: Out Of Memory", ProcessEnd(line=1, by="slurm", why="memory", rank=9, host="node7")),
+        (
+            "srun: error: node7: tasks 8-10,14: Killed",
+            ProcessEnd(line=1, by="slurm", ranks=(8, 9, 10, 14), host="node7", signal="Killed"),
+        ),
         ("srun: error: node7: task 3: Exited with exit code 41", ProcessEnd(line=1, by="slurm", rank=3, host="node7", code=41)),
         ("slurmstepd: error: *** JOB 8812 ON node7 CANCELLED AT 2026-11-28T10:00:00 DUE TO TIME LIMIT ***", ProcessEnd(line=1, by="slurm", why="time limit", host="node7", name="8812", time="2026-11-28T10:00:00")),
         ("Sending process 8812 closing signal SIGTERM", ClosedProcess(line=1, pid=8812, signal="SIGTERM")),

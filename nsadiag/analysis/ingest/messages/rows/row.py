@@ -12,6 +12,7 @@ from typing import Any
 from nsadiag.analysis.ingest.messages.lines import LogLine
 from nsadiag.evidence.messages import Fact
 
+MOST_NUMBERS = 65_536
 MOST_TEXT = 4000  # characters of a message
 
 
@@ -64,5 +65,14 @@ def _value(types: Mapping[str, str], name: str, text: str) -> tuple[str, Any]:
     if kind.startswith("float"):
         return name, float(text)
     if kind.startswith("tuple[int"):
-        return name, tuple(int(n) for n in re.findall(r"\d{1,9}", text))
+        return name, _numbers(text)
     return name, text
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Those of a list, with spans as Slurm writes them: 8-12,14."""
+    found: list[int] = []
+    for begin, end in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text):
+        last = min(int(end or begin), int(begin) + MOST_NUMBERS)
+        found += range(int(begin), last + 1)
+    return tuple(found[:MOST_NUMBERS])
