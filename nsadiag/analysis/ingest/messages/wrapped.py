@@ -17,7 +17,7 @@ LEAST_FULL = 3  # lines of this length of which the next one is no beginning
 MOST_OF_THEM = 0.6
 MOST_JOINED = 40
 # Blocks, and the frames of tables and boxes, in which lines of one length are usual.
-BEGINS = ("Traceback ", "terminate called", "==", "--", "  ", "│", "╭", "╰", "+", "|", "#", "*")
+BEGINS = ("Traceback ", "terminate called", "{", "==", "--", "  ", "│", "╭", "╰", "+", "|", "#", "*")
 
 
 def unwrapped(lines: Iterable[Numbered]) -> Iterator[Numbered]:
