@@ -1,4 +1,4 @@
-"""What messages of logs say, as values: each with its line, and the process whose message it is."""
+"""Messages of logs as values: each with its line, and the process whose message it is."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class UnnumberedTimeout(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Standing(Fact):
-    """How far a rank was in a group when another one, or itself, timed out."""
+    """A rank's progress in a group when another one, or itself, timed out."""
 
     group: str
     enqueued: int
@@ -141,7 +141,7 @@ class Standing(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveStack(Fact):
-    """Where the collective was called that timed out or failed."""
+    """The call of a collective that timed out or failed."""
 
     frames: tuple[TracebackFrame, ...]  # outermost first
 
@@ -222,7 +222,7 @@ class Setting(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class ToolAnswer(Fact):
-    """What another tool found, with the ranks that it names."""
+    """A finding of another tool, with the ranks that it names."""
 
     tool: Literal["torchfrtrace", "nccl ras", "monitored barrier"]
     kind: Literal["missing", "mismatch", "not all joined", "dead", "error", "operations"]

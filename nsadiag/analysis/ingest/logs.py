@@ -171,7 +171,7 @@ class _LogReader:
             kept.append((fact, speaker))
 
     def facts(self) -> LogFacts:
-        """Of all lines so far: what was said of processes as said of their ranks."""
+        """Name the rank of each process that the lines so far speak of."""
         timed_out, raised = tuple(self._timeouts.found()), self._tracebacks.found()
         self._learn()
         facts = tuple(self._of_ranks())

@@ -40,7 +40,7 @@ NO_PREFIX = Prefix()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogLine:
-    """What one process wrote."""
+    """One line of one process, without what stands before it."""
 
     number: int  # in the log
     said: str  # without the prefix

@@ -1,4 +1,4 @@
-"""What stands before a message: stamps of launchers, loggers, containers and schedulers, composed in any order.
+"""Prefixes of log lines: stamps of launchers, loggers, containers and schedulers, composed in any order.
 
 A line is parsed from the left, one part after another, until what is left begins with none. The first part that names
 a rank, a process or a host is the one that counts: it was put on last, by whoever collected the line.
@@ -77,7 +77,7 @@ TENSOR_PARALLEL = re.compile(r"Worker_TP(\d+)$")
 
 
 def parsed(text: str) -> tuple[Prefix, str]:
-    """What stands before a message, and the message."""
+    """Split a line into its prefix and its message."""
     found: dict[str, str] = {}
     position = 0
     for count in range(MOST_PARTS):

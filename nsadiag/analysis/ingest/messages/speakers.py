@@ -86,7 +86,7 @@ def _generalised(head: str) -> re.Pattern[str]:
 
 
 def _unknown(head: str) -> Prefix:
-    """Of a prefix that no table knows: its words, without times, tell one process from another."""
+    """A prefix that no table knows: its words, without times, tell one process from another."""
     rank = RANK_IN_WORDS.search(head)
     return Prefix(
         speaker=speaker_of(int(rank[1]) if rank else None, None, None, "", CLOCK.sub("", head).strip()[:200])
@@ -115,7 +115,7 @@ def _both(outer: Prefix, inner: Prefix) -> Prefix:
 
 
 class Ranks:
-    """Which process has which rank, as lines that name both say it."""
+    """The rank of each process, by lines that name both."""
 
     def __init__(self) -> None:
         self._of_process: dict[Process, set[int]] = {}

@@ -37,7 +37,7 @@ MARKS = tuple((row.mark, place) for place, row in enumerate(ROWS))
 
 
 def facts_of(line: LogLine) -> Iterator[Fact]:
-    """What the line states, one fact of a kind."""
+    """The facts that a line states, one of a kind."""
     text = line.text
     marked = [place for mark, place in MARKS if mark in text]
     seen: set[tuple[type[Fact], str]] = set()

@@ -278,7 +278,7 @@ def _is_frame(said: str, frames: list[TracebackFrame]) -> bool:
 
 
 def _indent(said: str) -> int:
-    """Of a traceback that is indented as a whole."""
+    """Blanks before a traceback that is indented as a whole."""
     return len(said) - len(said.lstrip(" ")) if said.lstrip(" ").startswith(TRACEBACK) else 0
 
 

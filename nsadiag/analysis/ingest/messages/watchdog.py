@@ -158,7 +158,7 @@ class Timeouts:
         return False
 
     def stacks(self) -> Iterator[tuple[Speaker, CollectiveStack]]:
-        """Where collectives were called that timed out, with the process whose they are."""
+        """The calls of collectives that timed out, each with its process."""
         for each in self._stacks:
             if each.frames:
                 stack = CollectiveStack(line=each.line, time=each.time, frames=tuple(each.frames[::-1]))

@@ -1,4 +1,4 @@
-"""What a job was started with: its size, versions and settings; and what other tools found out about it."""
+"""A job's size, versions and settings, and the answers of other tools."""
 
 from nsadiag.analysis.ingest.messages.rows.row import MessageRow
 from nsadiag.evidence.messages import Setting, ToolAnswer, Version, WorldSize
