@@ -19,9 +19,9 @@ def end_of(stated: ProcessEnd) -> End | None:
     """None where the message has neither a code nor a signal."""
     code, by = stated.code, _signal(stated.signal)
     if code is not None and code < 0:
-        code, by = None, -code
-    elif code is not None and BY_SHELLS < code < BY_SHELLS + 65:
-        code, by = None, code - BY_SHELLS
+        return End(pid=stated.pid, t_s=0.0, signal=-code)
+    if code is not None and BY_SHELLS < code < BY_SHELLS + 65:
+        return End(pid=stated.pid, t_s=0.0, signal=code - BY_SHELLS)
     if code is None and by is None:
         return None
     return End(pid=stated.pid, t_s=0.0, signal=by, exit_code=code)

@@ -13,7 +13,7 @@ from nsadiag.analysis.ingest.messages.structured import document_of
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 # No rank, line or size has so many digits, and of very many Python makes no number.
 TOO_LONG_A_NUMBER = re.compile(r"\d{40,}")
-MOST_CHARACTERS = 2**20  # of one line: what is longer is no message
+MOST_CHARACTERS = 2**17  # of one line: what is longer is no message
 BEGINS_A_BLOCK = "Traceback (most recent call last):"
 # Whatever stands before the stamp of torch's own: what is not known of it.
 BEFORE_A_RANK = re.compile(r"[^\n]{1,300}?(?=\[rank\d{1,9}\]:)")

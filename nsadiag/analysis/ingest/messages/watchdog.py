@@ -18,7 +18,7 @@ TIMED_OUT = re.compile(
 )
 # Of several versions: [PG 1 Rank 0], [PG 0 (default_pg) Rank 7], [PG ID 0 PG GUID 0(default_pg) Rank 1].
 DETECTED = re.compile(
-    r"\[PG (?:ID )?(?P<group>[^\s\]]+)(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<description>[^)]*)\))? Rank (?P<rank>\d{1,9})\].*?"
+    r"\[PG (?:ID )?(?P<group>[^\s\]]+)(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<description>[^)]*)\))? Rank (?P<rank>\d{1,9})\].{0,300}?"
     r"at (?:NCCL )?work(?: sequence id)?: (?P<seq>\d{1,19})(?:,| PG status:) last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,19}), "
     r"(?:last started (?:NCCL )?work: (?P<started>-?\d{1,19}), )?last completed (?:NCCL )?work: (?P<completed>-?\d{1,19})"
 )
@@ -28,6 +28,7 @@ BEGUN = re.compile(
 )
 BEGINNINGS = ("Watchdog", "Timeout at", "detected")
 MOST_PARTS = 4
+LONGEST_BEGUN = 2_000  # characters: screens are narrower
 STACK = "Stack trace of the failed collective:"
 STACK_FRAME = re.compile(r"^\s*#(?P<number>\d{1,4}) (?P<name>.+?) from (?P<file>.+):(?P<line>\d{1,7})\s*$")
 OPS = {
@@ -138,7 +139,8 @@ class Timeouts:
             line = replace(begun, text=begun.text + line.said, said=begun.said + line.said)
         else:
             self._parts = 0
-        if any(word in line.text for word in BEGINNINGS) and BEGUN.search(line.text):
+        is_short = len(line.text) < LONGEST_BEGUN
+        if is_short and any(word in line.text for word in BEGINNINGS) and BEGUN.search(line.text):
             self._parts += 1
             self._begun = line if self._parts < MOST_PARTS else None
         return line

@@ -43,7 +43,7 @@ ROWS = (
         makes=ProcessEnd,
         fixed={"by": "deepspeed"},
         mark="exits with return code = ",
-        pattern=r"\[?(?:launch\.py:\d+:\w+\] )?(?:Process (?P<pid>\d{1,9})|main process|.*) exits with return code = (?P<code>-?\d+)",
+        pattern=r"(?:\bProcess (?P<pid>\d{1,9}))? exits with return code = (?P<code>-?\d{1,9})",
         example="[2026-11-28 10:00:00,123] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=7'] exits with "
         "return code = -9",
         source="deepspeedai/DeepSpeed deepspeed/launcher/launch.py",

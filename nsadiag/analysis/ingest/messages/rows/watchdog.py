@@ -68,7 +68,7 @@ ROWS = (
     MessageRow(
         makes=Standing,
         mark="Received a dump signal due to a collective timeout from ",
-        pattern=GROUP + r" Received a dump signal due to a collective timeout from +(?:rank (?P<first_by>\d{1,9})|this local rank) .*?"
+        pattern=GROUP + r" Received a dump signal due to a collective timeout from +(?:rank (?P<first_by>\d{1,9})|this local rank) .{0,300}?"
         r"Last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
         example="[rank4]:[E810 03:04:11.5 ProcessGroupNCCL.cpp:1858] [PG ID 0 PG GUID 0(default_pg) Rank 4] Received a dump "
         "signal due to a collective timeout from  rank 1 and we will try our best to dump the debug info. Last enqueued NCCL "
