@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ from nsadiag.analysis.facts.collectives import (
     transfers_of,
 )
 from nsadiag.analysis.facts.device_queue import cut_off
-from nsadiag.analysis.facts.groups import Groups, newest_dump
+from nsadiag.analysis.facts.groups import Groups, is_of_a_log, newest_dump, raw_name
 from nsadiag.analysis.facts.pace import STEP_COLUMNS, steps_of
 from nsadiag.analysis.facts.spans import Span, spans_of
 from nsadiag.analysis.facts.thread_state import ThreadState, thread_state_of
@@ -107,7 +107,19 @@ class Case:
         found = {group: dict.fromkeys(ranks, 0) for group in self.calls.group.unique()}
         for (group, rank), seq in self.calls.groupby(["group", "rank"]).seq.max().items():
             found[group][rank] = seq
+        for group, rank, seq in self._issued_by_logs():
+            known = found.setdefault(group, dict.fromkeys(ranks, 0))
+            known[rank] = max(known[rank], seq)
         return found
+
+    def _issued_by_logs(self) -> Iterator[tuple[str, int, int]]:
+        """Group, rank and number of the last call that NCCL's watchdog says was issued: of most such calls a log has no more."""
+        for rank in filter(is_of_a_log, self.cell.ranks):
+            dump = newest_dump(rank)
+            for name, status in dump.get("pg_status", {}).items():
+                described = str(dump.get("pg_config", {}).get(name, {}).get("desc") or "")
+                label = self.groups.label(rank.rank, raw_name(name, described))
+                yield label, rank.rank, int(status["last_enqueued_collective"])
 
     def last_issued(self, group: str, rank: int) -> int:
         """The rank's highest sequence number in the group."""

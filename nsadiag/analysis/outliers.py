@@ -32,6 +32,7 @@ class Criterion(str, Enum):
     ABSENT_PEER = "waiting for a peer that is in no send or receive"
     RARE_TAG = "using another tag than most ranks at that line"
     OWN_LINE = "at a line from which no other rank ever sent or received"
+    SETTING_UP = "setting up a model, as ranks do at the start, while the peers are at work"
     UNDECIDED = ""
 
     def __str__(self) -> str:

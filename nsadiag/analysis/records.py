@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from nsadiag.evidence.documents import operations, training
 from nsadiag.evidence.documents.actors import ActorWaits, RayJob
@@ -17,11 +17,13 @@ from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
 from nsadiag.evidence.documents.process import Meta
 from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, StackFrame, Threads
 from nsadiag.evidence.documents.watch import End, Watch
+from nsadiag.evidence.messages import Fact
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import rank_names
 from nsadiag.source.model import SourceModel
 
+AnyFact = TypeVar("AnyFact", bound=Fact)
 NOT_COMPARED = ControlComparison()
 
 
@@ -146,6 +148,14 @@ class SummarisedWaits:
     source: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """A message of a log, and its line."""
+
+    fact: Fact
+    source: str
+
+
 # What the stacks or dumps of a rank show of its movement: nothing, one snapshot, several at the same lines, several at other
 # lines, or calls so young that a job which runs well looks the same.
 Movement = Literal["unknown", "one", "same", "moved", "young"]
@@ -161,10 +171,26 @@ class Collected:
         None  # for how long the first call had been pending when the evidence was written
     )
     launcher_log: str = ""  # the log that says how ranks ended
+    started_by: str = (
+        ""  # torchrun, slurm, kubernetes, ray, deepspeed, accelerate; empty where nothing shows it
+    )
     absent_from_barrier: tuple[int, ...] = ()  # as a monitored barrier says
     barrier_log: str = ""
     communicators: tuple[CommunicatorInit, ...] = ()
     summarised: tuple[SummarisedWaits, ...] = ()
+    blamed: tuple[int, str] | None = None  # the rank that the launcher calls the root cause, and where
+    said: tuple[Said, ...] = ()  # whatever else messages of logs say, in their order
+    pids: Mapping[int, int] = field(
+        default_factory=dict
+    )  # the rank of each process whose number lines tell with it
+
+    def of(self, kind: type[AnyFact]) -> list[tuple[AnyFact, str]]:
+        """The messages of one kind, each with its source."""
+        return [(each.fact, each.source) for each in self.said if isinstance(each.fact, kind)]
+
+    def rank_of(self, fact: Fact) -> int | None:
+        """The rank that a message is about, where any line tells it."""
+        return fact.rank if fact.rank is not None else self.pids.get(fact.pid or -1)
 
 
 @dataclass(frozen=True, kw_only=True)

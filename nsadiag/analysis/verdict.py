@@ -19,9 +19,11 @@ from nsadiag.analysis.judgement import (
     certainty,
     citations,
     framework_frames,
+    hypotheses,
     library_frames,
     own_fault,
     progress,
+    victims,
 )
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.load import load_cell, load_run
@@ -60,9 +62,14 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, strength=cause.strength.at_most(Strength.LIKELY))
     cause, weight = certainty.weighed(case, cause)
-    cause = citations.checked(cell, cause)
+    cause = citations.checked(cell, victims.told(cell, cause))
     verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))
-    return dataclasses.replace(verdict, certainty=weight, peer_waits=progress.peer_waits_in(case))
+    return dataclasses.replace(
+        verdict,
+        certainty=weight,
+        peer_waits=progress.peer_waits_in(case),
+        hypotheses=hypotheses.hypotheses_of(case, cause),
+    )
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:

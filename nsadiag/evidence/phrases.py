@@ -20,7 +20,8 @@ OF_A_RANK = re.compile(r"rank (\d+): (.+)", re.DOTALL)
 
 def count(number: int, noun: str) -> str:
     """`no step`, `1 step`, `3 steps`."""
-    return f"{number or 'no'} {noun}{'s' * (number > 1)}"
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number or 'no'} {noun}{plural * (number > 1)}"
 
 
 def rate(per_s: float) -> str:
@@ -56,6 +57,11 @@ def are(names: Collection[object]) -> str:
 def was(names: Collection[object]) -> str:
     """The same in the past."""
     return "was" if len(names) == 1 else "were"
+
+
+def has_have(names: Collection[object]) -> str:
+    """The same of another verb."""
+    return "has" if len(names) == 1 else "have"
 
 
 def waits_wait(names: Collection[object]) -> str:

@@ -19,9 +19,10 @@ Certainty = Literal["proven", "suspected"]
 Outcome = Literal["hung", "crashed", "slow", "wrong", "incomplete", "healthy", "unknown"]
 
 
-# What to do about a failure: change the code or its settings, start the job again as it is, start it without a host, leave
-# it alone for now, or end it and look into it.
-Act = Literal["fix code", "retry", "exclude host", "wait", "stop"]
+# What to do about a failure: change the code or its settings, or what it runs on (a container, a port, an interface, a
+# limit); start the job again as it is, start it without a host, leave it alone for now, or end it and look into it.
+# "unknown": the evidence supports none of these.
+Act = Literal["fix code", "fix environment", "retry", "exclude host", "wait", "stop", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,16 @@ class Rejected:
     cls: str = field(metadata={"key": "class"})
     because: str
     source: str | None = None  # of the fact, in the run directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """One reading that fits evidence which does not decide, and what would decide it."""
+
+    cls: str = field(metadata={"key": "class"})
+    because: str  # what of the evidence fits it
+    collect: str  # the one thing to collect next
+    command: str  # that collects it, to be pasted where the job was started
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +224,7 @@ class Verdict:
     mechanism: str | None = None  # the name of the rule that concluded it, where one did
     action: Action | None = None
     peer_waits: tuple[PeerWait, ...] = ()  # those who are waited for now first, then by their total
+    hypotheses: tuple[Hypothesis, ...] = ()  # where the evidence does not decide, the likeliest first
 
     @functools.cached_property
     def guilty(self) -> frozenset[int]:
@@ -240,13 +252,14 @@ class Verdict:
         body = dataclasses.asdict(dataclasses.replace(self, guilty_ranks=(), blocked_ranks=()))
         body |= {"guilty_ranks": list(self.guilty_ranks), "blocked_ranks": list(self.blocked_ranks)}
         rejected = [{"class": r.cls, "because": r.because, "source": r.source} for r in self.rejected]
+        hypotheses = [{"class": each.pop("cls"), **each} for each in body["hypotheses"]]
         return {
             "schema_version": SCHEMA_VERSION,
             "outcome": body.pop("outcome"),
             "class": body.pop("cls"),
             "mechanism": body.pop("mechanism"),
             "certainty": body.pop("certainty"),
-            **{**body, "rejected": rejected},
+            **{**body, "rejected": rejected, "hypotheses": hypotheses},
             "signature": self.signature,
             "times": body["times"],
         }

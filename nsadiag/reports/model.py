@@ -11,6 +11,7 @@ from nsadiag.evidence.phrases import together
 from nsadiag.evidence.records import Verdict
 
 if TYPE_CHECKING:
+    from nsadiag.analysis.records import CellEvidence
     from nsadiag.reports.scaling import Scaling
 
 
@@ -54,6 +55,8 @@ class RunReport:
     verdict: Verdict | None = None
     ranks: tuple[RankReport, ...] = ()
     gaps: tuple[str, ...] = ()
+    # That evidence as it was read: to read it again may take a minute.
+    collected: CellEvidence | None = field(default=None, repr=False, compare=False)
     one_file: Path | None = None  # the evidence, where that is a single file of other tools
 
     @property

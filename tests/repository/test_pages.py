@@ -19,7 +19,9 @@ def generated() -> dict[Path, str]:
 
 
 @pytest.mark.parametrize(
-    "page", [pages.INDEX, pages.SCRIPTS, pages.README, pages.FACTS], ids=lambda page: page.name
+    "page",
+    [pages.INDEX, pages.SCRIPTS, pages.README, pages.FACTS, pages.MESSAGES],
+    ids=lambda page: page.name,
 )
 def test_the_generated_part_of_a_page_is_current(page: Path, generated: dict[Path, str]) -> None:
     assert page.read_text() == generated[page], REMEDY

@@ -33,13 +33,17 @@ class Recorded:
     write: Callable[[Path], None]
 
 
-def watchdog_lines(rank: int, *, seq: int = 808, op: str = "ALLREDUCE", elements: int = 4096) -> str:
-    """Both lines of NCCL's watchdog, as torch 2.6 prints them."""
+def watchdog_lines(
+    rank: int, *, seq: int = 808, op: str = "ALLREDUCE", elements: int = 4096, group: str = "0 PG GUID 0(default_pg)",
+    number: int | None = None, output: int | None = None,
+) -> str:  # fmt: skip
+    """Both lines of NCCL's watchdog, as torch 2.6 prints them; `number`: the rank's own in the group."""
+    within, output = rank if number is None else number, elements if output is None else output
     return (
-        f"[rank{rank}]:[E816 01:45:40.183 ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation "
-        f"timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000) "
+        f"[rank{rank}]:[E816 01:45:40.183 ProcessGroupNCCL.cpp:607] [Rank {within}] Watchdog caught collective operation "
+        f"timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={elements}, NumelOut={output}, Timeout(ms)=600000) "
         "ran for 600026 milliseconds before timing out.\n"
-        f"[rank{rank}]:[E816 01:45:40.184 ProcessGroupNCCL.cpp:1664] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Exception "
+        f"[rank{rank}]:[E816 01:45:40.184 ProcessGroupNCCL.cpp:1664] [PG ID {group} Rank {within}] Exception "
         f"(either an error or timeout) detected by watchdog at work: {seq}, last enqueued NCCL work: {seq + 2}, "
         f"last completed NCCL work: {seq - 1}.\n"
     )
@@ -174,6 +178,99 @@ def newer_lines(rank: int) -> str:
     ).replace("last completed NCCL work:", "last completed work:")
 
 
+def process(pid: int, *threads: tuple[str, tuple[str, ...]]) -> str:
+    """What `py-spy dump` prints of one process: by the title of each thread its frames, innermost first."""
+    shown = "".join(f"Thread {title}\n" + "".join(f"    {f}\n" for f in frames) for title, frames in threads)
+    return f"Process {pid}: /venv/bin/python -u train.py\nPython v3.12.3 (/usr/bin/python3.12)\n\n{shown}"
+
+
+IN_TRAIN = ("train (/job/train.py:52)", "<module> (/job/train.py:71)")
+REDUCES = (
+    "all_reduce (torch/distributed/distributed_c10d.py:2806)",
+    "wrapper (torch/distributed/c10d_logger.py:81)",
+    "step (deepspeed/runtime/zero/stage3.py:2120)",
+    "step (/job/train.py:60)",
+    *IN_TRAIN,
+)
+SCATTERS = (
+    "reduce_scatter_tensor (torch/distributed/distributed_c10d.py:4450)",
+    "wrapper (torch/distributed/c10d_logger.py:81)",
+    "__avg_scatter_grads (deepspeed/runtime/zero/stage3.py:1402)",
+)
+IN_BACKWARD = (
+    "_engine_run_backward (torch/autograd/graph.py:824)",
+    "backward (torch/_tensor.py:648)",
+    "backward (deepspeed/runtime/engine.py:2187)",
+    *IN_TRAIN,
+)
+SAVES = ("save (/job/checkpoints.py:40)", *IN_TRAIN)
+OF_RAY = (
+    "main_loop (ray/_private/worker.py:972)",
+    "<module> (ray/_private/workers/default_worker.py:321)",
+)
+
+
+def stepping(pid: int) -> str:
+    """A process whose main thread is in the optimizer's all_reduce."""
+    return process(pid, (f'{pid} (active): "MainThread"', REDUCES))
+
+
+def in_backward(pid: int) -> str:
+    """A process whose main thread is in a backward, and autograd's own in a reduce_scatter."""
+    return process(pid, (f'{pid} (active): "MainThread"', IN_BACKWARD), (f"{pid}7 (active)", SCATTERS))
+
+
+def saving(pid: int) -> str:
+    """A process that writes a file."""
+    return process(pid, (f'{pid} (active): "MainThread"', SAVES))
+
+
+def of_ray(pid: int, frames: tuple[str, ...]) -> str:
+    """A worker of Ray's: the main thread runs its loop, another one the user's code."""
+    return process(
+        pid, (f'{pid} (idle): "MainThread"', OF_RAY), (f'{pid}3 (active): "AsyncIO Thread: default"', frames)
+    )
+
+
+def _stacks(*texts: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        for number, text in enumerate(texts):
+            (folder / f"stack_rank_{number}.txt").write_text(text)
+
+    return write
+
+
+def raised(error: str, *, rank: int | None = None) -> str:
+    """A traceback from the user's line, behind the rank where one is given."""
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/job/train.py", line 52, in train',
+        "    step(batch)",
+        error,
+    )
+    before = "" if rank is None else f"[rank{rank}]: "
+    return "".join(f"{before}{line}\n" for line in lines)
+
+
+NO_CLIENT = "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (node-0, 29500)."
+NO_ID = (
+    "torch.distributed.DistBackendError: [{rank}] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
+    "c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0"
+)
+KILLED = (
+    "[Wed Mar 19 21:53:29 2025] Out of memory: Killed process 44111 (python) total-vm:412006812kB, anon-rss:98110404kB, "
+    "file-rss:71204kB, shmem-rss:2099200kB, UID:1004 pgtables:231004kB oom_score_adj:0\n"
+)
+OFF_THE_BUS = "[Tue Jan  2 14:12:09 2024] NVRM: Xid (PCI:0000:83:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+MISSING = "Not all ranks joining collective, sequence number: 288710\ninternal record id: 7\ngroup info: 0:default_pg\ncollective: nccl:all_reduce\nmissing ranks: {0}\n"
+PORT = "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
+NO_DEVICE_MEMORY = (
+    f"{NODE}:3063028:3064211 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n"
+    f"{NODE}:3063028:3064211 [3] include/alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes\n"
+)
+UNHANDLED = "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1691, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.19.3"
+
+
 FAILURES = f"""
 E1121 13:45:09.1 elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 1 (pid: 77) of binary: python
 [0]:
@@ -197,7 +294,18 @@ RECORDED: dict[str, Recorded] = {
     "dump_of_one_rank": Recorded(cls="unknown", outcome="unknown", mechanism="unknown", write=_dumps("missing", without=(0, 1, 2, 3, 4, 6, 7))),
     "watchdog_one_silent": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r) for r in (0, 1, 3)))),
     "watchdog_operation": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(2,), mechanism="collective_order_mismatch", write=_log(watchdog_lines(0), watchdog_lines(1), watchdog_lines(2, op="BROADCAST"))),
-    "watchdog_all": Recorded(cls="network_stall", outcome=HUNG, mechanism="network_stall", write=_log(*map(watchdog_lines, range(3)))),
+    "watchdog_all": Recorded(cls="unknown", outcome=HUNG, mechanism="unknown", write=_log(*map(watchdog_lines, range(3)))),
+    "watchdog_numbers_apart": Recorded(cls="collective_order_mismatch", outcome=HUNG, guilty=(2,), mechanism="out_of_step", write=_log(*(watchdog_lines(r, seq=4411, elements=1) for r in (0, 1, 3)), watchdog_lines(2, seq=4410))),
+    "watchdog_group_of_a_mesh": Recorded(cls="missing_rank", outcome=HUNG, guilty=(5,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r, group="3 PG GUID 9(mesh_dp)", number=r // 2) for r in (1, 3, 7)))),
+    "stacks_two_camps": Recorded(cls="collective_order_mismatch", outcome=HUNG, mechanism="camps_of_stacks", write=_stacks(*map(in_backward, (41, 42, 43)), *map(stepping, (44, 45)))),
+    "stacks_two_elsewhere": Recorded(cls="missing_rank", outcome=HUNG, guilty=(3, 4), mechanism="camps_of_stacks", write=_stacks(*map(stepping, (41, 42, 43)), *map(saving, (44, 45)))),
+    "nobody_met": Recorded(cls="rendezvous_mismatch", outcome="crashed", mechanism="stated_cause", write=_log(raised(NO_CLIENT, rank=1), raised(NO_CLIENT, rank=2))),
+    "id_never_published": Recorded(cls="missing_rank", outcome=HUNG, guilty=(0,), mechanism="unpublished_id", write=_log(*(raised(NO_ID.format(rank=r), rank=r) for r in (1, 2, 3)))),
+    "kernel_ended_it": Recorded(cls="host_oom", outcome="crashed", mechanism="process_end", write=_log(KILLED, name="dmesg.txt")),
+    "gpu_off_the_bus": Recorded(cls="rank_exception", outcome="crashed", mechanism="hardware_fault", write=_log(OFF_THE_BUS, name="dmesg.txt")),
+    "trace_names_missing": Recorded(cls="missing_rank", outcome=HUNG, guilty=(0,), mechanism="tool_answers", write=_log(MISSING, name="torchfrtrace.txt")),
+    "port_taken": Recorded(cls="rendezvous_mismatch", outcome="crashed", mechanism="meeting_lines", write=_log(PORT)),
+    "nccl_without_memory": Recorded(cls="gpu_oom", outcome="crashed", mechanism="transport_warnings", write=_log(NO_DEVICE_MEMORY, raised(UNHANDLED))),
     "lost_peers_alone": Recorded(cls="unknown", outcome="crashed", mechanism="unknown", write=_log(*map(lost_peer, (0, 2)))),
     "watchdog_newer": Recorded(cls="missing_rank", outcome=HUNG, guilty=(2,), mechanism="missing_rank", write=_log(*map(newer_lines, (0, 1, 3)), "[rank2]: step 7\n")),
     "watchdog_device_error": Recorded(cls="rank_exception", outcome="crashed", guilty=(0,), mechanism="rank_exception", write=_log(ABORTED)),

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from nsadiag.analysis.ingest.messages.table import FAMILIES
 from nsadiag.analysis.rules.registry import CLASSES, RULES
 from nsadiag.analysis.rules.rule import Rule
 from nsadiag.analysis.tables import TABLES
@@ -26,9 +27,11 @@ INDEX = ROOT / "docs" / "classes.md"
 FOLDER = ROOT / "docs" / "classes"
 README = ROOT / "README.md"
 FACTS = ROOT / "docs" / "facts.md"
+MESSAGES = ROOT / "docs" / "messages.md"
 SCRIPTS = ROOT / "repro" / "README.md"
 # What stands between these lines is generated.
 BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
+LONGEST_EXAMPLE = 160
 COLUMNS = 100  # of a verdict on a page
 FEW_RULES = 5  # of one class: of more, each has a section of its own
 SIGHT = re.compile(r"On plain (?:torchrun|python): (.*?)(?:\.?\s*)(?:\n\n|\Z)", re.DOTALL)
@@ -45,6 +48,7 @@ def pages() -> dict[Path, str]:
     found[SCRIPTS] = replaced(SCRIPTS, "".join(_script_table(by_class)))
     found[README] = replaced(README, _count(by_class))
     found[FACTS] = replaced(FACTS, "".join(_fact_tables()))
+    found[MESSAGES] = replaced(MESSAGES, "".join(_messages()))
     return found
 
 
@@ -84,6 +88,24 @@ def _fact_tables() -> Iterator[str]:
         yield f"## `{name}`\n\n{_sentence(table.says)}\n\n| column | |\n|---|---|\n"
         yield from (f"| `{column}` | {_cell(says)} |\n" for column, says in table.columns.items())
         yield "\n"
+
+
+def _messages() -> Iterator[str]:
+    """Each family of messages of logs, with the line that shows each, the fact that it makes, and who prints it."""
+    for family, rows in FAMILIES.items():
+        yield f"## {family}\n\n| example | fact | printed by |\n|---|---|---|\n"
+        for row in rows:
+            line = next(line for line in row.example.splitlines() if row.mark in line).strip()
+            shown = line if len(line) <= LONGEST_EXAMPLE else f"{line[:LONGEST_EXAMPLE]} …"
+            versions = f" ({row.versions})" if row.versions else ""
+            yield f"| {_quoted(shown)} | {row.makes.__name__} | {_cell(row.source)}{versions} |\n"
+        yield "\n"
+
+
+def _quoted(text: str) -> str:
+    quote = "``" if "`" in text else "`"
+    pad = " " if quote == "``" else ""
+    return f"{quote}{pad}{_cell(text)}{pad}{quote}"
 
 
 def _cell(text: str) -> str:

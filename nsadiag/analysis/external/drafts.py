@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from signal import SIGTERM
 
-from nsadiag.analysis.external import deepspeed_log, nccl_log, stacks
+from nsadiag.analysis.external import stacks
+from nsadiag.analysis.external.process_ends import end_of
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
-from nsadiag.analysis.facts.fingerprints import fingerprints
+from nsadiag.analysis.external.threads import at_work
+from nsadiag.analysis.facts.texts.fingerprints import fingerprints
+from nsadiag.analysis.facts.texts.speakers import speaker_of
 from nsadiag.analysis.ingest import logs
-from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
-from nsadiag.analysis.ingest.watchdog_reports import TimedOut
-from nsadiag.analysis.records import CaptureEvidence, CommunicatorInit, SummarisedWaits
+from nsadiag.analysis.ingest.messages.deepspeed import Waits
+from nsadiag.analysis.ingest.messages.starters import first_known, launcher_in
+from nsadiag.analysis.ingest.messages.watchdog import TimedOut
+from nsadiag.analysis.records import CaptureEvidence, CommunicatorInit, Said, SummarisedWaits
 from nsadiag.evidence.documents.exceptions import Cause, Raised
 from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.documents.watch import NO_END, End
+from nsadiag.evidence.messages import CommunicatorStep, ProcessEnd
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import from_faulthandler
 
 MOST_LOG_BYTES = 32 * 2**20
-TOO_LONG_A_NUMBER = re.compile(r"\d{40,}")
 NAMED_FOR_A_RANK = re.compile(
     r"rank[_.=-]?\d+|(?:^|[_.-])(?:stderr|stdout|std|log|out|err|worker)[_.-]?\d+", re.IGNORECASE
 )
@@ -34,10 +40,14 @@ class Statements:
     """The job as a whole, as logs show it."""
 
     launcher: str = ""  # the log that tells of ends; empty if none does
+    started_by: str = ""  # the launcher's or scheduler's name; empty where nothing shows it
     never_came: tuple[tuple[int, ...], str] = (), ""  # ranks, and where a monitored barrier named them
     inits: list[CommunicatorInit] = field(default_factory=list)
     waits: list[SummarisedWaits] = field(default_factory=list)
     unnamed: list[Raised] = field(default_factory=list)  # exceptions of which nothing tells the rank
+    blamed: tuple[int, str] | None = None  # the rank that the launcher calls the root cause, and where
+    said: list[Said] = field(default_factory=list)
+    pids: dict[int, int] = field(default_factory=dict)  # the rank of each process that lines name with it
     world_size: int = 0  # as some line says
     gaps: list[str] = field(default_factory=list)
 
@@ -123,35 +133,43 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
     never_came: tuple[tuple[int, ...], str] = (), ""
     unnamed: list[Raised] = []
     world_size = 0
+    started_by: list[str] = []
+    blamed: tuple[int, str] | None = None
+    said: list[Said] = []
+    pids: dict[int, int] = {}
     for path in sorted(gathered.logs):
         try:
             text = _text(path, gathered.root)
         except OSError as error:
             gaps.append(f"{relative(path, gathered.root)} could not be read: {error.strerror}")
             continue
-        facts = logs.read_log(text)
+        facts = logs.read_log(logs.numbered(text))
         source = relative(path, gathered.root)
         own = rank_of(path, gathered.root) if _is_of_one_rank(path, facts) else -1
-        unnamed += _put_log(drafts, facts, source, own, text)
+        unnamed += _put_log(drafts, facts, source, own)
         world_size = max(world_size, facts.world_size)
+        said += [Said(fact=fact, source=f"{source}#line {fact.line}") for fact in facts.facts]
+        pids |= {**facts.rank_of_pid} | {ended.pid: ended.rank for ended in facts.ended}
+        started_by += [*facts.started_by, launcher_in(source)]
         if facts.ended:
             launcher = source
-        inits += nccl_log.inits(text, source)
-        if found := deepspeed_log.waits_of(text, max(own, 0), source):
-            waits.append(found)
+            # The root cause stands below the other failures.
+            blamed = facts.ended[-1].rank, f"{source}#line {facts.ended[-1].line}"
+        inits += _inits(facts, source)
+        if facts.waits:
+            waits.append(_waits(facts.waits, own, source))
         if facts.never_came:
             never_came = facts.never_came, f"{source}#line {facts.never_came_line}"
-    if unnamed and not drafts and not inits:
-        # Of a job of which no line names a rank nothing says that it has several.
-        for raised in unnamed:
-            drafts.of(0, raised.source.partition("#")[0]).exceptions.append(raised)
-        unnamed = []
     return Statements(
         launcher=launcher,
+        started_by=first_known(started_by),
         never_came=never_came,
         inits=inits,
         waits=waits,
         unnamed=unnamed,
+        blamed=blamed,
+        said=said,
+        pids=pids,
         world_size=world_size,
         gaps=gaps,
     )
@@ -167,16 +185,42 @@ def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:
     )
 
 
-def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: str) -> list[Raised]:
+def _inits(facts: logs.LogFacts, source: str) -> Iterator[CommunicatorInit]:
+    for step in facts.of(CommunicatorStep):
+        yield CommunicatorInit(
+            communicator=step.communicator,
+            size=step.size,
+            rank=step.member,
+            complete=step.complete,
+            source=f"{source}#line {step.line}",
+        )
+
+
+def _waits(waits: Waits, own: int, source: str) -> SummarisedWaits:
+    return SummarisedWaits(
+        rank=max(own, 0),
+        least_ms=waits.least_ms,
+        more_ms=waits.more_ms,
+        source=f"{source}#line {waits.line}",
+    )
+
+
+def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int) -> list[Raised]:
     """Assign what a log says to its ranks; returns the exceptions of which it does not tell the rank.
 
     `own`: the one rank whose log it is, or -1.
     """
-    for rank, said in facts.ranks.items() if own < 0 else [(own, text)]:
-        _put_text(drafts.of(rank, source), source, said)
+    for rank, tail in facts.ranks.items() if own < 0 else [(own, facts.tail)]:
+        draft = drafts.of(rank, source)
+        draft.stderr_tail = tail
+        # Of a log of one rank no prefix needs to name it.
+        speaker = rank if rank in facts.stacks or own < 0 else None
+        _put_stacks(draft, facts, source, speaker)
     unnamed = []
     for raised in facts.raised:
         rank = raised.rank if raised.rank is not None else own
+        if rank < 0 and (speaker := speaker_of(raised.exception.message)) is not None:
+            rank = speaker
         exception = _exception(raised.exception, f"{source}#line {raised.line}")
         if rank >= 0:
             drafts.of(rank, source).exceptions.append(exception)
@@ -194,14 +238,18 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: 
             signal=-ended.code if ended.code < 0 else None,
             exit_code=ended.code if ended.code >= 0 else None,
         )
+    for end in facts.of(ProcessEnd):
+        # Of one that was ended for a reason the reason is judged, and its launcher ends the others.
+        if end.rank is not None and end.why == "unknown" and (seen := end_of(end)) and seen.signal != SIGTERM:
+            draft = drafts.of(end.rank, source)
+            draft.end = seen if draft.end == NO_END else draft.end
     return unnamed
 
 
-def _put_text(draft: Draft, source: str, text: str) -> None:
-    """A rank's own log: its last words, and stacks that faulthandler wrote among them."""
-    draft.stderr_tail = text[-LOG_TAIL_BYTES:]
-    if threads := from_faulthandler(text):
-        draft.faults = draft.stderr_tail if logs.FATAL.search(text) else ""
+def _put_stacks(draft: Draft, facts: logs.LogFacts, source: str, speaker: int | None) -> None:
+    """Stacks that a rank's faulthandler wrote into its log."""
+    if threads := from_faulthandler(facts.stacks.get(speaker, "")):
+        draft.faults = draft.stderr_tail if speaker in facts.fatal else ""
         draft.captures.append(capture_of(source=source, stacks=threads))
 
 
@@ -218,7 +266,7 @@ def read_errors(gathered: Gathered, drafts: Drafts) -> None:
             message = document["message"]
             extra = message.get("extraInfo", {}) if isinstance(message, dict) else {}
             said = message.get("message", "") if isinstance(message, dict) else str(message)
-            facts = logs.read_log(f"{extra.get('py_callstack', '')}\n")
+            facts = logs.read_log(logs.numbered(str(extra.get("py_callstack", ""))))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
         kind, _, rest = str(said).partition(": ")
@@ -241,7 +289,7 @@ def capture_of(
 ) -> CaptureEvidence:
     return CaptureEvidence(
         number=1,
-        stacks=stacks,
+        stacks=at_work(stacks),
         flight_recorder=flight_recorder or Dump(),
         proc=NO_PROCESS,
         gaps=(),
@@ -251,9 +299,7 @@ def capture_of(
 
 
 def _text(path: Path, root: Path) -> str:
-    text = read_tail(path, MOST_LOG_BYTES, root).decode("utf-8", "replace")
-    # No rank, line or size has so many digits, and of very many Python makes no number.
-    return TOO_LONG_A_NUMBER.sub("0", text)
+    return read_tail(path, MOST_LOG_BYTES, root).decode("utf-8", "replace")
 
 
 def relative(path: str | Path, root: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,9 @@ from nsadiag.analysis.external.drafts import (
 from nsadiag.analysis.external.recognise import Gathered, gather
 from nsadiag.analysis.external.snapshots import movement_of
 from nsadiag.analysis.facts.exceptions import follows_a_peer
-from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.dumps.columns import RankColumns
 from nsadiag.analysis.ingest.dumps.pool import Refused, read_all, readers
+from nsadiag.analysis.ingest.logs import BARRIER
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
 from nsadiag.analysis.records import CellEvidence, Collected, RankEvidence
 from nsadiag.analysis.scale.dumps.details import Details, details_of
@@ -32,10 +33,30 @@ from nsadiag.errors import MachineError, UsageError
 from nsadiag.evidence import recorder
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.watch import NO_END, Watch
+from nsadiag.evidence.messages import (
+    ClosedProcess,
+    HardwareFault,
+    LostPeer,
+    PortTaken,
+    ProcessEnd,
+    RankDisagreement,
+    Rendezvous,
+    Standing,
+    StatedError,
+    StoreWait,
+    StuckWatchdog,
+    ToolAnswer,
+    TransportWarning,
+)
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.spans import spans
 
 MOST_REFUSED = 5
+# Messages that say what happened, whatever else a log has.
+TELLING = (
+    ProcessEnd, ClosedProcess, HardwareFault, TransportWarning, StuckWatchdog, StoreWait, Rendezvous, PortTaken, LostPeer,
+    RankDisagreement, ToolAnswer, StatedError,
+)  # fmt: skip
 WORTH_SHARE = 0.2  # of the communication itself: a shorter wait for others is the noise of any network
 LOOKS_FOR = (
     "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
@@ -60,7 +81,8 @@ def load_external(path: Path) -> CellEvidence:
     read_errors(gathered, drafts)
     pending_s = closer.pending_s
     if not dumps.ranks:
-        pending_s = _add_timeouts(drafts, _world_size(drafts, dumps, statements))
+        standings = [said.fact for said in statements.said if isinstance(said.fact, Standing)]
+        pending_s = _add_timeouts(drafts, _world_size(drafts, dumps, statements), standings)
     cell = _cell(gathered, drafts, dumps, closer.kinds, statements, (*gaps, *statements.gaps))
     cell = replace(cell, collected=_collected(cell, statements, pending_s))
     if not _can_be_judged(cell, dumps):
@@ -104,13 +126,18 @@ def _collected(cell: CellEvidence, statements: Statements, pending_s: float | No
         movement=movement,
         is_stuck=waits
         and movement not in ("moved", "young")
-        and not (cell.unnamed or any(map(_broke, cell.ranks))),
+        and not any(map(_broke_by_itself, cell.ranks))
+        and all(map(_follows, cell.unnamed)),
         pending_s=pending_s,
         launcher_log=statements.launcher,
+        started_by=statements.started_by,
         absent_from_barrier=ranks,
         barrier_log=barrier_log,
         communicators=tuple(statements.inits),
         summarised=tuple(statements.waits),
+        blamed=statements.blamed,
+        said=tuple(statements.said),
+        pids=statements.pids,
     )
 
 
@@ -128,7 +155,8 @@ def _can_be_judged(cell: CellEvidence, dumps: DumpSet) -> bool:
     made = {init.communicator for init in told.communicators if init.complete}
     unmade = {init.communicator for init in told.communicators} - made
     waited = any(row.more_ms >= WORTH_SHARE * row.least_ms for row in told.summarised)
-    return bool(dumps.ranks or says_why or told.absent_from_barrier or unmade or waited)
+    stated = any(told.of(kind) for kind in TELLING)
+    return bool(dumps.ranks or says_why or told.absent_from_barrier or unmade or waited or stated)
 
 
 def _why_nothing(path: Path, gathered: Gathered, cell: CellEvidence) -> str:
@@ -144,19 +172,28 @@ def _broke(rank: RankEvidence) -> bool:
     return rank.exception is not None or rank.end != NO_END
 
 
+def _broke_by_itself(rank: RankEvidence) -> bool:
+    """Whether it ended otherwise than for want of a peer: then what its peers wait for is known."""
+    if rank.exception is not None:
+        return not _follows(rank.exception)
+    return rank.end != NO_END and rank.end.signal != signal.SIGTERM
+
+
 def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
     """Ranks begin at 0, and communicators and groups of dumps name their members."""
     seen = [*drafts, *(wait.rank for wait in statements.waits)]
     sizes = (init.size for init in statements.inits)
-    return max(dumps.world_size, statements.world_size, max(seen, default=-1) + 1, *sizes, 0)
+    reports = [report for draft in drafts.values() for report, _ in draft.timed_out]
+    told = watchdog.world_size(reports)
+    return max(dumps.world_size, statements.world_size, told, max(seen, default=-1) + 1, *sizes, 0)
 
 
-def _add_timeouts(drafts: Drafts, world_size: int) -> float | None:
-    """Add the reports of NCCL's watchdog as dumps of their ranks; returns for how long the longest call had run."""
-    reports = [report for draft in drafts.values() for report, _ in draft.timed_out[:1]]
+def _add_timeouts(drafts: Drafts, world_size: int, standings: list[Standing]) -> float | None:
+    """Add the reports of NCCL's watchdog, and where it says that others were, as dumps of their ranks; returns for how long the longest call had run."""
+    reports = [report for draft in drafts.values() for report, _ in draft.timed_out]
     if not reports:
         return None
-    for rank, dump in watchdog.dumps_of(reports, {*drafts}, world_size):
+    for rank, dump in watchdog.dumps_of(reports, {*drafts}, world_size, standings):
         draft = drafts[rank]
         source = draft.timed_out[0][1] if draft.timed_out else draft.source
         draft.captures.append(capture_of(source=source, flight_recorder=dump))
@@ -231,4 +268,4 @@ def _rank(number: int, draft: Draft) -> RankEvidence:
 
 
 def _follows(exception: Cause) -> bool:
-    return follows_a_peer(exception) or bool(logs.BARRIER.search(exception.message))
+    return follows_a_peer(exception) or bool(BARRIER.search(exception.message))

@@ -21,7 +21,11 @@ THREAD = re.compile(
 )
 FRAME = re.compile(r"^ {4}(?P<name>\S.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*$")
 # py-spy shortens paths to what stands behind an entry of sys.path.
-LIBRARIES = frozenset({"torch", "numpy", "pandas", "lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "megatron"})  # fmt: skip
+LIBRARIES = frozenset({
+    "torch", "numpy", "pandas", "lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "megatron",
+    "ray", "uvicorn", "uvloop", "starlette", "fastapi", "anyio", "aiohttp", "tornado", "gunicorn", "grpc", "IPython", "ipykernel",
+    "tqdm", "datasets", "peft", "wandb", "apex", "xformers", "flash_attn", "transformer_engine", "torchrun",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.texts.error_causes import is_its_own, last_error
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
@@ -13,15 +14,17 @@ from nsadiag.evidence.user_code import is_user
 FOLLOWS_A_PEER = re.compile(
     r"connection (closed|reset|refused)|broken pipe|recvbytes failed|sendbytes failed|failed to recv"
     r"|remote process exited|ncclremoteerror|ncclsystemerror|nccl communicator was aborted|timed out waiting"
-    r"|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog|failed to pass monitoredBarrier",
+    r"|socket recv failed while polling|closed by remote peer|timed out in blocking wait|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog|failed to pass monitoredBarrier",
     re.IGNORECASE,
 )
 # Between ranks, and between a rank and its own processes; our probes stand in between where the user waits for a Work.
 OF_SOCKETS = ("ConnectionRefusedError", "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError")
 TO_PEERS = re.compile(r"/torch/|/multiprocessing/|/deepspeed/|/mpi4py/|/nsadiag/worker/")
-# The same types tell of a port that somebody else holds, which is this rank's own.
-PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
-FOLLOWER_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "KeyboardInterrupt")
+FOLLOWER_TYPES = (
+    "DistNetworkError", "DistStoreError", "SignalException", "KeyboardInterrupt",
+    # Ray's, of whoever asked a process that is gone.
+    "ActorDiedError", "RayActorError", "ActorUnavailableError", "WorkerCrashedError", "OwnerDiedError", "NodeDiedError",
+)  # fmt: skip
 # What a collective says when it met another one than it expected.
 OF_A_COLLECTIVE = re.compile(
     r"enforce(notmet| fail)|\bgloo\b|\bnccl|detected mismatch|op\.preamble|processgroup", re.IGNORECASE
@@ -30,7 +33,8 @@ OF_A_COLLECTIVE = re.compile(
 ORIGINAL = re.compile(r"Original Traceback \(most recent call last\):\n(?P<text>.*)", re.DOTALL)
 TEXT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 GPU_OOM = re.compile(
-    r"(cuda|hip|xpu|mps\w*)( error:)? ?(backend )?out of memory|cuda malloc failed|CUBLAS_STATUS_ALLOC_FAILED",
+    r"(cuda|hip|xpu|mps\w*)( error:)? ?(backend )?out of memory|cuda malloc failed|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|cuda failure (\d+ )?'out of memory'|failed to cuda (calloc|malloc)",
     re.IGNORECASE,
 )
 HOST_OOM = re.compile(
@@ -59,7 +63,7 @@ def follows_a_peer(exception: Cause) -> bool:
     """Whether the exception only says that a peer is gone."""
     message = exception.message
     says_so = exception.type in FOLLOWER_TYPES or words(FOLLOWS_A_PEER, message)
-    return bool(says_so) and not words(PORT_TAKEN, message)
+    return bool(says_so) and not is_its_own(exception)
 
 
 def words(pattern: re.Pattern[str], text: str) -> str:
@@ -116,12 +120,20 @@ def headline(exception: Cause) -> str:
     # "Error(s) in loading state_dict for Net:" says nothing yet.
     first = f"{first} {more[0]}" if first.endswith(":") and more else first
     end = first.rfind(". ", 0, SHORT) if len(first) > LONG else -1
-    return f"{exception.type}: {first[:end] if end > 0 else first}"[:300]
+    said = f"{exception.type}: {first[:end] if end > 0 else first}"
+    if last := last_error(exception):
+        return f"{exception.type}: {last}"
+    return said[:300]
 
 
 def is_told_late(exception: Cause) -> bool:
     """Whether it is of a kernel that was launched before the line that raised."""
     return bool(LATE.search(exception.message))
+
+
+def says_assert(exception: Cause) -> bool:
+    """Whether an assertion in a kernel failed: of its inputs, then."""
+    return "device-side assert" in exception.message
 
 
 def device_assert(stderr: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence import recorder
-from nsadiag.evidence.recorder import Dump
+from nsadiag.evidence.recorder import OF_WATCHDOG, Dump
 
 Members = frozenset[int]
 UNNAMED = ("", "undefined")
@@ -25,6 +25,11 @@ def raw_name(name: str, description: str) -> str:
 def newest_dump(rank: RankEvidence) -> Dump:
     """The flight recorder's, of the last capture that has one."""
     return next((c.flight_recorder for c in reversed(rank.captures) if c.flight_recorder), Dump())
+
+
+def is_of_a_log(rank: RankEvidence) -> bool:
+    """Whether what is known of the rank's calls is what NCCL's watchdog said of them in a log."""
+    return newest_dump(rank).get("version") == OF_WATCHDOG
 
 
 def shown(members: Iterable[int]) -> str:

@@ -22,6 +22,7 @@ from nsadiag.source import model
 
 # A call that may wait for other ranks in C, where no Python frame shows it.
 MAY_WAIT_FOR_PEERS = re.compile(r"\.(wait|item|cpu|tolist|synchronize|result)\(|dist\.|distributed")
+BACKWARD = "backward"
 # Functions of torch on the stack of whoever is in a forward, in a backward, or waits for peers.
 IN_A_STEP = frozenset({"_call_impl", "_wrapped_call_impl", "_engine_run_backward", "collective", "wait"})
 OPTIMIZER = "/torch/optim/optimizer.py"
@@ -53,15 +54,18 @@ def of_wait(threads: Threads) -> tuple[str, str, int] | None:
 
 
 def call_in(frames: Sequence[StackFrame]) -> str | None:
-    """The call into torch.distributed, or the backward pass, that a thread is in; None if it is in neither."""
-    return next((op for f in reversed(frames) if (op := _waits_in(f))), None)
+    """The call into torch.distributed, else the backward pass, that a thread is in; None if it is in neither."""
+    calls = [op for f in reversed(frames) if (op := _waits_in(f))]
+    return next((op for op in calls if op != BACKWARD), calls[0] if calls else None)
 
 
 def _waits_in(frame: StackFrame) -> str | None:
     if frame.filename.endswith("torch/distributed/distributed_c10d.py"):
         return None if frame.name == "wrapper" else frame.name
-    if frame.name == "_engine_run_backward":
-        return "backward"
+    if frame.name == "_engine_run_backward" or (
+        frame.name == "backward" and frame.filename.endswith("torch/autograd/__init__.py")
+    ):
+        return BACKWARD
     return None
 
 

@@ -1,57 +1,46 @@
-"""Tracebacks, ends that torchrun saw, and timeouts in logs, by rank."""
+"""Logs: tracebacks, timeouts, ends of ranks and whatever else their messages say, read in one pass."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from typing import TypeVar
 
-from nsadiag.analysis.ingest.watchdog_reports import TimedOut, timed_out
-from nsadiag.evidence.documents.exceptions import Cause, TracebackFrame
-
-# torchrun, torch.distributed and NCCL put these before lines of several ranks in one log.
-PREFIX = re.compile(r"^(?:\[(?:rank|default)(?P<rank>\d{1,9})\]:? ?)+")
-# Colours and moves of the cursor, which some loggers write into files too.
-ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-TRACEBACK = "Traceback (most recent call last):"
-CHAINS = {
-    "The above exception was the direct cause of the following exception:": True,
-    "During handling of the above exception, another exception occurred:": False,
-}
-FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
-RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-BARRIER = re.compile(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
-# torchrun's table of failures.
-FAILURE = re.compile(
-    r"\[(?P<n>\d+)\]:\s*\n\s+time\s*: (?P<time>\S+)\s*\n\s+host\s*: (?P<host>.*)\n\s+rank\s*: (?P<rank>\d+) \(local_rank: \d+\)\s*\n"
-    r"\s+exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)"
+from nsadiag.analysis.ingest.messages.deepspeed import Waits, WaitSummary
+from nsadiag.analysis.ingest.messages.launchers import Ended, FailureTable
+from nsadiag.analysis.ingest.messages.lines import NOBODY, LogLine, Speaker
+from nsadiag.analysis.ingest.messages.prefixes import speaker_of
+from nsadiag.analysis.ingest.messages.ras import RasAnswer
+from nsadiag.analysis.ingest.messages.speakers import Lines, Ranks
+from nsadiag.analysis.ingest.messages.starters import launcher_in
+from nsadiag.analysis.ingest.messages.table import facts_of
+from nsadiag.analysis.ingest.messages.tails import LOG_TAIL_BYTES, Faults, Tails
+from nsadiag.analysis.ingest.messages.tracebacks import Traceback, Tracebacks
+from nsadiag.analysis.ingest.messages.unread import NO_DIGITS, UnreadLines
+from nsadiag.analysis.ingest.messages.watchdog import TimedOut, Timeouts
+from nsadiag.analysis.ingest.messages.wrapped import unwrapped
+from nsadiag.evidence.documents.exceptions import Cause
+from nsadiag.evidence.messages import (
+    CommunicatorStep,
+    Fact,
+    ProcessEnd,
+    ProcessStart,
+    StatedError,
+    ToolAnswer,
+    Unread,
+    WorldSize,
 )
-# NCCL's watchdog, where a CUDA error ends the process: its own words, before "Aborted".
-ENDED_BY = re.compile(r"Process group watchdog thread terminated with exception: (?P<message>.+)")
-WORLD_SIZE = re.compile(r"\bworld[ _]size\b[\s\"'=:(]{1,4}(?P<size>\d{1,6})\b", re.IGNORECASE)
-LAUNCHERS = "ChildFailedError"  # torchrun's own, which says that some rank has failed
-FATAL = re.compile(r"^Fatal Python error: (?P<what>.+)$", re.MULTILINE)
 
+BARRIERS = "monitored barrier"
+BARRIER = re.compile(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
+MOST_OF_A_KIND = 4_000
+MOST_SHAPES = 50_000  # of lines that say nothing: a job writes the same ones in each step
+LONGEST_SHAPE = 400
+# What a wrapper's text says of an error that the same rank's traceback tells in full.
+SAME_WORDS = 60
 
-@dataclass(frozen=True, kw_only=True)
-class Traceback:
-    """One traceback of a log, with those from which its exception came."""
-
-    rank: int | None
-    line: int  # of the log, where it begins
-    exception: Cause
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """A rank's end as torchrun saw it."""
-
-    rank: int
-    code: int
-    pid: int
-    t_s: float | None
-    line: int
+AnyFact = TypeVar("AnyFact", bound=Fact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +52,18 @@ class LogFacts:
     ended: tuple[Ended, ...] = ()
     never_came: tuple[int, ...] = ()  # to a monitored barrier
     never_came_line: int = 0
-    ranks: Mapping[int, str] = field(default_factory=dict)  # that wrote in it, with their lines
+    waits: Waits | None = None  # the last summary of DeepSpeed's
+    facts: tuple[Fact, ...] = ()  # what single messages say, in the order of their lines
+    unread: tuple[
+        Unread, ...
+    ] = ()  # lines like errors that nothing here understands, the most frequent first
+    ranks: Mapping[int, str] = field(default_factory=dict)  # that wrote in it, with their last lines
+    tail: str = ""  # the last lines of all, without their prefixes
+    # Text of the last stacks that faulthandler wrote, by rank; under None where nothing names one.
+    stacks: Mapping[int | None, str] = field(default_factory=dict)
+    fatal: Mapping[int | None, str] = field(default_factory=dict)  # what ended an interpreter, likewise
+    rank_of_pid: Mapping[int, int] = field(default_factory=dict)  # as lines say it that name both
+    started_by: frozenset[str] = frozenset()  # launchers and schedulers that some line shows
     world_size: int = 0  # as some line says
     lines: int = 0
 
@@ -71,96 +71,193 @@ class LogFacts:
     def is_empty(self) -> bool:
         return not (self.raised or self.timed_out or self.ended or self.never_came)
 
-
-def read_log(text: str) -> LogFacts:
-    """Never raises, whatever the text."""
-    text = ESCAPES.sub("", text)
-    lines = text.splitlines()
-    ranks: dict[int, list[str]] = {}
-    for rank, said in map(_stripped, lines):
-        if rank is not None:
-            ranks.setdefault(rank, []).append(said)
-    barrier = [(n, m) for n, line in enumerate(lines, 1) if (m := BARRIER.search(line))]
-    return LogFacts(
-        raised=(*_errors_of_watchdogs(lines), *_tracebacks(lines)),
-        timed_out=tuple(timed_out(text)),
-        ended=tuple(_ended(text)),
-        never_came=tuple(sorted({int(r) for _, m in barrier for r in re.findall(r"\d+", m["ranks"])})),
-        never_came_line=barrier[0][0] if barrier else 0,
-        ranks={rank: "\n".join(own) for rank, own in ranks.items()},
-        world_size=max((int(m["size"]) for m in WORLD_SIZE.finditer(text)), default=0),
-        lines=len(lines),
-    )
+    def of(self, kind: type[AnyFact]) -> list[AnyFact]:
+        """The facts of one kind, in the order of their lines."""
+        return [each for each in self.facts if isinstance(each, kind)]
 
 
-def _errors_of_watchdogs(lines: list[str]) -> Iterator[Traceback]:
-    """Errors of a device that NCCL's watchdog met: they end the rank, without a traceback."""
-    for number, line in enumerate(lines, 1):
-        rank, said = _stripped(line)
-        if (found := ENDED_BY.search(said)) and "timeout" not in found["message"].lower():
-            yield Traceback(
-                rank=rank, line=number, exception=Cause(type="RuntimeError", message=found["message"].strip())
-            )
+def numbered(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a text, as `read_log` takes them."""
+    return enumerate(text.splitlines(), 1)
 
 
-def _tracebacks(lines: list[str]) -> list[Traceback]:
-    """Each with what it was raised from as its cause; the launcher's own left out."""
-    open_: dict[int | None, tuple[int, list[TracebackFrame]]] = {}
-    causes: dict[int | None, Cause] = {}
-    found: list[Traceback] = []
-    for number, line in enumerate(lines, 1):
-        rank, said = _stripped(line)
-        if TRACEBACK in said:
-            open_[rank] = (number, [])
-        elif rank in open_:
-            if raised := _read_line(said, open_[rank][1]):
-                begin, frames = open_.pop(rank)
-                exception = Cause(
-                    type=raised["type"].rpartition(".")[2],
-                    message=raised["message"] or "",
-                    frames=tuple(frames),
-                    cause=causes.pop(rank, None),
-                )
-                if exception.type != LAUNCHERS:
-                    found.append(Traceback(rank=rank, line=begin, exception=exception))
-        elif said.strip() in CHAINS and (before := [each for each in found if each.rank == rank]):
-            found.remove(before[-1])
-            causes[rank] = replace(before[-1].exception, meant=CHAINS[said.strip()])
-    return found
+def read_log(lines: Iterable[tuple[int, str]]) -> LogFacts:
+    """Read the lines of a log, each with its number and without its end, in one pass and bounded memory.
+
+    Never raises, whatever the text.
+    """
+    reader = _LogReader()
+    for number, text in unwrapped(lines):
+        reader.read(number, text)
+    return reader.facts()
 
 
-def _read_line(said: str, frames: list[TracebackFrame]) -> re.Match[str] | None:
-    """A frame, its code, or the exception itself, which ends the traceback."""
-    frame = FRAME.match(said)
-    if frame:
-        file, line_number, function = frame["file"], int(frame["line"]), frame["function"]
-        frames.append(TracebackFrame(file=file, line=line_number, function=function))
-    elif said.startswith("    ") and frames and not frames[-1].code and said.strip(" ^~"):
-        frames[-1] = replace(frames[-1], code=said.strip())
-    elif frames and not said.startswith(" "):
-        return RAISED.match(said)
-    return None
+class _LogReader:
+    """Hands each line to the readers of blocks and to the table of messages.
 
+    A line of the same words as one that said nothing says nothing: it is told by its text without digits, and costs no more.
+    """
 
-def _stripped(line: str) -> tuple[int | None, str]:
-    prefix = PREFIX.match(line)
-    return (int(prefix["rank"]), line[prefix.end() :]) if prefix else (None, line)
+    def __init__(self) -> None:
+        self._lines, self._ranks = Lines(), Ranks()
+        self._count = 0
+        self._timeouts, self._table, self._tracebacks = Timeouts(), FailureTable(), Tracebacks()
+        self._faults, self._waits, self._ras = Faults(), WaitSummary(), RasAnswer()
+        self._tails, self._unread = Tails(), UnreadLines()
+        self._facts: dict[type[Fact], list[tuple[Fact, Speaker]]] = {}
+        # By shape: whether a process is named before it, and as what it is counted among the unread.
+        self._quiet: dict[str, tuple[bool, str | None]] = {}
+        self._is_busy = False
+        self._started_by: set[str] = set()
 
+    def read(self, number: int, text: str) -> None:
+        """Take the next line."""
+        self._count += 1
+        shape = text.translate(NO_DIGITS) if len(text) < LONGEST_SHAPE else ""
+        quiet = None if self._is_busy else self._quiet.get(shape)
+        if quiet is None:
+            self._read(number, text, shape)
+            return
+        has_speaker, unread = quiet
+        if unread:
+            self._unread.again(unread)
+        if has_speaker:
+            for line in self._lines.read(number, text):
+                self._ranks.learn(line.speaker)
+                self._tails.read(line)
+        else:
+            self._tails.all.add(text)
 
-def _ended(text: str) -> Iterator[Ended]:
-    for found in FAILURE.finditer(text):
-        yield Ended(
-            rank=int(found["rank"]),
-            code=int(found["code"]),
-            pid=int(found["pid"]),
-            t_s=_seconds(found["time"]),
-            line=text.count("\n", 0, found.start()) + 1,
+    def _read(self, number: int, text: str, shape: str) -> None:
+        if starter := launcher_in(text[:LONGEST_SHAPE]):
+            self._started_by.add(starter)
+        lines = [*self._lines.read(number, text)]
+        said = [self._take(line) for line in lines]
+        self._is_busy = (
+            self._tracebacks.is_busy or self._faults.is_busy or self._timeouts.is_busy
+            or self._table.is_busy or self._ras.is_busy
+        )  # fmt: skip
+        if shape and len(lines) == 1 and not said[0] and not self._is_busy:
+            if len(self._quiet) >= MOST_SHAPES:
+                self._quiet.clear()
+            self._quiet[shape] = lines[0].speaker is not NOBODY, self._unread.read(lines[0])
+        else:
+            for line, is_read in zip(lines, said, strict=True):
+                if not is_read:
+                    self._unread.read(line)
+
+    def _take(self, line: LogLine) -> bool:
+        """Returns whether some reader understood it."""
+        self._ranks.learn(line.speaker)
+        self._tails.read(line)
+        is_traced = self._tracebacks.read(line, self._table.owner)
+        # Each sees it, whoever else understood it.
+        understood = [
+            each.read(line) for each in (self._timeouts, self._table, self._faults, self._waits, self._ras)
+        ]
+        found = False
+        # Code in a traceback may quote a message.
+        if not (is_traced and line.said.startswith(" ")):
+            for fact in facts_of(line):
+                found = True
+                self._keep(fact, line.speaker)
+                if isinstance(fact, StatedError) and fact.ends_it and not is_traced:
+                    self._tracebacks.state(line, Cause(type=fact.type, message=fact.text))
+        return is_traced or found or any(understood)
+
+    def _keep(self, fact: Fact, speaker: Speaker) -> None:
+        kept = self._facts.setdefault(type(fact), [])
+        if len(kept) < MOST_OF_A_KIND:
+            kept.append((fact, speaker))
+
+    def facts(self) -> LogFacts:
+        """Name the rank of each process that the lines so far speak of."""
+        timed_out, raised = tuple(self._timeouts.found()), self._tracebacks.found()
+        self._learn()
+        facts = tuple(self._of_ranks())
+        never_came = [each for each in facts if isinstance(each, ToolAnswer) and each.tool == BARRIERS]
+        named = [replace(each, rank=self._ranks.of(each.speaker)) for each in raised]
+        return LogFacts(
+            raised=tuple(_without_echoes(sorted(named, key=lambda each: each.line))),
+            timed_out=timed_out,
+            ended=tuple(self._table.found),
+            never_came=tuple(sorted({rank for each in never_came for rank in each.ranks})),
+            never_came_line=never_came[0].line if never_came else 0,
+            waits=self._waits.last,
+            facts=facts,
+            unread=self._unread.most(),
+            ranks=self._tails_of_ranks(any(each.speaker.is_label for each in named)),
+            tail=str(self._tails.all),
+            stacks={self._ranks.of(speaker): text for speaker, text in self._faults.texts().items()},
+            fatal={self._ranks.of(speaker): what for speaker, what in self._faults.fatal.items()},
+            rank_of_pid=self._ranks.by_pid(),
+            started_by=frozenset(self._started_by),
+            world_size=_world_size(facts),
+            lines=self._count,
         )
 
+    def _learn(self) -> None:
+        """Take which process has which rank from lines that are no prefixes."""
+        starts = [fact for fact, _ in self._facts.get(ProcessStart, []) if isinstance(fact, ProcessStart)]
+        for start in starts:
+            if (rank := self._ranks.of(speaker_of(None, start.local_rank, None, start.host, ""))) is not None:
+                self._ranks.match(start.pid or 0, rank, start.host)
+        for ended in self._table.found:
+            self._ranks.match(ended.pid, ended.rank)
+            self._ranks.has_nodes |= ended.local_rank not in (None, ended.rank)
+        sizes = [fact for fact, _ in self._facts.get(WorldSize, []) if isinstance(fact, WorldSize)]
+        self._ranks.has_nodes |= any(fact.of == "nodes" and fact.size > 1 for fact in sizes)
+        steps = [
+            fact for fact, _ in self._facts.get(CommunicatorStep, []) if isinstance(fact, CommunicatorStep)
+        ]
+        # The first of the largest communicators is that of all ranks.
+        whole = max(steps, key=lambda each: (each.size, -each.line), default=None)
+        for step in steps:
+            if whole and step.communicator == whole.communicator and step.pid is not None:
+                self._ranks.match(step.pid, step.member, step.host)
 
-def _seconds(time: str) -> float | None:
-    """torchrun writes `2026-11-21_13:45:01`."""
-    try:
-        return datetime.strptime(time, "%Y-%m-%d_%H:%M:%S").timestamp()
-    except ValueError:
-        return None
+    def _of_ranks(self) -> Iterator[Fact]:
+        pairs = [pair for kept in self._facts.values() for pair in kept]
+        for speaker, stack in self._timeouts.stacks():
+            pairs.append((stack, speaker))
+        pairs += [(answer, NOBODY) for answer in self._ras.found]
+        for fact, speaker in sorted(pairs, key=lambda pair: pair[0].line):
+            yield fact if fact.rank is not None else replace(fact, rank=self._rank_of(fact, speaker))
+
+    def _rank_of(self, fact: Fact, speaker: Speaker) -> int | None:
+        local = fact.local_rank if isinstance(fact, ProcessEnd) else None
+        if (fact.pid != speaker.pid and fact.pid is not None) or not fact.is_of_its_speaker:
+            return self._ranks.of(speaker_of(None, local, fact.pid, fact.host, ""))
+        return self._ranks.of(speaker)
+
+    def _tails_of_ranks(self, labels_count: bool) -> dict[int, str]:
+        """The last lines of each rank. A number before a line is a rank where an error stands behind one."""
+        tails: dict[int, list[str]] = {}
+        for speaker, tail in self._tails.of.items():
+            rank = self._ranks.of(speaker)
+            if rank is not None and (labels_count or not speaker.is_label):
+                tails.setdefault(rank, []).append(str(tail))
+        return {rank: "\n".join(texts)[-LOG_TAIL_BYTES:] for rank, texts in tails.items()}
+
+
+def _without_echoes(raised: Iterable[Traceback]) -> Iterator[Traceback]:
+    """Without the words of errors that the same process's traceback, or an earlier line, tells as well."""
+    raised = [*raised]
+    whole = [each for each in raised if not each.is_stated]
+    said: set[tuple[int | None, str]] = set()
+    for each in raised:
+        words = each.exception.message[:SAME_WORDS]
+        if each.is_stated:
+            mine = [other for other in whole if other.rank == each.rank or each.rank is None]
+            if (each.rank, words) in said or any(words in other.exception.message for other in mine):
+                continue
+            said.add((each.rank, words))
+        yield each
+
+
+def _world_size(facts: Iterable[Fact]) -> int:
+    """As lines say; 0 where none does."""
+    sizes = [fact for fact in facts if isinstance(fact, WorldSize)]
+    stated = max((fact.size for fact in sizes if fact.of == "world"), default=0)
+    node, nodes = (max((f.size for f in sizes if f.of == of), default=1) for of in ("node", "nodes"))
+    return max(stated, node * nodes if node > 1 else 0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.records import Movement
+from nsadiag.analysis.facts.groups import is_of_a_log
+from nsadiag.analysis.records import CellEvidence, Movement
 from nsadiag.analysis.relations.actors.stuck import stuck_sets
 from nsadiag.analysis.relations.deadlock import deadlock_of
 from nsadiag.evidence.records import Certainty, Evidence, Finding, Strength
@@ -27,6 +29,33 @@ GAPS: dict[Movement, str] = {
 }
 
 
+OF_A_LOG = "nothing but a log: it has the calls that timed out, and not where any rank stood"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The number of right verdicts of one strength, on evidence that others had collected."""
+
+    right: int
+    of: int
+
+
+# By the posted inputs that were set apart before anybody looked at their answers (docs/lab); none yet: then what the
+# strength itself claims holds.
+RELIABILITY: dict[Strength, Measured] = {}
+PRIOR = 20  # inputs that the claim of a strength weighs as much as
+
+
+def confidence_of(cell: CellEvidence, strength: Strength) -> float:
+    """The number for a strength: what it claims; on evidence of others drawn to how often it was right there."""
+    measured = RELIABILITY.get(strength)
+    if cell.collected is None or measured is None or strength is Strength.NONE:
+        return strength.value
+    drawn = (measured.right + PRIOR * strength.value) / (measured.of + PRIOR)
+    # A level for each strength, and in their order.
+    return float(round(min(drawn, Strength.CONCLUSIVE.value), 2))
+
+
 def weighed(case: Case, cause: Finding) -> tuple[Finding, Certainty | None]:
     """The finding of a hang with the deadlock that proves it, where there is one; no certainty of anything else."""
     if cause.outcome != "hung":
@@ -36,7 +65,7 @@ def weighed(case: Case, cause: Finding) -> tuple[Finding, Certainty | None]:
         numbers = {proven.graph.nodes[key].number for key in proven.within}
         return cause, "proven" if numbers.issuperset(cause.guilty_ranks) else "suspected"
     if case.cell.collected is not None:
-        return _of_others(cause, case.cell.collected.movement), "suspected"
+        return _of_others(case.cell, cause, case.cell.collected.movement), "suspected"
     deadlock = case.once(deadlock_of)
     if deadlock is None:
         return cause, "suspected"
@@ -44,10 +73,19 @@ def weighed(case: Case, cause: Finding) -> tuple[Finding, Certainty | None]:
     return dataclasses.replace(cause, evidence=(*cause.evidence, proof)), "proven"
 
 
-def _of_others(cause: Finding, movement: Movement) -> Finding:
+def _of_others(cell: CellEvidence, cause: Finding, movement: Movement) -> Finding:
     """No surer than the snapshots that somebody took, and with what these leave open."""
+    gap = OF_A_LOG if _is_of_logs(cell) else GAPS[movement]
     return dataclasses.replace(
         cause,
         strength=cause.strength.at_most(STRONGEST[movement]),
-        gaps=tuple(dict.fromkeys((*cause.gaps, GAPS[movement]))),
+        gaps=tuple(dict.fromkeys((*cause.gaps, gap))),
+    )
+
+
+def _is_of_logs(cell: CellEvidence) -> bool:
+    """Whether lines of logs are all that there is: no dump of a recorder, no stack."""
+    captures = [capture for rank in cell.ranks for capture in rank.captures]
+    return not any(c.stacks for c in captures) and all(
+        is_of_a_log(rank) for rank in cell.ranks if rank.captures
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from nsadiag.analysis.judgement.action import action_of
+from nsadiag.analysis.judgement.certainty import confidence_of
 from nsadiag.analysis.judgement.hosts import hosts_of, lost_hosts
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.records import Finding, Progress, Times, Verdict, Where
@@ -26,7 +27,7 @@ def verdict_of(
     return Verdict(
         outcome=cause.outcome,
         cls=cause.cls,
-        confidence=cause.confidence,
+        confidence=confidence_of(cell, cause.strength),
         summary=_with_hosts(cell, cause),
         guilty_ranks=cell.everyone(cause.guilty_ranks),
         blocked_ranks=cell.everyone(cause.blocked_ranks, but=cause.guilty_ranks),

@@ -13,7 +13,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.buckets import elements_of
 from nsadiag.analysis.facts.exceptions import first_of
-from nsadiag.analysis.facts.fingerprints import Fingerprint, fingerprints
+from nsadiag.analysis.facts.texts.fingerprints import Fingerprint, fingerprints
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.phrases import tensor_names
 from nsadiag.evidence.records import Collective, Place

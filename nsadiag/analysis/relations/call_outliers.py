@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +62,13 @@ class Asking(Behaviour):
         earlier = {each for seq, each in said.items() if seq < self.one.call}
         return bool(earlier) and said.get(self.one.call) not in earlier
 
+    @property
+    def sets_up(self) -> bool:
+        """Whether it raised within the constructor of what wraps a model."""
+        raised = next((r.exception for r in self.case.cell.ranks if r.rank == self.rank), None)
+        frames = raised.frames if raised else ()
+        return any(f.function == "__init__" and SETUP.search(f.file) for f in frames)
+
 
 Askings = Mapping[int, Asking]
 
@@ -99,9 +108,20 @@ PATHS: tuple[CriterionTest[Askings], ...] = (
     (Criterion.NOVEL_TRANSITION, _after_a_new_turn),
     (Criterion.NOVEL, _new_on_record),
 )
+SETUP = re.compile(
+    r"/torch/nn/parallel/distributed\.py$|/fully_sharded_data_parallel\.py$|/_composable/fsdp/|/fsdp/_fully_shard/|/runtime/engine\.py$"
+)
+LATE = 1000  # collectives of a group, from which on nobody sets up a model any more
+
+
+def _setting_up(asking: Askings) -> tuple[int, ...]:
+    """By the traceback of whoever raised: in the constructor of a wrapper, long after the group's first collectives."""
+    return which(asking, lambda rank: asking[rank].one.call >= LATE and asking[rank].sets_up)
+
+
 CRITERIA: dict[str, tuple[CriterionTest[Askings], ...]] = {
     "splits": ((Criterion.MOST_AT_ODDS, _most_at_odds),),
-    "operation": (MAJORITY, *PATHS),
+    "operation": (MAJORITY, *PATHS, (Criterion.SETTING_UP, _setting_up)),
 }
 ARGUMENT_CRITERIA: tuple[CriterionTest[Askings], ...] = (
     MAJORITY,
@@ -151,11 +171,25 @@ def is_out_of_order(case: Case, one: Disagreement) -> bool:
     """Whether the ranks are at different calls of the program, and do not only ask otherwise in the same one."""
     if one.kind == "operation":
         return True
+    if one.kind == "size" and case.cell.collected is not None and len(one.places) < MOST_PLACES:
+        return _are_of_other_calls(one)
     if len(one.places) > 1:
         return not _are_partners(case, one)
     known = [_earlier(case, rank, one) for rank in one.asked]
     # From this line everyone has issued both before: a loop over what is ordered otherwise.
     return all(now is not None and all(other in before for other, _ in known) for now, before in known)
+
+
+MOST_PLACES = 2  # from which on lines tell more than sizes
+FAR = 2  # times as many elements: what a ragged batch or a wrong shape makes of a size is nearer
+
+
+def _are_of_other_calls(one: Disagreement) -> bool:
+    """Whether sizes tell of different calls of the program, where no line does: a flag or barrier beside data, another shard or bucket."""
+    sizes = [math.prod(size) for asked in one.asked.values() for size in (asked.sizes or [])[:1]]
+    if len(sizes) < 2 or min(sizes) < 1:
+        return False
+    return min(sizes) == 1 or max(sizes) >= FAR * min(sizes)
 
 
 def _are_partners(case: Case, one: Disagreement) -> bool:

@@ -102,6 +102,14 @@ def pending_in(
     )
 
 
+BARRIER_NOTE = " (one element, as of a barrier)"
+
+
+def is_barrier(call: Row) -> bool:
+    """Whether a recorded call may be what dist.barrier() asks of NCCL; a flag that ranks agree on looks the same."""
+    return "all_reduce" in str(call.op) and call.input_sizes == [[1]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PendingCall(Pending):
     """The same with the ranks' own records of it."""
@@ -124,6 +132,11 @@ class PendingCall(Pending):
         """The user line that issued it."""
         call = self.call_of(rank)
         return call.place or locations.of_call(cell.rank(rank), int(call.wall_ns))
+
+    @property
+    def barrier_note(self) -> str:
+        """A remark behind its name: NCCL's barrier is an all_reduce of one element."""
+        return BARRIER_NOTE if self.waiting and is_barrier(self.call_of(self.waiting[0])) else ""
 
     def source(self, cell: CellEvidence, rank: int) -> str:
         """The file and entry that show it."""

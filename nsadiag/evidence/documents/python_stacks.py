@@ -42,11 +42,12 @@ class PythonThread:
     thread_name: str | None = None
     active: bool = False
     owns_gil: bool = False
+    works: bool | None = None  # for the rank, in the main thread's place; None where the main one does
 
     @property
     def is_main(self) -> bool:
-        """Whether it is Python's main thread."""
-        return self.thread_name == MAIN_THREAD
+        """Whether it is Python's main thread, or the one that does its work."""
+        return self.thread_name == MAIN_THREAD if self.works is None else self.works
 
     @property
     def title(self) -> str:
@@ -86,11 +87,12 @@ def as_one_stack(threads: Threads, name_of: Callable[[int], str]) -> Threads:
     if within is None:
         return threads
     return tuple(
-        _continued(thread, within) if thread.is_main else thread for thread in threads if thread is not within
+        continued(thread, within) if thread.is_main else thread for thread in threads if thread is not within
     )
 
 
-def _continued(main: PythonThread, within: PythonThread) -> PythonThread:
+def continued(main: PythonThread, within: PythonThread) -> PythonThread:
+    """The main thread with the frames of the one that goes on with its call."""
     return replace(
         main,
         frames=(*within.frames, *main.frames),

@@ -18,7 +18,7 @@ from nsadiag.reports.cleaners.page import Page, finalized, page, with_code
 from nsadiag.reports.formats import plot
 from nsadiag.reports.grid import grid_of
 from nsadiag.reports.model import CellReport, MatrixReport, Report
-from nsadiag.reports.pictures.rows import ROWS
+from nsadiag.reports.pictures.rows import LETTERS, ROWS
 from nsadiag.reports.sources import source_href
 from nsadiag.version import __version__
 
@@ -94,6 +94,7 @@ def _environment() -> Environment:
         script=Markup(script),
         script_hash=f"sha256-{digest}",
         rows_of=ROWS,
+        letters_of=LETTERS,
         legend_of=LEGEND,
         place_text=facts.place_text,
         version=__version__,

@@ -39,6 +39,31 @@ def fact_table(run: RunReport) -> Markdown:
     return table([Markdown(""), Markdown("")], rows) if rows else Markdown("")
 
 
+def call_table(run: RunReport) -> Markdown:
+    """The last calls of each rank, a letter a call; nothing of a run that nsadiag recorded."""
+    if run.collected is None:
+        return Markdown("")
+    from nsadiag.analysis.case import Case  # the analysis comes with the picture
+    from nsadiag.reports.pictures.calls import call_grid
+
+    grid = call_grid(Case(run.collected), run.verdict)
+    if grid is None:
+        return Markdown("")
+    numbers = f"#{grid.numbers[0]} to #{grid.numbers[-1]} of {grid.group}" if grid.numbers else ""
+    header = _header("rank", *([numbers] if numbers else []), "what is known")
+    rows = [
+        [
+            escape(f"{row.name} ({row.role})" if row.role else row.name),
+            *([code(row.letters)] if numbers else []),
+            escape(row.says),
+        ]
+        for row in grid.rows
+    ]
+    legend = "; ".join(f"{letter} {words}" for letter, words in grid.legend.items())
+    more = f"; and {count(grid.left_out, 'more row')}" if grid.left_out else ""
+    return Markdown("{}\n\n{}{}").format(table(header, rows), escape(legend), escape(more))
+
+
 def grid_table(grid: Grid) -> Markdown:
     header = [escape(name) for name in (*grid.row_axes, *grid.columns)]
     rows = [[*map(escape, row.labels), *map(_slot, row.slots)] for row in grid.rows]
@@ -141,6 +166,7 @@ def _environment() -> Environment:
     environment.filters.update(code=code, block=block, duration=words.duration)
     environment.globals.update(
         fact_table=fact_table,
+        call_table=call_table,
         grid_table=grid_table,
         cost_table=cost_table,
         claim_table=claim_table,

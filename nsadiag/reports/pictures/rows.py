@@ -1,7 +1,17 @@
-"""Rows of a lane: known without the analysis, which a page that is shown again does not need."""
+"""Rows of a lane, letters of calls: known without the analysis, which a page that is shown again does not need."""
 
 from __future__ import annotations
 
+# A letter for each state of a call, so that a picture of calls is one in plain text too.
+LETTERS = {
+    "done": "·",
+    "waits": "W",
+    "other": "X",
+    "issued": "i",
+    "not issued": "-",
+    "unknown": "?",
+    "silent": " ",
+}
 # Top and height of each kind within a lane, so that colour is not the only difference.
 ROWS = {
     "phase": (0, 24),

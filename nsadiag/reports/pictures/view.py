@@ -12,6 +12,7 @@ from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.user_code import counted, valid_roots
 from nsadiag.printing import one_line
 from nsadiag.reports.model import RunReport
+from nsadiag.reports.pictures.calls import CallGrid, call_grid
 from nsadiag.reports.pictures.costs import Costs, costs_of
 from nsadiag.reports.pictures.records import Log, cited, logs_of
 from nsadiag.reports.pictures.snippets import Snippet, snippets_of
@@ -26,6 +27,7 @@ T = TypeVar("T")
 class View:
     """The pictures of one run; whatever there was no evidence for is empty."""
 
+    calls: CallGrid | None = None  # of what other tools collected
     timeline: Timeline | None = None
     waits: WaitPicture | None = None
     snippets: tuple[Snippet, ...] = ()
@@ -52,6 +54,7 @@ def view_of(run: RunReport) -> View:
         sources.shown(cell),
     ):
         return View(
+            calls=_drawn("calls", lambda: call_grid(case, verdict), None, gaps),
             timeline=_drawn("timeline", lambda: timeline_of(case, verdict), None, gaps),
             waits=_drawn("wait-for graph", lambda: waits_of(case, verdict), None, gaps),
             snippets=_drawn("source", lambda: tuple(snippets_of(cell, verdict)), (), gaps),

@@ -67,6 +67,7 @@ def run_lines(
     if verdict:
         yield from _evidence(verdict, None if everything else EVIDENCE_SHOWN)
         yield from _section("Ruled out", _rejected(verdict, None if everything else REJECTED_SHOWN))
+        yield from _section("Not decided: what fits, and what would tell", _hypotheses(verdict))
     yield from _section("Gaps", [Text(gap) for gap in run.unseen])
     yield from _advice(run, width)
 
@@ -109,6 +110,17 @@ def _rejected(verdict: Verdict, most: int | None) -> list[Text]:
     rows = []
     for item in verdict.rejected[:most]:
         rows.append(Text.assemble((item.cls, "bold"), f": {item.because}"))
+    return rows
+
+
+def _hypotheses(verdict: Verdict) -> list[Text]:
+    rows = []
+    for item in verdict.hypotheses:
+        rows.append(
+            Text.assemble(
+                (item.cls, "bold"), f": {item.because}. Collect {item.collect}:\n", (item.command, "green")
+            )
+        )
     return rows
 
 

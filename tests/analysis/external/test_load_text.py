@@ -6,7 +6,7 @@ import pytest
 from dump_maker import Job, write_dumps
 
 from nsadiag.analysis.external.stacks import from_py_spy
-from nsadiag.analysis.ingest.logs import read_log
+from nsadiag.analysis.ingest.logs import numbered, read_log
 from nsadiag.analysis.verdict import judge_evidence as judge_external
 from nsadiag.errors import UsageError
 from nsadiag.evidence.stacks import from_faulthandler
@@ -158,7 +158,7 @@ def test_an_exception_knows_what_it_was_raised_from() -> None:
     text = (
         TRACEBACK + "\nThe above exception was the direct cause of the following exception:\n\n" + LOST_PEER
     )
-    (raised,) = read_log(text).raised
+    (raised,) = read_log(numbered(text)).raised
     exception = raised.exception
     assert exception.message.startswith("[gloo/transport")
     assert exception.cause and exception.cause.type == "RuntimeError" and exception.cause.meant
@@ -171,7 +171,7 @@ def test_an_exception_knows_what_it_was_raised_from() -> None:
         ([watchdog(0), watchdog(1), watchdog(2, op="BROADCAST")], "collective_order_mismatch", (2,)),
         ([watchdog(0), watchdog(1, elements=4000), watchdog(2)], "collective_args_mismatch", (1,)),
         ([watchdog(0), "[rank1]: step 7\n", watchdog(2)], "missing_rank", (1,)),
-        ([watchdog(0), watchdog(1), watchdog(2)], "network_stall", ()),
+        ([watchdog(0), watchdog(1), watchdog(2)], "unknown", ()),
     ],
 )
 def test_what_nccls_watchdog_says_on_all_ranks_is_compared(

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts.groups import newest_dump
+from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.pending import PendingCall, is_still, waits
 from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.phrases import call_name, these
-from nsadiag.evidence.recorder import OF_WATCHDOG
+from nsadiag.evidence.phrases import call_name, these, waits_wait, was
 from nsadiag.evidence.records import Strength, Where
 
 # Of these a member may complete its part without the others: the source of a broadcast, whoever sends to one rank.
@@ -32,16 +31,15 @@ def completion_frontier(case: Case) -> Iterator[Draft | Declined]:
         yield _draft(case, _naming_all(behind))
     for wait in (each for each in found if each not in behind):
         call = call_name(_op(wait), wait.seq, wait.group)
-        yield Declined(
-            f"no member of {wait.group} has completed {call}, in which {these(wait.waiting)} wait",
-            wait.source(case.cell, wait.waiting[0]),
-        )
+        fact = f"no member of {wait.group} has completed {call}, in which {these(wait.waiting)} {waits_wait(wait.waiting)}"
+        if wait.completed:
+            fact = f"{these(wait.completed)} {was(wait.completed)} past #{wait.seq} of {wait.group}, and nothing shows that it was {call} there too"
+        yield Declined(fact, wait.source(case.cell, wait.waiting[0]))
 
 
 def _is_behind(case: Case, wait: PendingCall) -> bool:
     """Whether some completed the call for which it takes all members. Of a rank whose later call timed out nothing says what it made under this number."""
-    dumps = [newest_dump(case.cell.rank(rank)) for rank in wait.completed]
-    known = all(dump.get("version") != OF_WATCHDOG for dump in dumps)
+    known = not any(is_of_a_log(case.cell.rank(rank)) for rank in wait.completed)
     return known and wait.is_on_some_devices and not ONE_SIDED.search(_op(wait))
 
 

@@ -11,6 +11,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import LOST_WORKER, first_of
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.facts.quiet_time import in_one_place_s, in_silence
+from nsadiag.analysis.facts.texts.error_causes import ErrorCause, cause_in
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, hung_ranks
 from nsadiag.analysis.relations.pending import was_given_up
@@ -18,7 +19,7 @@ from nsadiag.analysis.rules.drafts import at_line, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.python_stacks import StackFrame
-from nsadiag.evidence.records import Place, Strength
+from nsadiag.evidence.records import Act, Place, Strength
 
 LEAST_LOOKS = 4  # two pairs: a single pair may show one slow sample
 KILLED = re.compile(r"signal", re.IGNORECASE)
@@ -129,6 +130,9 @@ def _busy_worker(
     )
 
 
+OF_A_WORKER = "Find what ended the worker: dmesg shows the kernel's OOM killer; `num_workers=0` shows an exception where it occurs."
+
+
 def _raised(cell: CellEvidence) -> Iterator[Draft]:
     """A fault that torch noticed: it raised in the rank's loop, at whatever line that was."""
     first = first_break(cell)
@@ -140,18 +144,25 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
     if not said and not LATE.search(exception.message):
         return
     how = said["end"] if said else "returned no batch within the loader's timeout"
-    claim = (
-        f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception.message.splitlines()[0][:200]}"
-    )
+    when = f" at {first.t_s:.1f} s, first of all" if first.t_s else ""
+    claim = f"rank {number} raised{when}: {exception.message.splitlines()[0][:200]}"
+    named = cause_in(exception)
     yield Draft(
         strength=Strength.CONCLUSIVE,
         summary=f"A DataLoader worker of rank {number} {how}; the loader raised in the rank.",
         guilty_ranks=(number,),
         at=locations.of_exception(exception) or locations.of_exception(raised),
         evidence={claim: f"{first.rank.source}/exception.json"},
-        fix="Find what ended the worker: dmesg shows the kernel's OOM killer; `num_workers=0` shows an exception where it occurs.",
-        actions=("retry",) if said and KILLED.search(said["end"]) else ("fix code",),
+        fix=named.fix if named else OF_A_WORKER,
+        actions=_actions(named, said["end"] if said else ""),
     )
+
+
+def _actions(named: ErrorCause | None, end: str) -> tuple[Act, ...]:
+    """As the error's text says; of a worker that somebody killed a retry."""
+    if named:
+        return named.actions
+    return ("retry",) if KILLED.search(end) else ("fix code",)
 
 
 RULE = Rule(

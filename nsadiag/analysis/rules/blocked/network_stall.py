@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
 from nsadiag.analysis.relations.pending import PendingCall, is_still, waits
@@ -40,13 +41,22 @@ def network_stall(case: Case) -> Iterator[Draft | Declined]:
         return
     links = stalled_links(case.cell)
     for wait in waits(case):
-        if _all_wait_in(case, wait):
+        by_log = not links and all(is_of_a_log(case.cell.rank(r)) for r in wait.waiting)
+        if by_log and wait.seq > FIRST and _all_wait_in(case, wait):
+            yield Declined(
+                f"{these(wait.waiting)} timed out in the same call, and no line tells of a connection that failed",
+                wait.source(case.cell, wait.waiting[0]),
+            )
+        elif _all_wait_in(case, wait):
             yield _draft(case, wait, links)
         else:
             yield Declined(
                 f"of the members of {group_name(wait.group)} only {these(wait.waiting)} {waits_wait(wait.waiting)} in call #{wait.seq}",
                 wait.source(case.cell, wait.waiting[0]) if wait.waiting else None,
             )
+
+
+FIRST = 1  # the number of a group's first collective: before it nothing had ever arrived
 
 
 def _all_wait_in(case: Case, wait: PendingCall) -> bool:
@@ -86,6 +96,8 @@ def _draft(case: Case, wait: PendingCall, links: list[Link]) -> Draft:
         claim = f"rank {link.rank} has {link.bytes} bytes to {link.to} in flight, the same in both snapshots"
         evidence[claim] = link.source
     seen = f": {'; '.join(unacknowledged)}" if links else ""
+    if wait.seq <= FIRST:
+        seen = f"{seen}: it is the first of that group, so that nothing has arrived on it yet"
     return Draft(
         strength=Strength.STRONG if links else Strength.WEAK,
         summary=f"{all_of(len(case.cell.everyone(wait.waiting))).capitalize()} are in {call} with the same arguments, and it {_lasted(case.cell)}{seen}.",

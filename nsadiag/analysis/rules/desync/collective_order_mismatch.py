@@ -82,7 +82,8 @@ def _draft(case: Case, one: Disagreement) -> Draft:
         summary=f"The ranks disagree on {_calls(one)}; {found.said_of(named(case.cell, guilty))}.",
         guilty_ranks=guilty,
         blocked_ranks=peers,
-        at=one.asked[guilty[0]].place or locations.of_rank_now(case.cell.rank(guilty[0])),
+        at=next((one.asked[rank].place for rank in guilty if one.asked[rank].place), None)
+        or locations.of_rank_now(case.cell.rank(guilty[0])),
         where=Where(collective=one.collective(guilty[0])),
         peers_at=one.asked[peers[0]].place if peers else None,
         evidence=_issued(one),

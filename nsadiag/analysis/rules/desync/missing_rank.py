@@ -9,6 +9,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import Break, earliest_failure, first_break
+from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.facts.quiet_time import is_short
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import was_alive
@@ -40,7 +41,11 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
     if case.calls.empty:
         yield from _by_stacks(case.cell)
     alive = [(w, tuple(r for r in w.missing if was_alive(case.cell.rank(r).end))) for w in waits(case)]
-    found = [(wait, missing) for wait, missing in alive if missing and wait.waiting]
+    found = [
+        (wait, missing)
+        for wait, missing in alive
+        if missing and wait.waiting and not _may_be_cut_off(case, wait, missing)
+    ]
     roots = {*case.once(graph_of).roots()}
     # Whoever waits for nobody explains the others.
     found.sort(key=lambda each: (not roots & {*each[1]}, -len(case.cell.everyone(each[0].waiting))))
@@ -53,6 +58,17 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
     for wait, missing in alive:
         if not (missing and wait.waiting):
             yield _nobody_missing(case, wait)
+        elif _may_be_cut_off(case, wait, missing):
+            yield Declined(
+                f"{these(missing)} reported no timeout, and may have been ended before {'its' if len(missing) == 1 else 'their'} own, by {these(wait.waiting)}",
+                wait.source(case.cell, wait.waiting[0]),
+            )
+
+
+def _may_be_cut_off(case: Case, wait: PendingCall, missing: tuple[int, ...]) -> bool:
+    """Whether too many of those that reported no timeout in a log had no time to: the first to time out end the job."""
+    silent = all(_is_silent_in_log(case, wait, rank) for rank in missing)
+    return silent and len(missing) > len(wait.waiting)
 
 
 def _nobody_missing(case: Case, wait: PendingCall) -> Declined:
@@ -113,9 +129,14 @@ def _draft(
         f"; nor did {named(cell, ranks)} reach {_call(other)}, in which {named(cell, other.waiting)} {waits_wait(cell.everyone(other.waiting))}"
         for other, ranks in besides
     )
+    by_log = not here and all(_is_silent_in_log(case, wait, rank) for rank in missing)
+    never, waiting = named(cell, missing).capitalize(), named(cell, wait.waiting)
+    summary = f"{never} never reached {call}; {waiting} {are(cell.everyone(wait.waiting))} waiting in it{nor}.{it_is}"
+    if by_log:
+        summary = f"{never} reported no timeout, while {waiting} timed out in {call}{wait.barrier_note}{nor}.{it_is}"
     return Draft(
-        strength=_strength(case, guilty) if sure else Strength.LIKELY,
-        summary=f"{named(cell, missing).capitalize()} never reached {call}; {named(cell, wait.waiting)} {are(cell.everyone(wait.waiting))} waiting in it{nor}.{it_is}",
+        strength=Strength.LIKELY if by_log or not sure else _strength(case, guilty),
+        summary=summary,
         guilty_ranks=tuple(sorted({*missing, *(r for _, ranks in besides for r in ranks)})),
         blocked_ranks=wait.waiting if not besides else None,
         at=here or last_at,
@@ -161,9 +182,16 @@ def _besides(
 
 
 def _never_issued(case: Case, wait: PendingCall, rank: int) -> str:
+    if _is_silent_in_log(case, wait, rank):
+        return f"rank {rank} wrote in the log, and no line of its tells of a call of {group_name(wait.group)} that timed out"
     if case.cell.collected and not case.issued.get(wait.group, {}).get(rank):
         return f"rank {rank} has no call of {group_name(wait.group)} on record that is not complete"
     return f"rank {rank} never issued it: its last in {group_name(wait.group)} is #{case.last_issued(wait.group, rank)}"
+
+
+def _is_silent_in_log(case: Case, wait: PendingCall, rank: int) -> bool:
+    """Whether nothing is known of the rank's calls but that the watchdog did not complain of them."""
+    return is_of_a_log(case.cell.rank(rank)) and not case.issued.get(wait.group, {}).get(rank)
 
 
 def _at_the_same_line(case: Case, rank: int) -> Claims:

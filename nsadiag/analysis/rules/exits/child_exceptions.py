@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from nsadiag.analysis.facts.exceptions import follows_a_peer
-from nsadiag.analysis.ingest.logs import read_log
+from nsadiag.analysis.ingest.logs import numbered, read_log
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank
 from nsadiag.evidence.documents.exceptions import Cause
@@ -30,7 +30,7 @@ def child_exceptions(rank: RankEvidence) -> list[ChildException]:
     """In the order in which the children ended."""
     lines = rank.stderr_tail.splitlines()
     found = []
-    for raised in read_log(rank.stderr_tail).raised:
+    for raised in read_log(numbered(rank.stderr_tail)).raised:
         told = OF_CHILD.match(lines[raised.line - 2]) if raised.line > 1 else None
         if told and raised.exception.type not in OF_THE_END and not follows_a_peer(raised.exception):
             found.append(ChildException(name=told["name"], exception=raised.exception))

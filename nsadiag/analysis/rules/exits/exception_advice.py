@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from nsadiag.analysis.facts.exceptions import memory_of
+from nsadiag.analysis.facts.texts.error_causes import cause_in
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.records import Act
 
-# Types of transient errors of a network or service; and the messages of a broken device.
+# Types of transient errors of a network or service.
 NETWORK_ERRORS = frozenset({
     "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "TimeoutError",
     "URLError", "HTTPError", "ReadTimeout", "ConnectTimeout", "ReadTimeoutError", "IncompleteRead",
 })  # fmt: skip
-DEVICE_BROKE = re.compile(r"uncorrectable (NVLink|ECC) error|hardware error|GPU is lost", re.IGNORECASE)
 MEMORY = {
     "gpu": "Reduce this rank's memory (a smaller or shorter batch, activation checkpointing); if a batch is skipped, skip it on all ranks.",
     "host": "The host is out of memory: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
@@ -25,11 +23,20 @@ def class_of(exception: Cause) -> str:
 
 
 def fix_of(exception: Cause, otherwise: str) -> str:
-    return MEMORY.get(memory_of(exception) or "", otherwise)
+    row = cause_in(exception)
+    return MEMORY.get(memory_of(exception) or "") or (row.fix if row else "") or otherwise
+
+
+def next_of(exception: Cause) -> str | None:
+    """A command that shows more of what its text names."""
+    row = cause_in(exception) if memory_of(exception) is None else None
+    return row.next or None if row else None
 
 
 def actions_of(root: Cause) -> tuple[Act, ...]:
-    """Retry after a network or device error; all other exceptions are the code's."""
-    if DEVICE_BROKE.search(root.message):
-        return ("exclude host", "retry")
+    """As its text says; retry after an error of a network or service; all other exceptions are the code's."""
+    if memory_of(root) == "host":
+        return ("fix environment", "fix code")
+    if memory_of(root) is None and (row := cause_in(root)):
+        return row.actions
     return ("retry",) if root.type.rpartition(".")[2] in NETWORK_ERRORS else ("fix code",)

@@ -23,8 +23,9 @@ ABOUT_S = 3.0
 def lost_host(case: Case) -> Iterator[Draft | Declined]:
     nodes = case.cell.watch.nodes
     gone = [(node.lost_s, node) for node in nodes if node.lost_s is not None and node.ranks]
-    if not gone:
+    if not gone and case.cell.collected is None:
         yield Declined(f"{all_of(len(nodes) or 1, 'host')} reported to the end", "watch.json#nodes")
+    if not gone:
         return
     lost_s, node = min(gone, key=lambda each: each[0])
     left = {rank: state for rank, state in case.thread_states.items() if rank not in node.ranks}

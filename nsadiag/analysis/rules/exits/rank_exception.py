@@ -13,6 +13,7 @@ from nsadiag.analysis.facts.exceptions import (
     is_of_a_collective,
     is_told_late,
     place_of,
+    says_assert,
 )
 from nsadiag.analysis.facts.exits import Break, breaks, first_break
 from nsadiag.analysis.records import Declined, RankEvidence
@@ -26,7 +27,7 @@ from nsadiag.analysis.relations.suppressed_exceptions import (
 )
 from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed, inside_rank, last_look, named
 from nsadiag.analysis.rules.exits.child_exceptions import child_exceptions, has_dead_child, waits_for_children
-from nsadiag.analysis.rules.exits.exception_advice import actions_of, class_of, fix_of
+from nsadiag.analysis.rules.exits.exception_advice import actions_of, class_of, fix_of, next_of
 from nsadiag.analysis.rules.exits.missing_files import missing_file
 from nsadiag.analysis.rules.exits.restarts import before_a_restart, last_attempt_failed
 from nsadiag.analysis.rules.reasons import other_break
@@ -61,14 +62,20 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     source = f"{rank.source}/exception.json"
     alike = [b.rank.rank for b in breaks(cell) if _is_like(b, first)]
     victims = [b for b in breaks(cell) if b.rank.rank not in alike]
-    evidence = {f"rank {rank.rank} was the first to raise, at {first.t_s:.1f} s: {headline(root)}": source}
+    evidence = {f"rank {rank.rank} {_when(case, first)}: {headline(root)}": source}
     if root is not exception:
         evidence[f"it ended by an exception that this one caused: {headline(exception)}"] = source
     if hidden := exception.hidden:
         evidence[f"it was raised in place of {headline(hidden)}{at_line(place_of(hidden))}"] = source
     for victim in victims[:3]:
         if raised := victim.rank.exception:
-            claim = f"rank {victim.rank.rank} failed {victim.t_s - first.t_s:.1f} s later: {raised.type}"
+            later_s = victim.t_s - first.t_s
+            later = (
+                f" {later_s:.1f} s later"
+                if later_s or not cell.collected
+                else ", because of it or on its own"
+            )
+            claim = f"rank {victim.rank.rank} failed{later}: {raised.type}"
             evidence[claim] = f"{victim.rank.source}/exception.json"
     late = is_told_late(root)
     kernel = device_assert(rank.stderr_tail) if late else None
@@ -89,10 +96,17 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         peers_at=_peers_at(case, alike),
         evidence=evidence,
         gaps=(REPORTED_LATE,) if late else (),
-        fix=KERNEL_FIX if late else fix_of(root, advice),
-        next=LAUNCH_BLOCKING if late else None,
+        fix=KERNEL_FIX if kernel or says_assert(root) else fix_of(root, advice),
+        next=LAUNCH_BLOCKING if late else next_of(root),
         actions=actions_of(root),
     )
+
+
+def _when(case: Case, first: Break) -> str:
+    """The words for when it raised: a log may have no times."""
+    if case.cell.collected is None or case.cell.started_mono_ns:
+        return f"was the first to raise, at {first.t_s:.1f} s"
+    return "raised"
 
 
 def _is_like(other: Break, first: Break) -> bool:
@@ -223,7 +237,7 @@ RULE = Rule(
     fix="Fix the line shown; the other ranks' errors go away with it.",
     check=rank_exception,
     needs=("ends",),
-    explained_by=("ddp_unused_parameter",),
+    explained_by=("ddp_unused_parameter", "stated_cause"),
     confused_with=(
         "rank_killed",
         "rank_exited_early",

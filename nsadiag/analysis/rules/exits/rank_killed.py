@@ -73,7 +73,7 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
     yield _draft(
         first,
         killed,
-        fix=FIXES.get(killed, f"Find out who sends {killed.name} to it."),
+        fix=_fix(cell, first, killed),
         actions=BY_SIGNAL.get(killed, ("fix code",)),
     )
 
@@ -91,22 +91,35 @@ def _draft(
 ) -> Draft:
     rank = first.rank
     lost = "; the other ranks failed because it was gone." if rank.meta.world_size > 1 else "."
-    found = {
-        f"rank {rank.rank} ended by {killed.name} at {first.t_s:.1f} s, before any other rank failed": "ends.json"
-    }
+    # Of a job that others watched nobody may know when it began.
+    when = f" at {first.t_s:.1f} s, before any other rank failed" if first.t_s else ", as its launcher saw it"
+    found = {f"rank {rank.rank} ended by {killed.name}{when}": "ends.json"}
     if killed != signal.SIGKILL and "Fatal Python error" in rank.faults:
         found["faulthandler wrote the stack at the moment of death"] = f"{rank.source}/faults.log"
     return Draft(
         cls=cls,
         outcome="crashed",
         strength=Strength.CONCLUSIVE,
-        summary=f"Rank {rank.rank} {how or f'was killed with {killed.name}'} after {count(rank.end.steps or 0, 'step')}{lost}",
+        summary=f"Rank {rank.rank} {how or f'was killed with {killed.name}'}{_done(rank)}{lost}",
         guilty_ranks=(rank.rank,),
         at=locations.of_faults(rank.faults) or sent_at or locations.of_black_box(rank),
         evidence={**found, **(evidence or {})},
         fix=fix,
         actions=actions,
     )
+
+
+def _fix(cell: CellEvidence, first: Break, killed: signal.Signals) -> str:
+    fix = FIXES.get(killed, f"Find out who sends {killed.name} to it.")
+    if cell.collected is None or first.rank.faults:
+        return fix
+    # Where no line is shown.
+    return fix.replace("the line shown", "it").replace("the rank's stderr.log", "that rank's own log")
+
+
+def _done(rank: RankEvidence) -> str:
+    """Its steps, where its recording has them."""
+    return "" if rank.end.steps is None else f" after {count(rank.end.steps, 'step')}"
 
 
 def _of_the_launcher(cell: CellEvidence, first: Break, killed: signal.Signals) -> Draft:

@@ -5,40 +5,51 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts.exceptions import first_of, headline, place_of
+from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, headline, place_of
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.rules.exits.exception_advice import actions_of, class_of, fix_of
+from nsadiag.analysis.rules.exits.exception_advice import actions_of, class_of, fix_of, next_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Strength
+
+BY_RANK = "torchrun --log-dir logs --redirects 3 --tee 3 <the same script>: each line then names its rank"
+NO_LINE = "The message says what failed; no line of the job's own code is in these files."
+NO_RANK = "no line of the log tells which rank raised it"
+LINE = "Fix the line shown; errors of other ranks that follow from it go away with it."
 
 
 def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
     cell = case.cell
     if cell.collected is None or not cell.unnamed:
         return
-    first, root = cell.unnamed[0], first_of(cell.unnamed[0])
+    first = next((each for each in cell.unnamed if not follows_a_peer(first_of(each))), cell.unnamed[0])
+    root = first_of(first)
     named = next(
         (each.rank for each in breaks(cell) if each.kind == "exception" and not each.follows_a_peer), None
     )
     if named is not None:
         yield Declined(f"rank {named.rank} raised an exception of its own", named.source)
         return
+    if follows_a_peer(root):
+        yield Declined(f"what a process raised tells of another that is gone: {headline(root)}", first.source)
+        return
     ranks, why = _whose(cell)
-    raised = headline(root)
+    raised, place = headline(root).rstrip("."), place_of(root) or place_of(first)
+    # Of a job that no line says to be of several ranks, that is no news.
+    why = f"; {why}" if cell.world_size else ""
     yield Draft(
         cls=class_of(root),
         outcome="crashed",
-        strength=Strength.LIKELY if ranks else Strength.WEAK,
-        summary=f"A process raised {raised}; {why}.",
+        strength=Strength.LIKELY,
+        summary=f"A process raised {raised}{why}.",
         guilty_ranks=ranks,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in ranks),
-        at=place_of(root) or place_of(first),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in ranks) if ranks else (),
+        at=place,
         evidence={f"a process raised {raised}": first.source},
-        gaps=("no line of the log tells which rank raised it",),
-        fix=fix_of(root, "Fix the line shown; errors of other ranks that follow from it go away with it."),
-        next="torchrun --log-dir logs --redirects 3 --tee 3 <the same script>: each line then names its rank",
+        gaps=(NO_RANK,),
+        fix=fix_of(root, LINE if place else NO_LINE),
+        next=next_of(root) or (BY_RANK if cell.collected.started_by == "torchrun" else None),
         actions=actions_of(root),
     )
 
@@ -62,6 +73,6 @@ RULE = Rule(
     detected="A log in which several ranks write has a traceback without a rank. It is given to the one rank that ended with an exit code of its own, or to the only one of which nothing else is there; else to nobody.",
     fix="Fix the line shown.",
     check=unnamed_exception,
-    explained_by=("rank_exception",),
+    explained_by=("rank_exception", "stated_cause", "transport_warnings"),
     confused_with=("missing_rank", "rank_killed"),
 )

@@ -15,7 +15,7 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.documents.exceptions import NOT_RAISED
+from nsadiag.evidence.documents.exceptions import NOT_RAISED, Raised
 from nsadiag.evidence.documents.training import Tensor
 from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Outcome, Place, Strength, Where
@@ -45,7 +45,11 @@ class ModelDifference:
 
 def model_structure_mismatch(case: Case) -> Iterator[Draft | Declined]:
     cell, found = case.cell, next(differences(case.cell), None)
-    saying = [r for r in cell.ranks if r.exception and DDP_SAYS.search(first_of(r.exception).message)]
+    saying = [
+        r
+        for r in cell.ranks
+        if r.exception and DDP_SAYS.search(first_of(r.exception).message) and not _got_nothing(r.exception)
+    ]
     if found is None and saying:
         yield _reported(cell, saying)
         return
@@ -62,6 +66,12 @@ def model_structure_mismatch(case: Case) -> Iterator[Draft | Declined]:
         yield _draft(case, found, saying, outcome)
     else:
         yield Declined(f"{found.says}, and nothing failed", f"{cell.rank(found.odd[0]).source}/{found.file}")
+
+
+def _got_nothing(exception: Raised) -> bool:
+    """Whether DDP compared with a count that never arrived: a model without any parameter is not wrapped."""
+    counts = COUNTS.search(first_of(exception).message)
+    return counts is not None and "0" in (counts[2], counts[4])
 
 
 def _outcome(cell: CellEvidence) -> Outcome:

@@ -22,6 +22,8 @@ A_MOMENT_S = 0.5
 
 def never_joined(case: Case) -> Iterator[Draft | Declined]:
     cell = case.cell
+    if cell.collected is not None:
+        return  # a log without a rank's name before a line does not say that it had none
     if cell.unnamed and not cell.ranks and cell.launcher_exit_code and not cell.stopped:
         yield _before_any(cell)
         return

@@ -24,6 +24,9 @@ def unmade_communicator(case: Case) -> Iterator[Draft | Declined]:
                 f"rank {done.rank} completed the communicator {done.communicator} of {done.size} ranks",
                 done.source,
             )
+        elif case.cell.unnamed:
+            first = case.cell.unnamed[0]
+            yield Declined(f"a process raised {first.type} meanwhile", first.source)
         elif first_break(case.cell) is None:
             yield _draft(case, rows)
 

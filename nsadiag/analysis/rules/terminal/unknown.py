@@ -6,17 +6,24 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exits import earliest_failure
+from nsadiag.analysis.facts.exceptions import first_of, headline, place_of
+from nsadiag.analysis.facts.exits import breaks, earliest_failure
+from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.pending import is_still, is_suspended, waits
+from nsadiag.analysis.relations.collected.camps import camps, said_of
+from nsadiag.analysis.relations.pending import PendingCall, is_still, is_suspended, waits
 from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.analysis.rules.terminal.stated_only import said_of_job
 from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
-from nsadiag.evidence.records import Outcome, Place, Strength
+from nsadiag.evidence.records import Outcome, Place, Strength, Where
 
 NO_RECORDER = "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S, -E or -I"
+
+AGAIN = "take the stacks again some seconds later, and the flight recorder's dumps with them"
+MOST_CAMPS = 4  # places at which ranks stand, in one sentence
 
 
 def unknown(case: Case) -> Iterator[Draft | Declined]:
@@ -32,7 +39,13 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     evidence = {**_launcher_said(cell), **_launched(case)}
     captured = next((r for r in cell.ranks if r.captures), None)
     here = locations.of_rank_now(captured) if captured else None
-    if outcome == "crashed" and (first := _first_to_end(cell) or _left_by_itself(cell)):
+    if outcome == "crashed" and cell.collected:
+        evidence = {**_lost_peers(cell), **evidence}
+        raised = next((r.exception for r in cell.ranks if r.exception), None) or next(
+            iter(cell.unnamed), None
+        )
+        here = (place_of(first_of(raised)) if raised else None) or here
+    elif outcome == "crashed" and (first := _first_to_end(cell) or _left_by_itself(cell)):
         place, claim, source = first
         here, evidence = place or here, {claim: source, **evidence}
     process = next((c for c in reversed(cell.processes) if locations.of_frames(c.main_frames)), None)
@@ -42,7 +55,8 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     is_busy = cell.attached and not is_still(cell)
     again = "nsadiag run --probes full --timeout 120 -- <the same command>"
     if cell.collected:
-        again = "take the stacks again some seconds later, and the flight recorder's dumps with them"
+        again = AGAIN if case.thread_states else ""
+        evidence |= _timeouts(case) | (said[1] if (said := said_of_job(cell)) else {})
     if cell.attached:
         again = "take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
     yield Draft(
@@ -50,11 +64,18 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         strength=Strength.NONE,
         summary=f"{summary}.",
         at=here,
+        where=_where(case),
         evidence=evidence,
         gaps=() if cell.ranks or cell.collected else (NO_RECORDER,),
         actions=("wait",) if is_suspended(cell) or is_busy else (),
-        next=again,
+        next=again or None,
     )
+
+
+def _where(case: Case) -> Where | None:
+    """The call that timed out, as a log has it."""
+    wait = next(iter(waits(case)), None) if case.cell.collected else None
+    return Where(collective=wait.collective(wait.waiting[0])) if wait else None
 
 
 def _of_others(case: Case) -> tuple[Outcome, str]:
@@ -69,6 +90,8 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
                 "unknown",
                 f"{these(wait.deviating or wait.waiting).capitalize()} had not {'reached' if wait.missing else 'completed'} {call}, which was pending for {told.pending_s:.1f} s when the dumps were written: a job that runs well looks the same",
             )
+        if not stacks and is_of_a_log(cell.rank(wait.waiting[0])):
+            return "hung", _of_a_log(case, wait, call)
         if not stacks:
             unseen = (
                 f". {these(wait.unseen).capitalize()} left no dump: whoever is missing may be among them"
@@ -80,14 +103,68 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
                 f"{capitalized(all_of(len(cell.everyone(wait.waiting))))} with a dump issued {call}, and {'has' if len(wait.waiting) == 1 else 'none has'}{' not' if len(wait.waiting) == 1 else ''} completed it{unseen}",
             )
     if stacks and not broke:
-        moved = ", and the job moved between them" if told and told.movement == "moved" else ""
-        return "unknown", f"Stacks of {these(stacks)} show nobody that the others wait for{moved}"
-    if not broke and not case.calls.empty:
+        if told and told.movement == "moved":
+            return "unknown", f"Stacks of {these(stacks)} show that the job moved between them"
         return (
             "unknown",
-            "No collective is pending in the dumps, though not every rank left one or all are equally far",
+            f"Stacks show nobody that the others wait for: {said_of(case, camps(case)[:MOST_CAMPS])}",
+        )
+    if not broke and not case.calls.empty:
+        return "unknown", _nothing_pending(cell)
+    if said := said_of_job(cell):
+        return "unknown", said[0]
+    if lost := _lost_peers(cell):
+        return (
+            "crashed",
+            f"These files have only errors that follow from the loss of a peer ({len(lost)} of them): whoever failed first does not say so in them",
         )
     return _what_is_known(cell)
+
+
+def _nothing_pending(cell: CellEvidence) -> str:
+    """Dumps without a call that waits: who left them may be whom the others wait for."""
+    seen, absent = [rank.rank for rank in cell.ranks], sorted(cell.absent)
+    if not absent:
+        return "No collective is pending in the dumps, and the ranks are not equally far"
+    return f"Nothing is pending in the dump{'s' * (len(seen) > 1)} of {these(seen)}, and {len(absent):,} of {cell.world_size:,} ranks left none: the others may be waiting for {these(seen)}"
+
+
+def _lost_peers(cell: CellEvidence) -> Claims:
+    """Errors that tell of a peer that is gone, none of which is the first."""
+    found: Claims = {}
+    for broke in breaks(cell):
+        if broke.kind == "exception" and broke.rank.exception:
+            source = f"{broke.rank.source}/exception.json"
+            found[f"the error of rank {broke.rank.rank}: {headline(first_of(broke.rank.exception))}"] = source
+    for raised in cell.unnamed:
+        found[f"an error of a process without a name: {headline(first_of(raised))}"] = raised.source
+    return found
+
+
+def _timeouts(case: Case) -> Claims:
+    """The calls that timed out, as a log has them."""
+    found: Claims = {}
+    for wait in waits(case)[:MOST_CAMPS]:
+        rank = wait.waiting[0]
+        if is_of_a_log(case.cell.rank(rank)):
+            call = call_name(wait.collective(rank).op, wait.seq, wait.group)
+            found[f"{these(case.cell.everyone(wait.waiting))} timed out in {call}"] = wait.source(
+                case.cell, rank
+            )
+    return found
+
+
+def _of_a_log(case: Case, wait: PendingCall, call: str) -> str:
+    """A sentence on timeouts that leave open for whom they waited."""
+    cell = case.cell
+    waiting, silent = cell.everyone(wait.waiting), cell.everyone({*wait.missing, *wait.unseen})
+    who = f"{these(waiting).capitalize()} timed out in {call}{wait.barrier_note}"
+    if len(silent) > len(waiting):
+        return f"{who}, and {len(silent):,} others reported no timeout: whom these wait for is among them, or they were ended before"
+    if silent:
+        return f"{who}; {these(silent)} reported no timeout: {'it' if len(silent) == 1 else 'they'} may have kept the others waiting, or been ended before"
+    all_ = "" if len(waiting) == 1 else ", and no other rank is known"
+    return f"{who}{all_}: which of them the others wait for, or whether a link failed, this log does not tell"
 
 
 def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:

@@ -1,0 +1,1 @@
+"""The texts of errors: causes that they name, calls that they compare."""

@@ -1,0 +1,52 @@
+"""One line of a log: which process wrote it, and what it says behind its prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MOST_FACTS = 20_000  # of one kind in one log: whoever writes more says nothing new
+MOST_SPEAKERS = 20_000  # whose open blocks are kept
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speaker:
+    """A process, as far as the prefix of its lines names it; whatever it does not say is None or empty."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    host: str = ""  # also a pod, or an address
+    worker: str = ""  # the name of an actor, a service or a program, or what else its lines begin with
+    # A bare number before a line, as `srun --label` writes it: users number their own output too.
+    is_label: bool = False
+
+
+NOBODY = Speaker()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefix:
+    """All that stands before a message."""
+
+    speaker: Speaker = NOBODY
+    level: str = ""  # error, warning, info, ...; empty where none is given
+    time: str = ""  # as written
+    stream: str = ""  # stdout or stderr
+    device: int | None = None  # NCCL's number of the GPU
+
+
+NO_PREFIX = Prefix()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogLine:
+    """One line of one process, without what stands before it."""
+
+    number: int  # in the log
+    said: str  # without the prefix
+    text: str  # the whole line, without colours
+    prefix: Prefix = field(default=NO_PREFIX)
+
+    @property
+    def speaker(self) -> Speaker:
+        return self.prefix.speaker

@@ -1,0 +1,1 @@
+"""Causes that messages of logs and other tools state."""
