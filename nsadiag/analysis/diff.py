@@ -53,23 +53,27 @@ class Side:
     cell: CellEvidence
     ranks: tuple[RankEvidence, ...]
     alone: bool  # one rank of a run
+    judged: Table | None = None  # the verdict, of evidence that has none beside it
 
     @property
     def run(self) -> Table:
+        if told := self.cell.collected:
+            return {"versions": dict(told.versions), "environment": dict(told.settings)}
         return dict(read_json(RunDir(path=self.cell.path).run, {}))
 
     @property
     def verdict(self) -> Table:
+        if self.judged is not None:
+            return self.judged
         return dict(read_json(RunDir(path=self.cell.path).verdict, {}))
 
 
 def side(path: Path) -> Side:
     """The subject at the path: a run directory, a cell, or `RUN/ranks/NNNNN`. Raises UsageError."""
-    path = path.resolve()
     if not path.is_dir():
-        raise UsageError(
-            f"{path} is no directory", "give a run directory, a cell of a matrix, or RUN/ranks/00000"
-        )
+        cell = load_cell(path)
+        return Side(path=path, cell=cell, ranks=cell.ranks, alone=False)
+    path = path.resolve()
     if (path / "matrix.json").exists():
         raise UsageError(f"{path} is a matrix", f"give one of its cells: {path / 'cells'}")
     if path.parent.name == "ranks" and path.name.isdigit():

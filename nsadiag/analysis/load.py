@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
-from nsadiag.analysis.external.load import load_external
+from nsadiag.analysis.external.inputs.listing import check_paths
+from nsadiag.analysis.external.load import load_attempts
 from nsadiag.analysis.ingest.run_directory import read_cell
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.scale.digests.chosen import chosen_in
-from nsadiag.evidence.layout import RunDir
+from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import COLLECTED, RunDir, read_json
 
 OURS = ("run.json", "cell.json", "watch.json", "verdict.json", "nodes")
 
 
 def is_run_directory(path: Path) -> bool:
-    """Whether nsadiag wrote the directory."""
+    """Whether nsadiag wrote the directory, of a job that it recorded. Raises UsageError for one of `analyze --out`."""
+    if not path.is_dir():
+        return False
+    if paths := judged_paths(path):
+        again = shlex.join(map(str, paths))
+        raise UsageError(
+            f"{path} holds a verdict on {again}, and no evidence",
+            f"nsadiag report {path} shows it, nsadiag analyze {again} judges again",
+        )
     ranks = path / "ranks"
     own = ranks.is_dir() and any(len(p.name) == 5 and p.name.isdigit() for p in ranks.iterdir())
     return own or any((path / name).exists() for name in OURS)
+
+
+def judged_paths(path: Path) -> tuple[Path, ...]:
+    """What `analyze --out` judged, of the directory that it wrote; nothing of any other."""
+    document = read_json(RunDir(path=path).run, {})
+    paths = document.get("paths") if document.get("kind") == COLLECTED else None
+    return tuple(map(Path, map(str, paths))) if isinstance(paths, list) else ()
 
 
 def load_run(path: Path) -> CellEvidence:
@@ -25,11 +43,24 @@ def load_run(path: Path) -> CellEvidence:
     return read_cell(path, chosen_in(RunDir(path=path)))
 
 
-def load_cell(path: Path) -> CellEvidence:
-    """The evidence in a run directory, or in what other tools left.
+def load_collected(*paths: Path) -> tuple[CellEvidence, ...]:
+    """What other tools left, by attempt, the last one last. Raises UsageError where none of it is evidence."""
+    check_paths(paths)
+    for path in paths:
+        if is_run_directory(path):
+            raise UsageError(
+                f"{path} is a run directory: it is judged alone",
+                "give one run directory, or files of other tools",
+            )
+    return load_attempts(paths)
 
-    Raises UsageError where there are files in `path`, and none of them is evidence.
+
+def load_cell(*paths: Path) -> CellEvidence:
+    """The evidence in a run directory, or in what other tools left, of several attempts the last.
+
+    Raises UsageError where there are files, and none of them is evidence.
     """
-    if is_run_directory(path) or not (path.is_file() or any(path.glob("*"))):
+    path = paths[0]
+    if len(paths) == 1 and path.is_dir() and (is_run_directory(path) or not any(path.iterdir())):
         return load_run(path)
-    return load_external(path)
+    return load_collected(*paths)[-1]

@@ -179,10 +179,16 @@ class Collected:
     communicators: tuple[CommunicatorInit, ...] = ()
     summarised: tuple[SummarisedWaits, ...] = ()
     blamed: tuple[int, str] | None = None  # the rank that the launcher calls the root cause, and where
+    # That were read: by the name in sources, the path on this disk and the directory that links may not leave.
+    files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    # Logs that end before their end: who is silent in them may have written behind it.
+    cut: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)  # of libraries, as lines say
+    settings: Mapping[str, str] = field(default_factory=dict)  # variables of the environment, as lines say
+    numbered: Mapping[int, int] = field(default_factory=dict)  # pids behind numbers that are no ranks
     said: tuple[Said, ...] = ()  # whatever else messages of logs say, in their order
-    pids: Mapping[int, int] = field(
-        default_factory=dict
-    )  # the rank of each process whose number lines tell with it
+    # The rank of each process whose number lines tell with it.
+    pids: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, kind: type[AnyFact]) -> list[tuple[AnyFact, str]]:
         """The messages of one kind, each with its source."""

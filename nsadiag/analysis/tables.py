@@ -17,7 +17,7 @@ from nsadiag.analysis.facts.pace import StepTimes
 from nsadiag.analysis.facts.thread_state import ThreadState
 from nsadiag.analysis.ingest import masked_exceptions
 from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.records import RankEvidence
+from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations import peer_waits, pending, wait_graph
 from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.documents.kernel import Descriptor
@@ -120,9 +120,14 @@ class FactTable:
         return Table.of_rows([[getattr(row, name) for name in names] for row in rows], names)
 
 
-def case_of(path: Path) -> Case:
-    """The case of a run directory, or of what other tools left. Raises UsageError where nothing in `path` is evidence."""
-    return Case(masked_exceptions.marked(load_cell(path)))
+def case_of(*paths: Path) -> Case:
+    """The case of a run directory, or of what other tools left. Raises UsageError where none of it is evidence."""
+    return case_in(load_cell(*paths))
+
+
+def case_in(cell: CellEvidence) -> Case:
+    """The case of evidence that has been read."""
+    return Case(masked_exceptions.marked(cell))
 
 
 def _left(case: Case) -> Iterator[Left]:

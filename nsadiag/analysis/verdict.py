@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import Candidate, Rejection
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.explanation import candidates, obstacle, rejections
-from nsadiag.analysis.external.load import load_external
 from nsadiag.analysis.ingest import masked_exceptions, sources
 from nsadiag.analysis.judgement import (
+    caveats,
     certainty,
     citations,
     framework_frames,
@@ -26,14 +26,14 @@ from nsadiag.analysis.judgement import (
     victims,
 )
 from nsadiag.analysis.judgement.conclude import verdict_of
-from nsadiag.analysis.load import load_cell, load_run
+from nsadiag.analysis.load import load_cell, load_collected, load_run
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.resolve import Resolution, resolve, with_answers
 from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.analysis.tracing.answers import true_at
 from nsadiag.errors import unwritable
 from nsadiag.evidence.layout import RunDir, read_json, write_json
-from nsadiag.evidence.records import Strength, Times, Verdict
+from nsadiag.evidence.records import Strength, Times, Verdict, attempt_of
 from nsadiag.evidence.user_code import counted, valid_roots
 
 
@@ -62,7 +62,8 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, strength=cause.strength.at_most(Strength.LIKELY))
     cause, weight = certainty.weighed(case, cause)
-    cause = citations.checked(cell, victims.told(cell, cause))
+    cause = caveats.added(cell, victims.told(cell, cause))
+    cause = citations.checked(cell, cause)
     verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))
     return dataclasses.replace(
         verdict,
@@ -96,12 +97,12 @@ class Trials:
     obstacle: Declined | None
 
 
-def trials_of(path: Path, rules: Collection[str] = ()) -> Trials:
-    """The trials of a run directory; nothing is written.
+def trials_of(*paths: Path, rules: Collection[str] = ()) -> Trials:
+    """The trials of a run directory, or of what other tools left; nothing is written.
 
     `rules`: names of those that, besides the one of the verdict, have the answers that they were given.
     """
-    cell = load_cell(path)
+    cell = load_cell(*paths)
     with counted(_user_code(cell)):
         cell = masked_exceptions.marked(cell)
         case = Case(cell)
@@ -124,9 +125,15 @@ def _held_at(case: Case, rejection: Rejection) -> tuple[str, ...]:
     return () if condition.differs else true_at(lambda: program.provenance_of(condition))
 
 
-def judge_evidence(path: Path) -> Verdict:
-    """The verdict on what other tools left; nothing is written. Raises UsageError where nothing in `path` is evidence."""
-    return judge(load_external(path))
+def judge_evidence(*paths: Path) -> Verdict:
+    """The verdict on what other tools left; nothing is written. Raises UsageError where none of it is evidence."""
+    return judge_attempts(load_collected(*paths))
+
+
+def judge_attempts(attempts: Sequence[CellEvidence]) -> Verdict:
+    """The verdict on the last attempt, with those on the earlier ones in short."""
+    earlier = tuple(attempt_of(number, judge(cell)) for number, cell in enumerate(attempts[:-1], 1))
+    return dataclasses.replace(judge(attempts[-1]), earlier=earlier)
 
 
 def judge_directory(path: Path, *, live: bool = False) -> Verdict:

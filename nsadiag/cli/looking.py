@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from nsadiag.cli.shared import FORCE, JSON, OUT, VERBOSE, app, console, print_directory, print_report
+from nsadiag.cli.shared import (
+    FORCE,
+    FORMAT,
+    JSON,
+    OUT,
+    PATHS,
+    VERBOSE,
+    app,
+    check_format,
+    console,
+    print_directory,
+    print_in,
+)
 from nsadiag.errors import UsageError
 from nsadiag.printing import note, show
 
@@ -47,16 +59,10 @@ def attach(
 
 @app.command(
     short_help="Diagnose from files: run directories, dumps, stacks, logs",
-    epilog="Example: nsadiag analyze /tmp/nccl_traces",
+    epilog="Example: nsadiag analyze /tmp/nccl_traces slurm-4711.out",
 )
 def analyze(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH",
-            help="A run or matrix directory, or flight-recorder dumps, stacks and logs of other tools",
-        ),
-    ],
+    paths: Annotated[list[Path], PATHS],
     why_not: Annotated[
         str | None,
         typer.Option(
@@ -69,44 +75,35 @@ def analyze(
     everything: Annotated[
         bool, typer.Option("--all", help="With --why-not or --explain: every answer that a rule was given")
     ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="Also write verdict.json, report.md and report.html"),
+    ] = None,
+    force: Annotated[bool, FORCE] = False,
+    format_: Annotated[str, FORMAT] = "terminal",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Diagnose from files that are already on disk; needs neither torch nor a GPU."""
     if why_not is not None or explain:
-        _print_trials(path, why_not, as_json=as_json, everything=everything)
+        _print_trials(paths, why_not, as_json=as_json, everything=everything)
         return
-    from nsadiag.analysis.load import is_run_directory
-    from nsadiag.commands.analyze import is_matrix
+    from nsadiag.commands import analyze as command
     from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_TIMEOUT
 
-    if is_matrix(path):
-        from nsadiag.commands.matrix.rejudge import rejudge
-
-        outcome = "healthy" if rejudge(path) else "finding"
-        print_directory(path, as_json=as_json)
-    elif is_run_directory(path):
-        from nsadiag.analysis.verdict import judge_directory
-        from nsadiag.reports.formats.registry import write_reports
-
-        outcome = judge_directory(path).outcome
-        write_reports(path)
-        print_directory(path, as_json=as_json)
-    else:
-        from nsadiag.reports.load import load_collected
-
-        report = load_collected(path)
-        print_report(report, as_json=as_json)
-        outcome = report.state
-    raise typer.Exit({"healthy": EXIT_HEALTHY, "incomplete": EXIT_TIMEOUT}.get(outcome, EXIT_FINDING))
+    check_format(format_)
+    report = command.judged(paths, out=out, force=force)
+    print_in(report, "json" if as_json else format_)
+    codes = {"healthy": EXIT_HEALTHY, "incomplete": EXIT_TIMEOUT}
+    raise typer.Exit(codes.get(command.outcome_of(report), EXIT_FINDING))
 
 
-def _print_trials(path: Path, why_not: str | None, *, as_json: bool, everything: bool) -> None:
+def _print_trials(paths: list[Path], why_not: str | None, *, as_json: bool, everything: bool) -> None:
     import json
 
     from nsadiag.commands.explain import document as trials
     from nsadiag.commands.explain.text import text_of
 
-    document = trials.explain(path) if why_not is None else trials.why_not(path, why_not)
+    document = trials.explain(paths) if why_not is None else trials.why_not(paths, why_not)
     show(json.dumps(document, indent=2) if as_json else text_of(document, everything=everything))
 
 
@@ -115,43 +112,30 @@ def _print_trials(path: Path, why_not: str | None, *, as_json: bool, everything:
     epilog="Example: nsadiag report artifacts/20261120-101500-train --format md",
 )
 def report(
-    path: Annotated[
-        Path | None,
+    paths: Annotated[
+        list[Path] | None,
         typer.Argument(
-            metavar="DIR", help="A run or matrix directory  [default: the newest under artifacts/]"
+            metavar="PATH...",
+            help="A run or matrix directory, or files of other tools  [default: the newest under artifacts/]",
         ),
     ] = None,
-    format_: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="terminal, md, html, json, junit, github, issue, perfetto or speedscope",
-        ),
-    ] = "terminal",
+    format_: Annotated[str, FORMAT] = "terminal",
     verbose: Annotated[bool, VERBOSE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show a report on stdout, in any format."""
     from nsadiag.reports.experiments import is_experiment, render_experiment
+    from nsadiag.reports.load import load_report
 
-    if path is None:
+    if not paths:
         from nsadiag.commands.runs import latest
 
-        path = latest()
-    if is_experiment(path):
-        show(render_experiment(path, "json" if as_json else format_), end="")
+        paths = [latest()]
+    if len(paths) == 1 and is_experiment(paths[0]):
+        show(render_experiment(paths[0], "json" if as_json else format_), end="")
         return
-    if format_ == "terminal":
-        print_directory(path, as_json=as_json, verbose=verbose)
-        return
-    from nsadiag.reports import load_report
-    from nsadiag.reports.formats.registry import REPORTERS
-
-    if format_ not in REPORTERS:
-        raise UsageError(f"no such format: {format_}", f"choose from {', '.join(REPORTERS)}")
-    text = REPORTERS["json" if as_json else format_](load_report(path))
-    show(text, end="" if text.endswith("\n") or not text else "\n")
+    check_format(format_)
+    print_in(load_report(*paths), "json" if as_json else format_, verbose=verbose)
 
 
 @app.command(
@@ -160,7 +144,11 @@ def report(
 )
 def diff(
     a: Annotated[
-        Path, typer.Argument(metavar="A", help="A run, a cell of a matrix, or a rank: RUN/ranks/00000")
+        Path,
+        typer.Argument(
+            metavar="A",
+            help="A run, a cell of a matrix, a rank (RUN/ranks/00000), or a file, folder or archive of other tools",
+        ),
     ],
     b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with")],
     everything: Annotated[bool, typer.Option("--all", help="Also show what is equal")] = False,
@@ -215,10 +203,13 @@ def invariants(
     epilog="Example: nsadiag facts artifacts/today steps --rank 1",
 )
 def facts(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, or files of other tools")],
-    table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="Its name  [default: a list of all tables]")
-    ] = None,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH... [TABLE]",
+            help="A run directory, or files of other tools; the name of a table  [default: a list of all tables]",
+        ),
+    ],
     ranks: Annotated[
         list[int] | None, typer.Option("--rank", metavar="N", help="Rows of this rank; may be repeated")
     ] = None,
@@ -234,7 +225,7 @@ def facts(
     """Print the tables that a verdict is made from: events, steps, calls, thread states, who waits for whom."""
     from nsadiag.commands import facts as command
 
-    found = command.facts_of(path, table, ranks or ())
+    found = command.facts_of(*command.paths_and_table(words), ranks or ())
     if as_json or format_ == "json":
         show(command.as_json(found), end="")
     elif format_ == "csv":

@@ -32,7 +32,7 @@ def said_of(error: Any, typed: Sequence[str]) -> tuple[str, str]:
         word = error.message.split("'")[1] if "'" in error.message else ""
         return f"no such command: {word}", did_you_mean(word, error.ctx.command.commands) or lists
     if kind == "UsageError" and "unexpected extra argument" in error.message:
-        words = error.message.partition("(")[2].rstrip(")")
+        words = error.message.partition(" (")[2].removesuffix(")")
         return f"{command} takes no argument {words!r}", lists
     return error.format_message(), lists
 

@@ -68,6 +68,15 @@ USER_CODE = typer.Option(
     help="Installed packages to treat as your code, besides the one you run",
     rich_help_panel="Recording",
 )
+FORMAT = typer.Option(
+    "--format",
+    metavar="FORMAT",
+    help="terminal, md, html, json, junit, github, issue, perfetto or speedscope",
+)
+PATHS = typer.Argument(
+    metavar="PATH...",
+    help="A run or matrix directory; or dumps, stacks and logs of other tools: files, folders, archives, - for standard input",
+)
 VERBOSE = typer.Option("--verbose", "-v", help="Print all evidence, and everything that was ruled out")
 FORCE = typer.Option("--force", help="Replace an earlier run in --out")
 # Spelled as torchrun's, which takes both dashes and underscores.
@@ -179,6 +188,27 @@ def print_report(report: Report, *, as_json: bool, verbose: bool = False) -> Non
         from nsadiag.reports import print_report
 
         print_report(report, console(), everything=verbose)
+
+
+def check_format(name: str) -> None:
+    """Raises UsageError where there is no such format."""
+    if name == "terminal":
+        return
+    from nsadiag.reports.formats.registry import REPORTERS
+
+    if name not in REPORTERS:
+        raise UsageError(f"no such format: {name}", f"choose from {', '.join(REPORTERS)}")
+
+
+def print_in(report: Report, format_: str, *, verbose: bool = False) -> None:
+    """The report in a format, on stdout."""
+    if format_ in ("terminal", "json"):
+        print_report(report, as_json=format_ == "json", verbose=verbose)
+        return
+    from nsadiag.reports.formats.registry import REPORTERS
+
+    text = REPORTERS[format_](report)
+    show(text, end="" if text.endswith("\n") or not text else "\n")
 
 
 def count_as_user_code(packages: str | None) -> None:

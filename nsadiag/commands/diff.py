@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ from rich.console import RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 
-from nsadiag.analysis.diff import Row, compare, matters, side
+from nsadiag.analysis.diff import Row, Side, compare, matters, side
+from nsadiag.analysis.verdict import judge
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
 from nsadiag.evidence.layout import SCHEMA_VERSION
 from nsadiag.evidence.phrases import count
@@ -25,7 +27,15 @@ LONGEST = 60  # of a value in a table
 
 def rows_of(a: Path, b: Path) -> list[Row]:
     """The comparison, row by row. Raises UsageError if either side is no run, cell or rank."""
-    return compare(side(a), side(b))
+    return compare(_side(a), _side(b))
+
+
+def _side(path: Path) -> Side:
+    """What other tools left has no verdict beside it: it is judged here."""
+    found = side(path)
+    if found.cell.collected is None:
+        return found
+    return dataclasses.replace(found, judged=judge(found.cell).to_json())
 
 
 def exit_code(rows: list[Row]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 from rich import box
 from rich.table import Table as Grid
 
+from nsadiag.analysis.external.inputs.listing import STDIN
 from nsadiag.analysis.tables import TABLES, case_of, of_ranks, plain
-from nsadiag.commands.analyze import check_one_run
+from nsadiag.commands.analyze import check_one_job
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION
 from nsadiag.evidence.phrases import count
@@ -35,12 +36,20 @@ class Facts:
     rows: list[list[Any]]
 
 
-def facts_of(path: Path, name: str | None, ranks: Collection[int]) -> Facts:
+def paths_and_table(words: Sequence[str]) -> tuple[list[Path], str | None]:
+    """The last word is a table's name, unless it is the only one, or there is a file of that name."""
+    last = words[-1]
+    if len(words) == 1 or last == str(STDIN) or (last not in TABLES and Path(last).exists()):
+        return list(map(Path, words)), None
+    return list(map(Path, words[:-1])), last
+
+
+def facts_of(paths: Sequence[Path], name: str | None, ranks: Collection[int]) -> Facts:
     """The table of that name, or the list of all. Raises UsageError where there is none, or no run."""
     if name is not None and name not in TABLES:
         raise UsageError(f"no table is called {name!r}", nearest(name, list(TABLES)))
-    check_one_run(path)
-    case = case_of(path)
+    check_one_job(paths)
+    case = case_of(*paths)
 
     def chosen(name: str) -> Table:
         table = TABLES[name].of(case)

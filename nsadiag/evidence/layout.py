@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nsadiag.evidence.documents.types import Unfit
 
 SCHEMA_VERSION = 1
+COLLECTED = "collected"  # `kind` in run.json of a verdict on what other tools left
 # Folders of more ranks than this are looked into before any of them is read.
 MANY_RANKS = 4096
 # Nothing in a run directory is for others: stacks, environment and logs can hold secrets.

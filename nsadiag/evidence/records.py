@@ -127,6 +127,20 @@ class PeerWait:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlierAttempt:
+    """An earlier attempt of the job, of which the same evidence tells, in short."""
+
+    number: Whole  # from 1
+    outcome: Outcome
+    cls: str = field(metadata={"key": "class"})
+    summary: str
+    guilty_ranks: tuple[Rank, ...] = ()
+    file: str | None = None
+    line: int | None = None
+    source: str | None = None  # of the first claim
+
+
+@dataclass(frozen=True, kw_only=True)
 class Action:
     """The next step for the job, and the fact behind it."""
 
@@ -224,6 +238,7 @@ class Verdict:
     mechanism: str | None = None  # the name of the rule that concluded it, where one did
     action: Action | None = None
     peer_waits: tuple[PeerWait, ...] = ()  # those who are waited for now first, then by their total
+    earlier: tuple[EarlierAttempt, ...] = ()  # attempts of the job before the one that is judged
     hypotheses: tuple[Hypothesis, ...] = ()  # where the evidence does not decide, the likeliest first
 
     @functools.cached_property
@@ -252,6 +267,9 @@ class Verdict:
         body = dataclasses.asdict(dataclasses.replace(self, guilty_ranks=(), blocked_ranks=()))
         body |= {"guilty_ranks": list(self.guilty_ranks), "blocked_ranks": list(self.blocked_ranks)}
         rejected = [{"class": r.cls, "because": r.because, "source": r.source} for r in self.rejected]
+        body["earlier"] = [
+            {"class" if k == "cls" else k: v for k, v in row.items()} for row in body["earlier"]
+        ]
         hypotheses = [{"class": each.pop("cls"), **each} for each in body["hypotheses"]]
         return {
             "schema_version": SCHEMA_VERSION,
@@ -268,3 +286,18 @@ class Verdict:
     def from_json(cls, document: dict[str, Any]) -> Verdict:
         """Reads what to_json wrote, of the shape that its name promises; keys of a newer schema are passed over."""
         return value_of(cls, document)
+
+
+def attempt_of(number: int, verdict: Verdict) -> EarlierAttempt:
+    """A verdict in short, where a later attempt is the answer."""
+    where = verdict.where or Where()
+    return EarlierAttempt(
+        number=number,
+        outcome=verdict.outcome,
+        cls=verdict.cls,
+        summary=verdict.summary,
+        guilty_ranks=verdict.guilty_ranks,
+        file=where.file,
+        line=where.line,
+        source=verdict.evidence[0].source if verdict.evidence else None,
+    )

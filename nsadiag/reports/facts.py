@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.evidence.phrases import DTYPES, call_name, count, rate, tensor_names
-from nsadiag.evidence.records import Collective, PeerWait, Place, Progress, Times, Verdict, Where
+from nsadiag.evidence.records import (
+    Collective,
+    EarlierAttempt,
+    PeerWait,
+    Place,
+    Progress,
+    Times,
+    Verdict,
+    Where,
+)
 from nsadiag.evidence.spans import spans
 from nsadiag.printing import one_line
 from nsadiag.reports.model import RankReport, RunReport
@@ -88,7 +97,8 @@ def run_again(run: RunReport) -> str:
 def judge_again(run: RunReport) -> str:
     """The shell line that judges the evidence anew, from any directory."""
     # By name alone: a cell may be a link to somewhere else.
-    return f"nsadiag analyze {shlex.quote(os.path.abspath(run.directory))}"  # noqa: PTH100
+    paths = (str(path) if str(path) == "-" else os.path.abspath(path) for path in run.evidence)  # noqa: PTH100
+    return f"nsadiag analyze {shlex.join(paths)}"
 
 
 def ranks_to_show(run: RunReport) -> list[RankReport]:
@@ -177,6 +187,17 @@ def _wait_text(wait: PeerWait, blocked: int) -> str:
     who = "peers have" if len(wait.waiters) < blocked > FEW else who
     now = duration(wait.now_s)
     return f"{who} waited {now} for rank {wait.rank}" + (f" ({total} in all)" if total != now else "")
+
+
+def earlier_text(attempt: EarlierAttempt, world_size: int) -> str:
+    """`attempt 1: crashed, rank_exception, rank 1 of 2, at fail.py:7 (job.log#line 6)`."""
+    parts = [attempt.outcome, *([attempt.cls] if attempt.cls != attempt.outcome else [])]
+    if attempt.guilty_ranks:
+        parts.append(rank_list(attempt.guilty_ranks, world_size))
+    if attempt.file:
+        parts.append(f"at {attempt.file}{f':{attempt.line}' if attempt.line else ''}")
+    source = f" ({attempt.source})" if attempt.source else ""
+    return one_line(f"attempt {attempt.number}: {', '.join(parts)}{source}")
 
 
 def _mechanism(verdict: Verdict) -> Iterator[Fact]:

@@ -2,61 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nsadiag.errors import UsageError
 from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.types import Gaps, fitting
-from nsadiag.evidence.layout import RankDir, RunDir, read_json
+from nsadiag.evidence.layout import COLLECTED, RankDir, RunDir, read_json
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Verdict
-from nsadiag.evidence.secrets.masking import mask_text
+from nsadiag.evidence.secrets.masking import mask_text, mask_variables
 from nsadiag.evidence.secrets.published import mask_likely
 from nsadiag.reports import values
 from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankReport, Report, RunReport
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.records import CellEvidence
 
 # The tail of a guilty rank's stderr holds its traceback; more belongs to the log itself.
 LAST_WORDS_BYTES = 4096
 LAST_WORDS_LINES = 20
 
 
-def load_report(path: Path) -> Report:
+def load_report(*paths: Path) -> Report:
     """The report on a run or matrix directory, or on evidence that other tools left. Raises UsageError where there is none."""
-    kind = _kind(path)
+    kind = _kind(paths[0]) if len(paths) == 1 else COLLECTED
     if kind == "matrix":
-        return _load_matrix(path)
-    return _load_run(path) if kind == "run" else load_collected(path)
+        return _load_matrix(paths[0])
+    return _load_run(paths[0]) if kind == "run" else load_collected(*paths)
 
 
-def load_collected(path: Path) -> RunReport:
+def load_collected(*paths: Path) -> RunReport:
     """The report on files that nsadiag did not write, judged here: nothing is written beside them. Raises UsageError."""
-    from nsadiag.analysis.verdict import judge_evidence  # all rules come with it
+    from nsadiag.analysis import load, verdict  # all rules come with it
 
-    verdict = judge_evidence(path)
+    attempts = load.load_collected(*paths)
+    found, cell = verdict.judge_attempts(attempts), attempts[-1]
+    seen = cell.collected
     return RunReport(
-        directory=path if path.is_dir() else path.parent,
-        one_file=None if path.is_dir() else path,
-        name=path.resolve().name,
-        world_size=verdict.world_size,
-        verdict=verdict,
+        directory=cell.path,
+        given=paths,
+        collected=cell,
+        name=_name_of(paths),
+        world_size=found.world_size,
+        versions=dict(seen.versions) if seen else {},
+        environment=mask_variables(seen.settings) if seen else {},
+        verdict=found,
     )
 
 
+def cell_of(run: RunReport) -> CellEvidence:
+    """The evidence behind a report. Raises UsageError."""
+    from nsadiag.analysis.load import load_cell
+
+    return run.collected or load_cell(*run.evidence)
+
+
+def _name_of(paths: Sequence[Path]) -> str:
+    first = "stdin" if str(paths[0]) == "-" else paths[0].resolve().name
+    return first if len(paths) == 1 else f"{first} and {count(len(paths) - 1, 'other path')}"
+
+
 def _kind(directory: Path) -> str:
-    if not directory.exists():
-        raise UsageError(
-            f"{directory} does not exist",
-            "give a run directory of nsadiag's, or dumps, stacks or logs of other tools",
-        )
+    if not directory.is_dir():
+        return COLLECTED
     kind = read_json(directory / "run.json", {}).get("kind")
+    if kind == COLLECTED:
+        return "run"
     if kind in ("run", "matrix"):
         return str(kind)
     if (directory / "matrix.json").exists() or (directory / "cells").is_dir():
         return "matrix"
     if any((directory / name).exists() for name in ("run.json", "verdict.json", "cell.json", "ranks")):
         return "run"
-    return "collected"
+    return COLLECTED
 
 
 def _load_run(directory: Path) -> RunReport:
@@ -70,8 +89,10 @@ def _load_run(directory: Path) -> RunReport:
 
 def _run(directory: Path, document: dict[str, Any], verdict: Verdict | None, gaps: list[str]) -> RunReport:
     started_at, ended_at = values.text(document.get("started_at")), values.text(document.get("ended_at"))
+    paths = document.get("paths") if document.get("kind") == COLLECTED else None
     return RunReport(
         directory=directory,
+        given=tuple(map(Path, map(str, paths))) if isinstance(paths, list) else (),
         name=values.text(document.get("name")) or directory.resolve().name,
         command=values.command(document.get("command")),
         started_at=started_at,

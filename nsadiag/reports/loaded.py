@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from nsadiag.errors import UsageError
 from nsadiag.evidence.phrases import count, these
 from nsadiag.evidence.records import Verdict
-from nsadiag.reports.load import load_report
+from nsadiag.reports.load import cell_of, load_report
 from nsadiag.reports.model import CellReport, MatrixReport, RankReport, Report
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ class Run:
             raise UsageError(
                 f"{self.directory} is a matrix", "load one of its cells: nsadiag.load(DIR / 'cells' / ID)"
             )
-        from nsadiag.analysis.tables import case_of
+        from nsadiag.analysis.tables import case_in
 
-        return case_of(self.directory)
+        return case_in(cell_of(self.report))
 
     @property
     def events(self) -> pd.DataFrame:
@@ -157,6 +157,9 @@ def _frame(table: Table) -> pd.DataFrame:
     return frame
 
 
-def load(directory: str | Path) -> Run:
-    """The run or matrix in a directory that nsadiag wrote. Raises UsageError where nsadiag did not write it."""
-    return Run(load_report(Path(directory)))
+def load(*paths: str | Path) -> Run:
+    """The run or matrix in a directory that nsadiag wrote; or dumps, stacks and logs of other tools, in any number of files,
+    folders and archives, judged here. Raises UsageError where there is none."""
+    if not paths:
+        raise UsageError("nothing to load", "nsadiag.load(PATH): a run directory, or files of other tools")
+    return Run(load_report(*map(Path, paths)))

@@ -55,14 +55,15 @@ class RunReport:
     verdict: Verdict | None = None
     ranks: tuple[RankReport, ...] = ()
     gaps: tuple[str, ...] = ()
+    given: tuple[Path, ...] = ()  # the paths that were named, of what other tools left
+    written: Path | None = None  # the directory of the verdict on them, where one was asked for
     # That evidence as it was read: to read it again may take a minute.
     collected: CellEvidence | None = field(default=None, repr=False, compare=False)
-    one_file: Path | None = None  # the evidence, where that is a single file of other tools
 
     @property
-    def evidence(self) -> Path:
+    def evidence(self) -> tuple[Path, ...]:
         """Whatever the verdict rests on."""
-        return self.one_file or self.directory
+        return self.given or (self.directory,)
 
     @property
     def state(self) -> str:

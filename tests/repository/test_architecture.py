@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "nsadiag.cluster",
         }
     ),
-    "nsadiag.analysis": frozenset({"numpy", "nsadiag.evidence", "nsadiag.source"}),
+    "nsadiag.analysis": frozenset({"numpy", "zstandard", "nsadiag.evidence", "nsadiag.source"}),
     "nsadiag.experiments": frozenset(
         {
             "numpy",
@@ -224,6 +224,9 @@ READS = {
 READING_ROOMS = ("analysis", "reports", "commands", "cluster", "source")
 # Files that read something else, and what.
 READS_ELSE = {
+    "analysis/external/inputs/staging.py": "standard input, into a folder of its own",
+    "analysis/external/inputs/unpack.py": "members of an archive that the one function opened",
+    "analysis/external/recognise.py": "a compressed file that the one function opened",
     "analysis/ingest/dumps/plain.py": "bytes that are in memory",
     "analysis/ingest/dumps/pool.py": "/proc/self/statm",
     "analysis/judgement/own_fault.py": "Python files of this machine, checked before",

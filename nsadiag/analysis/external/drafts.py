@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGTERM
 
 from nsadiag.analysis.external import stacks
+from nsadiag.analysis.external.inputs.files import Found
+from nsadiag.analysis.external.inputs.text import encoding_of
+from nsadiag.analysis.external.log_files import LogRead
 from nsadiag.analysis.external.process_ends import end_of
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.external.threads import at_work
@@ -26,10 +29,12 @@ from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.documents.watch import NO_END, End
 from nsadiag.evidence.messages import CommunicatorStep, ProcessEnd
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import from_faulthandler
 
-MOST_LOG_BYTES = 32 * 2**20
+MOST_TEXT_BYTES = 32 * 2**20
+MOST_PIDS = 8  # in a sentence
 NAMED_FOR_A_RANK = re.compile(
     r"rank[_.=-]?\d+|(?:^|[_.-])(?:stderr|stdout|std|log|out|err|worker)[_.-]?\d+", re.IGNORECASE
 )
@@ -49,7 +54,6 @@ class Statements:
     said: list[Said] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)  # the rank of each process that lines name with it
     world_size: int = 0  # as some line says
-    gaps: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -75,44 +79,66 @@ class Drafts(dict[int, Draft]):
         return draft
 
 
-def read_stacks(gathered: Gathered, drafts: Drafts) -> list[str]:
-    """Processes whose rank nothing tells get the numbers that are left, in order of file and pid."""
-    nameless: list[CaptureEvidence] = []
-    gaps = []
-    for path in sorted([*gathered.py_spy_json, *gathered.stacks]):
+def read_stacks(
+    gathered: Gathered, drafts: Drafts, pids: Mapping[int, int]
+) -> tuple[Mapping[int, int], list[str]]:
+    """Assign stacks to ranks: by what names them, and by pid where another file tells whose that is.
+
+    Of processes whose rank nothing tells: where no evidence names a rank they get numbers, in order of file and pid, and it is
+    told which; beside ranks that are known such a number would be taken for one, and they are left out. Returns the pids of
+    those numbers, and gaps.
+    """
+    nameless: list[tuple[int | None, CaptureEvidence]] = []
+    for file in sorted([*gathered.py_spy_json, *gathered.stacks]):
         try:
-            found = _processes(_text(path, gathered.root))
+            found = _processes(_text(file))
         except (OSError, ValueError, TypeError) as error:
-            gaps.append(f"{relative(path, gathered.root)} could not be read: {error}"[:200])
+            gathered.refusals.add(file.name, f"could not be read: {error}"[:200])
             continue
-        named = rank_of(path, gathered.root) if len(found) == 1 and _names_a_rank(path, gathered) else -1
+        named = rank_of(file) if len(found) == 1 and _names_a_rank(file, gathered) else -1
         for process in found:
-            capture = capture_of(
-                source=relative(path, gathered.root), stacks=process.threads, native=process.native
-            )
-            rank = process.rank if process.rank is not None else named
+            capture = capture_of(source=file.name, stacks=process.threads, native=process.native)
+            pid = process.pid if process.pid is not None else rank_of(file)
+            rank = process.rank if process.rank is not None else pids.get(pid, named)
             if rank >= 0:
                 drafts.of(rank, capture.source).captures.append(capture)
             else:
-                nameless.append(capture)
-    free = (n for n in range(len(nameless) + len(drafts)) if n not in drafts)
-    for rank, capture in zip(list(free), nameless, strict=False):
+                nameless.append((process.pid, capture))
+    return _numbered(nameless, drafts)
+
+
+def _numbered(
+    nameless: list[tuple[int | None, CaptureEvidence]], drafts: Drafts
+) -> tuple[Mapping[int, int], list[str]]:
+    if not nameless:
+        return {}, []
+    processes = _names_of(nameless)
+    if drafts:
+        return {}, [
+            f"nothing tells the rank of {processes}: their stacks are not joined to ranks that other files name; "
+            "a line with rank and pid of each would do it"
+        ]
+    for rank, (_, capture) in enumerate(nameless):
         drafts.of(rank, capture.source).captures.append(capture)
-    if nameless:
-        gaps.append(
-            f"nothing tells the rank of {len(nameless)} stacks: they are numbered in order of file and pid"
-        )
-    return gaps
+    numbers = {rank: pid for rank, (pid, _) in enumerate(nameless) if pid is not None}
+    return numbers, [
+        f"nothing tells the rank of {processes}: they are numbered in this order, of file and pid"
+    ]
 
 
-def _names_a_rank(path: Path, gathered: Gathered) -> bool:
+def _names_of(nameless: list[tuple[int | None, CaptureEvidence]]) -> str:
+    """`3 stacks (pids 4711, 4712, 4713)`."""
+    known = [str(pid) for pid, _ in nameless if pid is not None]
+    more = f" and {len(known) - MOST_PIDS} more" if len(known) > MOST_PIDS else ""
+    which = f" (pid{'s' * (len(known) > 1)} {', '.join(known[:MOST_PIDS])}{more})" if known else ""
+    return f"{count(len(nameless), 'stack')}{which}"
+
+
+def _names_a_rank(file: Found, gathered: Gathered) -> bool:
     """A lone number may be a pid: then it is larger than the number of files."""
-    return 0 <= rank_of(path, gathered.root) < max(
-        4096, len(gathered.stacks) + len(gathered.py_spy_json)
-    ) and (
-        "rank" in path.as_posix().lower()
-        or rank_of(path, gathered.root) < 2 * (len(gathered.stacks) + len(gathered.py_spy_json))
-    )
+    files = len(gathered.stacks) + len(gathered.py_spy_json)
+    rank = rank_of(file)
+    return 0 <= rank < max(4096, files) and ("rank" in file.name.lower() or rank < 2 * files)
 
 
 def _processes(text: str) -> list[stacks.ProcessStacks]:
@@ -125,9 +151,8 @@ def _processes(text: str) -> list[stacks.ProcessStacks]:
     return [stacks.ProcessStacks(pid=None, rank=None, threads=threads, native="")] if threads else []
 
 
-def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
+def read_logs(read: Sequence[LogRead], drafts: Drafts) -> Statements:
     launcher = ""
-    gaps: list[str] = []
     inits: list[CommunicatorInit] = []
     waits: list[SummarisedWaits] = []
     never_came: tuple[tuple[int, ...], str] = (), ""
@@ -137,19 +162,13 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
     blamed: tuple[int, str] | None = None
     said: list[Said] = []
     pids: dict[int, int] = {}
-    for path in sorted(gathered.logs):
-        try:
-            text = _text(path, gathered.root)
-        except OSError as error:
-            gaps.append(f"{relative(path, gathered.root)} could not be read: {error.strerror}")
-            continue
-        facts = logs.read_log(logs.numbered(text))
-        source = relative(path, gathered.root)
-        own = rank_of(path, gathered.root) if _is_of_one_rank(path, facts) else -1
+    for file, facts, named, _ in read:
+        source = file.name
+        own = rank_of(file) if _is_of_one_rank(file, facts) else -1
         unnamed += _put_log(drafts, facts, source, own)
         world_size = max(world_size, facts.world_size)
         said += [Said(fact=fact, source=f"{source}#line {fact.line}") for fact in facts.facts]
-        pids |= {**facts.rank_of_pid} | {ended.pid: ended.rank for ended in facts.ended}
+        pids |= {**named} | {**facts.rank_of_pid} | {ended.pid: ended.rank for ended in facts.ended}
         started_by += [*facts.started_by, launcher_in(source)]
         if facts.ended:
             launcher = source
@@ -171,17 +190,17 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Statements:
         said=said,
         pids=pids,
         world_size=world_size,
-        gaps=gaps,
     )
 
 
-def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:
+def _is_of_one_rank(file: Found, facts: logs.LogFacts) -> bool:
     if len(facts.ranks) > 1 or facts.ended:
         return False
     return bool(
-        TORCHRUN_LOG.search(path.as_posix())
-        or NAMED_FOR_A_RANK.search(path.name)
-        or re.search(r"rank[_-]?\d+", path.as_posix())
+        TORCHRUN_LOG.search(file.name)
+        or TORCHRUN_LOG.search(file.path)
+        or NAMED_FOR_A_RANK.search(file.on_disk.name if file.asked else Path(file.name).name)
+        or re.search(r"rank[_-]?\d+", file.name)
     )
 
 
@@ -257,12 +276,12 @@ def _exception(exception: Cause, source: str) -> Raised:
     return Raised(**vars(exception), thread="MainThread", t_mono_ns=0, source=source)
 
 
-def read_errors(gathered: Gathered, drafts: Drafts) -> None:
+def read_errors(files: Iterable[Found], drafts: Drafts) -> None:
     """torchrun's error.json: the first exception of a rank, with the time."""
-    for path in sorted(gathered.errors):
-        rank = rank_of(path, gathered.root)
+    for file in sorted(files):
+        rank = rank_of(file)
         try:
-            document = json.loads(_text(path, gathered.root))
+            document = json.loads(_text(file))
             message = document["message"]
             extra = message.get("extraInfo", {}) if isinstance(message, dict) else {}
             said = message.get("message", "") if isinstance(message, dict) else str(message)
@@ -272,12 +291,12 @@ def read_errors(gathered: Gathered, drafts: Drafts) -> None:
         kind, _, rest = str(said).partition(": ")
         first = facts.raised[-1].exception if facts.raised else Cause(type=kind, message=rest)
         line = facts.raised[-1].line if facts.raised else 1
-        exception = _exception(first, f"{relative(path, gathered.root)}#line {line}")
+        exception = _exception(first, f"{file.name}#line {line}")
         moment = str(extra.get("timestamp", ""))
         if moment.isdigit():
             exception = replace(exception, t_mono_ns=int(moment) * 10**9)
         if rank >= 0:
-            drafts.of(rank, relative(path, gathered.root)).exceptions.insert(0, exception)
+            drafts.of(rank, file.name).exceptions.insert(0, exception)
 
 
 def capture_of(
@@ -298,12 +317,7 @@ def capture_of(
     )
 
 
-def _text(path: Path, root: Path) -> str:
-    return read_tail(path, MOST_LOG_BYTES, root).decode("utf-8", "replace")
-
-
-def relative(path: str | Path, root: Path) -> str:
-    try:
-        return Path(path).relative_to(root).as_posix()
-    except ValueError:
-        return str(path)
+def _text(file: Found) -> str:
+    """The end of a file of stacks, in whichever encoding."""
+    raw = read_tail(file.on_disk, MOST_TEXT_BYTES, Path(file.root))
+    return raw.decode(encoding_of(raw[:4096]), "replace").removeprefix("\ufeff").replace("\0", "")

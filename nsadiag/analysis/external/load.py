@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nsadiag.analysis.external import watchdog
@@ -17,19 +16,19 @@ from nsadiag.analysis.external.drafts import (
     read_errors,
     read_logs,
     read_stacks,
-    relative,
 )
+from nsadiag.analysis.external.dump_files import read_dumps
+from nsadiag.analysis.external.inputs.listing import STDIN
+from nsadiag.analysis.external.log_files import LogRead, attempt_of, read_log_files
 from nsadiag.analysis.external.recognise import Gathered, gather
 from nsadiag.analysis.external.snapshots import movement_of
 from nsadiag.analysis.facts.exceptions import follows_a_peer
-from nsadiag.analysis.ingest.dumps.columns import RankColumns
-from nsadiag.analysis.ingest.dumps.pool import Refused, read_all, readers
 from nsadiag.analysis.ingest.logs import BARRIER
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
 from nsadiag.analysis.records import CellEvidence, Collected, RankEvidence
-from nsadiag.analysis.scale.dumps.details import Details, details_of
-from nsadiag.analysis.scale.dumps.dump_set import DumpSet, merged
-from nsadiag.errors import MachineError, UsageError
+from nsadiag.analysis.scale.dumps.details import Details
+from nsadiag.analysis.scale.dumps.dump_set import DumpSet
+from nsadiag.errors import UsageError
 from nsadiag.evidence import recorder
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.watch import NO_END, Watch
@@ -41,17 +40,21 @@ from nsadiag.evidence.messages import (
     ProcessEnd,
     RankDisagreement,
     Rendezvous,
+    Setting,
     Standing,
     StatedError,
     StoreWait,
     StuckWatchdog,
     ToolAnswer,
     TransportWarning,
+    Version,
 )
+from nsadiag.evidence.phrases import count
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.spans import spans
 
-MOST_REFUSED = 5
+MOST_REFUSED = 5  # in one line
+NOTHING_LATER = "after this attempt the job started again, and what follows shows no failure"
 # Messages that say what happened, whatever else a log has.
 TELLING = (
     ProcessEnd, ClosedProcess, HardwareFault, TransportWarning, StuckWatchdog, StoreWait, Rendezvous, PortTaken, LostPeer,
@@ -64,36 +67,70 @@ LOOKS_FOR = (
 )
 
 
-def load_external(path: Path) -> CellEvidence:
-    """Never raises on what is in a file: what cannot be read becomes a gap. Raises UsageError where nothing can be judged."""
-    gathered = gather(path)
-    if gathered.is_empty:
-        raise UsageError(
-            f"nothing in {path} is evidence that nsadiag knows", f"nsadiag looks for {LOOKS_FOR}"
-        )
+def load_attempts(paths: Sequence[Path]) -> tuple[CellEvidence, ...]:
+    """The evidence of each attempt of the job that shows anything, the last one last.
+
+    Never raises on what is in a file: what cannot be read becomes a gap. Raises UsageError where nothing can be judged.
+    """
+    gathered = gather(paths)
+    read = read_log_files(gathered)
+    attempts = max((each.later for each in read), default=0)
+    found = [
+        cell for later in range(attempts, 0, -1) if _can_be_judged(cell := _earlier(gathered, read, later))
+    ]
+    last, has_dumps = _last(gathered, [each for each in read if not each.later])
+    if has_dumps or _can_be_judged(last):
+        return (*found, last)
+    if not found:
+        raise UsageError(_why_nothing(paths, gathered), f"nsadiag looks for {LOOKS_FOR}")
+    shown = replace(found[-1], gaps=(*found[-1].gaps, *last.gaps, NOTHING_LATER))
+    return (*found[:-1], shown)
+
+
+def _earlier(gathered: Gathered, read: Sequence[LogRead], later: int) -> CellEvidence:
+    """An attempt that others follow: dumps and stacks are of the last one."""
     drafts = Drafts()
-    dumps, closer, gaps = _read_dumps(gathered)
+    own = [each for each in read if each.later == later]
+    numbers = [n for each in read if (n := attempt_of(each.file)) is not None]
+    read_errors(
+        (file for file in gathered.errors if attempt_of(file) == max(numbers, default=0) - later), drafts
+    )
+    statements = read_logs(own, drafts)
+    return _cell(gathered, drafts, _Seen(), statements)
+
+
+def _last(gathered: Gathered, read: Sequence[LogRead]) -> tuple[CellEvidence, bool]:
+    """With whether there are dumps: they say something in any case."""
+    drafts = Drafts()
+    dumps, closer, gaps = read_dumps(gathered.dumps, gathered.refusals)
     for rank, document in closer.documents.items():
-        file = relative(dumps.ranks[rank].file, gathered.root)
+        file = dumps.ranks[rank].file
         drafts.of(rank, file).captures.append(capture_of(source=file, flight_recorder=document))
-    gaps += read_stacks(gathered, drafts)
-    statements = read_logs(gathered, drafts)
-    read_errors(gathered, drafts)
-    pending_s = closer.pending_s
+    statements = read_logs(read, drafts)
+    last = max((n for file in gathered.errors if (n := attempt_of(file)) is not None), default=None)
+    read_errors((file for file in gathered.errors if attempt_of(file) == last), drafts)
+    numbers, of_stacks = read_stacks(gathered, drafts, statements.pids)
+    seen = _Seen(
+        dumps=dumps, closer=closer, gaps=(*gaps, *of_stacks, *gathered.refusals.gaps()), numbered=numbers
+    )
+    return _cell(gathered, drafts, seen, statements), bool(dumps.ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """What dumps and stacks show beside the logs."""
+
+    dumps: DumpSet = field(default_factory=lambda: DumpSet(ranks={}))
+    closer: Details = field(default_factory=lambda: Details(documents={}))
+    gaps: tuple[str, ...] = ()
+    numbered: Mapping[int, int] = field(default_factory=dict)
+
+
+def _cell(gathered: Gathered, drafts: Drafts, seen: _Seen, statements: Statements) -> CellEvidence:
+    dumps, pending_s = seen.dumps, seen.closer.pending_s
     if not dumps.ranks:
         standings = [said.fact for said in statements.said if isinstance(said.fact, Standing)]
         pending_s = _add_timeouts(drafts, _world_size(drafts, dumps, statements), standings)
-    cell = _cell(gathered, drafts, dumps, closer.kinds, statements, (*gaps, *statements.gaps))
-    cell = replace(cell, collected=_collected(cell, statements, pending_s))
-    if not _can_be_judged(cell, dumps):
-        raise UsageError(_why_nothing(path, gathered, cell), f"nsadiag looks for {LOOKS_FOR}")
-    return cell
-
-
-def _cell(
-    gathered: Gathered, drafts: Drafts, dumps: DumpSet, kinds: tuple[tuple[int, ...], ...],
-    statements: Statements, gaps: tuple[str, ...],
-) -> CellEvidence:  # fmt: skip
     began_ns = _order(drafts)
     world = _world_size(drafts, dumps, statements)
     ranks = tuple(_rank(number, drafts[number]) for number in sorted(drafts))
@@ -101,7 +138,7 @@ def _cell(
         path=gathered.root,
         world_size=world,
         ranks=ranks,
-        kinds=kinds,
+        kinds=seen.closer.kinds,
         watch=Watch(
             started_mono_ns=began_ns,
             launcher_exit_code=1 if statements.unnamed or any(map(_broke, ranks)) else None,
@@ -109,12 +146,21 @@ def _cell(
         unnamed=tuple(statements.unnamed),
         launcher_stderr="",
         processes=(),
-        gaps=gaps,
+        gaps=seen.gaps,
     )
-    if gathered.dumps and cell.absent:
+    if dumps.ranks and cell.absent:
         gap = f"no dump of rank {spans(sorted(cell.absent))} ({len(cell.absent)} of {world:,})"
-        cell = replace(cell, gaps=(*gaps, gap))
-    return cell
+        cell = replace(cell, gaps=(*cell.gaps, gap))
+    told = _collected(cell, statements, pending_s)
+    collected = replace(
+        told,
+        files={file.name: (file.path, file.root) for file in gathered.all},
+        cut=tuple(sorted(gathered.cut)),
+        versions={each.of: each.version for each, _ in told.of(Version)},
+        settings={each.name: each.value for each, _ in told.of(Setting)},
+        numbered=seen.numbered,
+    )
+    return replace(cell, collected=collected)
 
 
 def _collected(cell: CellEvidence, statements: Statements, pending_s: float | None) -> Collected:
@@ -145,7 +191,7 @@ def _is_pending(dump: Dump) -> bool:
     return bool(recorder.pending(dump))
 
 
-def _can_be_judged(cell: CellEvidence, dumps: DumpSet) -> bool:
+def _can_be_judged(cell: CellEvidence) -> bool:
     told = cell.collected
     if told is None:
         return False
@@ -156,16 +202,19 @@ def _can_be_judged(cell: CellEvidence, dumps: DumpSet) -> bool:
     unmade = {init.communicator for init in told.communicators} - made
     waited = any(row.more_ms >= WORTH_SHARE * row.least_ms for row in told.summarised)
     stated = any(told.of(kind) for kind in TELLING)
-    return bool(dumps.ranks or says_why or told.absent_from_barrier or unmade or waited or stated)
+    return bool(says_why or told.absent_from_barrier or unmade or waited or stated)
 
 
-def _why_nothing(path: Path, gathered: Gathered, cell: CellEvidence) -> str:
-    if cell.gaps:
-        return f"nothing in {path} could be read: {cell.gaps[0]}"
-    count = len(gathered.logs)
-    return (
-        f"{count} log{'s' if count > 1 else ''} in {path}, and no traceback, timeout or end of a rank in them"
-    )
+def _why_nothing(paths: Sequence[Path], gathered: Gathered) -> str:
+    """One line: of each file that could not be read why, and of logs that they say nothing."""
+    where = "standard input" if [*paths] == [STDIN] else " ".join(map(str, paths[:MOST_REFUSED]))
+    reasons = [*gathered.refusals.gaps()]
+    if logs := len(gathered.logs):
+        reasons.append(f"{count(logs, 'log')} without a traceback, timeout or end of a rank")
+    if not reasons:
+        return f"nothing in {where} is evidence that nsadiag knows"
+    more = f"; and {len(reasons) - MOST_REFUSED} more" if len(reasons) > MOST_REFUSED else ""
+    return f"nothing in {where} can be judged: {'; '.join(reasons[:MOST_REFUSED])}{more}"
 
 
 def _broke(rank: RankEvidence) -> bool:
@@ -216,42 +265,6 @@ def _order(drafts: Drafts) -> int:
         last_ns = max(known, default=0)
         draft.exceptions = [replace(e, t_mono_ns=e.t_mono_ns or last_ns) for e in draft.exceptions]
     return began_ns
-
-
-def _read_dumps(gathered: Gathered) -> tuple[DumpSet, Details, list[str]]:
-    if not gathered.dumps:
-        return DumpSet(ranks={}), Details(documents={}), []
-    try:
-        return _from_files(gathered)
-    except BrokenProcessPool:
-        raise MachineError(
-            "a process that read dumps came to a sudden end: out of memory, or a file that is made to do it",
-            "give fewer dumps at a time; dmesg tells whether the kernel ended it",
-        ) from None
-
-
-def _from_files(gathered: Gathered) -> tuple[DumpSet, Details, list[str]]:
-    files = sorted(gathered.dumps, key=lambda file: (file.rank, file.path))
-    with readers() as pool:
-        results = list(read_all(pool, files))
-        refused = [r for r in results if isinstance(r, Refused)]
-        read = [r for r in results if not isinstance(r, Refused)]
-        dumps = merged(_numbered(read))
-        closer = details_of(dumps, pool) if dumps.ranks else Details(documents={})
-    gaps = [f"{relative(r.file.path, gathered.root)} was refused: {r.why}" for r in refused[:MOST_REFUSED]]
-    nameless = sum(r.rank < 0 for r in read)
-    if nameless:
-        gaps.append(f"nothing tells the rank of {nameless} dumps: they are numbered in order of their names")
-    if len(refused) > MOST_REFUSED:
-        gaps.append(f"{len(refused) - MOST_REFUSED:,} more files were refused")
-    return dumps, closer, gaps
-
-
-def _numbered(read: list[RankColumns]) -> list[RankColumns]:
-    """Dumps whose rank nothing tells get the numbers that are left."""
-    taken = {r.rank for r in read}
-    free = (n for n in itertools.count() if n not in taken)
-    return [r if r.rank >= 0 else replace(r, rank=next(free)) for r in read]
 
 
 def _rank(number: int, draft: Draft) -> RankEvidence:

@@ -15,7 +15,7 @@ from nsadiag.evidence.documents.values import rows_of
 from nsadiag.evidence.stacks import with_a_main_thread
 
 PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
-RANK_IN_COMMAND = re.compile(r"--(?:local[-_])?rank[= ](\d+)")
+RANK_IN_COMMAND = re.compile(r"--(?:local[-_])?rank[= ](\d+)|(?:^|\s)(?:RANK|SLURM_PROCID)=(\d+)(?=\s|$)")
 THREAD = re.compile(
     r'^Thread (?P<id>0x[0-9a-fA-F]+|\d+)(?: \((?P<state>[^)]*)\))?(?:: "(?P<name>[^"]*)")?', re.MULTILINE
 )
@@ -49,7 +49,7 @@ def from_py_spy(text: str) -> Iterator[ProcessStacks]:
         if threads:
             yield ProcessStacks(
                 pid=int(begin["pid"]),
-                rank=int(rank[1]) if rank else None,
+                rank=int(rank[1] or rank[2]) if rank else None,
                 threads=threads,
                 native=part if _has_native(threads) else "",
             )

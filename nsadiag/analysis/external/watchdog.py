@@ -92,11 +92,13 @@ def members_of(reports: Collection[TimedOut]) -> list[int]:
     (first, base), *_, (last, end) = sorted(places.items())
     step, rest = divmod(end - base, last - first)
     start = base - first * step
+    if rest or step < 1 or start < 0:
+        return sorted(own)
     regular = all(start + number * step == rank for number, rank in places.items())
     size = size_of(reports)
     # A mesh cuts the ranks into runs of one size, or takes each n-th from one of the first n on.
     fits = start % size == 0 if step == 1 else 0 <= start % (step * size) < step
-    if rest or step < 1 or start < 0 or not regular or not fits:
+    if not regular or not fits:
         return sorted(own)
     return [start + number * step for number in range(size)]
 

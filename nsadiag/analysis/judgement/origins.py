@@ -17,9 +17,10 @@ def origin_of(cell: CellEvidence, source: str) -> str | None:
     path = Path(name)
     if name == "ends.json":
         return (cell.collected.launcher_log if cell.collected else "") or None
-    if (cell.path / path).is_file():
+    files = cell.collected.files if cell.collected else {}
+    if name in files:
         return source
-    file = next((p for p in path.parents if (cell.path / p).is_file()), None)
+    file = next((p for p in path.parents if p.as_posix() in files), None)
     if file is None:
         return None
     return "#".join(

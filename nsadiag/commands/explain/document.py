@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,19 @@ from nsadiag.analysis.resolve import Attempt, nearest_fact
 from nsadiag.analysis.rules.registry import CLASSES, RULES
 from nsadiag.analysis.tracing.answers import Answer
 from nsadiag.analysis.verdict import Trials, trials_of
-from nsadiag.commands.analyze import check_one_run
+from nsadiag.commands.analyze import check_one_job
 from nsadiag.errors import UsageError
 from nsadiag.spec.strict import nearest
 
 OF_CANDIDATES = {*CLASS_OF_KIND.values(), *CLASS_OF_PROVENANCE.values()}
 
 
-def _trials(path: Path, names: Collection[str] = ()) -> Trials:
-    check_one_run(path)
-    return trials_of(path, names)
+def _trials(paths: Sequence[Path], names: Collection[str] = ()) -> Trials:
+    check_one_job(paths)
+    return trials_of(*paths, rules=names)
 
 
-def why_not(path: Path, name: str) -> dict[str, Any]:
+def why_not(paths: Sequence[Path], name: str) -> dict[str, Any]:
     """The attempts of a mechanism, or of all that conclude a class, and that of the verdict, as `--json` prints them.
 
     Raises UsageError.
@@ -42,7 +42,7 @@ def why_not(path: Path, name: str) -> dict[str, Any]:
         raise UsageError(f"no class or mechanism is called {name!r}", nearest(name, known))
     cls = name if name in CLASSES else rules[0].cls
     names = [rule.name for rule in rules]
-    trials = _trials(path, names)
+    trials = _trials(paths, names)
     resolution, candidates = trials.resolution, trials.candidates
     winner = resolution.winner
     tried = [t for t in resolution.attempts if t.rule.name in names]
@@ -55,9 +55,9 @@ def why_not(path: Path, name: str) -> dict[str, Any]:
     } | (_rejected(trials) if cls in OF_CANDIDATES else {})
 
 
-def explain(path: Path) -> dict[str, Any]:
+def explain(paths: Sequence[Path]) -> dict[str, Any]:
     """Every rule in the order of trial, and every candidate for a divergence, the best first. Raises UsageError."""
-    trials = _trials(path)
+    trials = _trials(paths)
     resolution, candidates = trials.resolution, trials.candidates
     return {
         "rules": [_row(tried, resolution.winner) for tried in resolution.attempts],

@@ -110,6 +110,7 @@ def _environment() -> Environment:
         ranks_to_show=facts.ranks_to_show,
         headline=facts.headline,
         run_again=facts.run_again,
+        earlier_text=facts.earlier_text,
         judge_again=facts.judge_again,
         sureness=words.sureness,
         widths_of=plot.widths_of,

@@ -12,6 +12,7 @@ from nsadiag.evidence.secrets.published import MASK, mask_likely
 from nsadiag.evidence.user_code import is_ours
 from nsadiag.reports.cleaners.markdown import Markdown, code, document
 from nsadiag.reports.formats.markdown import template_of
+from nsadiag.reports.load import cell_of
 from nsadiag.reports.model import MatrixReport, Report, RunReport
 from nsadiag.reports.pictures.tracebacks import without_ours
 
@@ -20,20 +21,24 @@ if TYPE_CHECKING:
 
 FRAMES_SHOWN = 25
 ALIKE_SHOWN = 8
+RANKS_SHOWN, LINES_SHOWN, LONGEST_LINE = 64, 3, 400  # of the logs of each rank
 T = TypeVar("T")
 
 
 def render_issue(report: Report) -> Markdown:
     """Markdown without a link to anything on this machine. Of a matrix: its most frequent finding. Raises UsageError."""
-    from nsadiag.analysis.load import load_cell  # the analysis comes with it
-
     found, cells = (
         (_most_frequent(report), report.cells) if isinstance(report, MatrixReport) else (report, ())
     )
-    stacks = _stacks(load_cell(found.evidence))
-    run = _masked(dataclasses.replace(found, command=tuple(mask_command(found.command))))
+    cell = cell_of(found)
+    stacks, words = _stacks(cell), _last_words(cell) if cell.collected else []
+    run = _masked(dataclasses.replace(found, collected=None, command=tuple(mask_command(found.command))))
     text = template_of("issue.md.jinja").render(
-        run=run, cells=_masked(cells), stacks=_masked(stacks), source=lambda _, name: code(name)
+        run=run,
+        cells=_masked(cells),
+        stacks=_masked(stacks),
+        words=_masked(words),
+        source=lambda _, name: code(name),
     )
     return document(_remark(text) + text)
 
@@ -88,6 +93,16 @@ def _stacks(cell: CellEvidence) -> list[tuple[str, str]]:
             found.setdefault(stack, []).append(rank.rank)
     rarest = sorted(found.items(), key=lambda each: len(each[1]))[:ALIKE_SHOWN]
     return [(f"rank {cell.names(ranks)}", stack) for stack, ranks in rarest]
+
+
+def _last_words(cell: CellEvidence) -> list[tuple[str, str]]:
+    """The last lines of each rank's log; of very many ranks those of the first."""
+    found = []
+    for rank in cell.ranks[:RANKS_SHOWN]:
+        lines = [line[:LONGEST_LINE] for line in rank.stderr_tail.splitlines() if line.strip()]
+        if lines:
+            found.append((f"rank {rank.rank} ({rank.source})", "\n".join(lines[-LINES_SHOWN:])))
+    return found
 
 
 def _main_stack(rank: RankEvidence) -> str:

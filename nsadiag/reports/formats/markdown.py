@@ -181,6 +181,7 @@ def _environment() -> Environment:
         count=count,
         headline=facts.headline,
         run_again=facts.run_again,
+        earlier_text=facts.earlier_text,
         judge_again=facts.judge_again,
     )
     return environment

@@ -9,6 +9,7 @@ from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.reports.cleaners.data import Json, json_text
+from nsadiag.reports.load import cell_of
 from nsadiag.reports.model import MatrixReport, Report, RunReport
 
 KINDS = {int(kind) for kind in Kind}
@@ -18,9 +19,8 @@ def render_perfetto(report: Report) -> Json:
     """The document. A process is a rank; what had not ended is left open, as it was. Raises UsageError for a matrix."""
     run = only_run(report, "perfetto")
     from nsadiag.analysis.case import Case
-    from nsadiag.analysis.load import load_cell
 
-    cell = load_cell(run.evidence)
+    cell = cell_of(run)
     events = Case(cell).events
     found: list[dict[str, Any]] = []
     for rank in cell.ranks:

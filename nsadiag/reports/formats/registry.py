@@ -39,7 +39,11 @@ REPORTERS: dict[str, Reporter] = {
 
 def write_reports(directory: Path) -> None:
     """Writes report.md and report.html into the directory; raises UsageError if it is no run directory."""
-    report = load_report(directory)
+    write_rendered(load_report(directory), directory)
+
+
+def write_rendered(report: Report, directory: Path) -> None:
+    """Writes report.md and report.html of a report into the directory. Raises MachineError where that fails."""
     for name, text in (("report.md", render_markdown(report)), ("report.html", render_html(report))):
         # The name of a file may be in no encoding at all.
         try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsadiag.reports.cleaners.data import Json, json_text
 from nsadiag.reports.formats.perfetto import only_run
+from nsadiag.reports.load import cell_of
 from nsadiag.reports.model import Report
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ class _Frames:
 def render_speedscope(report: Report) -> Json:
     """The document: one profile of all ranks' main threads, then one a rank with all its threads. Raises UsageError."""
     run = only_run(report, "speedscope")
-    from nsadiag.analysis.load import load_cell  # the analysis comes with it
-
-    cell = load_cell(run.evidence)
+    cell = cell_of(run)
     frames = _Frames()
     looks = [(r.rank, r.last_capture) for r in cell.ranks if r.last_capture and r.last_capture.stacks]
     mains = [stack for rank, look in looks for stack in _stacks(rank, look)[:1]]

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsadiag.evidence.documents.files import read_tail, read_text
 from nsadiag.evidence.layout import RunDir, read_json, read_json_lines
@@ -17,6 +17,9 @@ from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.evidence.secrets.published import mask_likely
 from nsadiag.reports.model import RunReport
 from nsadiag.reports.sources import source_href
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.records import CellEvidence
 
 MOST_CHARACTERS = 1600  # of one record
 MOST_RECORDS = 24
@@ -44,14 +47,34 @@ def cited(run: RunReport) -> dict[str, str]:
     if run.verdict is None:
         return {}
     found: dict[str, str] = {}
-    for item in run.verdict.evidence[:MOST_RECORDS]:
-        if source_href(run.directory, run.directory, item.source):
-            text = mask_likely(mask_text(_text(run.directory, item.source)))
-            if text:
-                found[item.source] = (
-                    text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}\n{LEFT_OUT}"
-                )
+    sources = [item.source for item in run.verdict.evidence[:MOST_RECORDS]]
+    quoted = _quoted(run.collected, sources) if run.collected else _texts(run.directory, sources)
+    for source, said in quoted.items():
+        text = mask_likely(mask_text(said))
+        if text:
+            found[source] = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}\n{LEFT_OUT}"
     return found
+
+
+def _texts(directory: Path, sources: list[str]) -> dict[str, str]:
+    known = (source for source in sources if source_href(directory, directory, source))
+    return {source: _text(directory, source) for source in known}
+
+
+def _quoted(cell: CellEvidence, sources: list[str]) -> dict[str, str]:
+    """Lines of other tools' logs, each marked, with those around it."""
+    from nsadiag.analysis.external.quoting import lines_around
+
+    found = lines_around(
+        cell, [source for source in sources if LINE.fullmatch(source.partition("#")[2])], AROUND
+    )
+    return {
+        source: "\n".join(
+            f"{'>' if source.endswith(f'#line {at}') else ' '} {at:>5} {text[:RECORD_WIDTH]}"
+            for at, text in lines
+        )
+        for source, lines in found.items()
+    }
 
 
 def _text(directory: Path, source: str) -> str:

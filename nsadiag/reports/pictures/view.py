@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.ingest import sources
-from nsadiag.analysis.load import load_cell
 from nsadiag.evidence.user_code import counted, valid_roots
 from nsadiag.printing import one_line
+from nsadiag.reports.load import cell_of
 from nsadiag.reports.model import RunReport
 from nsadiag.reports.pictures.calls import CallGrid, call_grid
 from nsadiag.reports.pictures.costs import Costs, costs_of
@@ -45,7 +45,7 @@ def view_of(run: RunReport) -> View:
     no_logs: tuple[Log, ...] = ()
     records = _drawn("cited records", lambda: cited(run), no_records, gaps)
     logs = _drawn("logs", lambda: tuple(logs_of(run)), no_logs, gaps)
-    cell = _drawn("evidence", lambda: load_cell(run.evidence), None, gaps)
+    cell = _drawn("evidence", lambda: cell_of(run), None, gaps)
     if cell is None:
         return View(cited=records, logs=logs, gaps=tuple(gaps))
     case, verdict = Case(cell), run.verdict

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from nsadiag.evidence.records import Verdict
 from nsadiag.printing import one_line
 from nsadiag.reports.cleaners.plain import Plain
-from nsadiag.reports.facts import Fact, facts_of, headline
+from nsadiag.reports.facts import Fact, earlier_text, facts_of, headline
 from nsadiag.reports.model import MatrixReport, Report, RunReport
 from nsadiag.reports.terminal.hanging import Hanging, labelled, paragraph
 from nsadiag.reports.terminal.screen import Screen, Sheet
@@ -19,6 +19,7 @@ from nsadiag.reports.words import duration, mark_of
 # One screen has room for the strongest few; the rest is in the report.
 EVIDENCE_SHOWN = 5
 REJECTED_SHOWN = 3
+PATHS_SHOWN = 6
 
 
 def render_terminal(report: Report) -> Plain:
@@ -68,6 +69,7 @@ def run_lines(
         yield from _evidence(verdict, None if everything else EVIDENCE_SHOWN)
         yield from _section("Ruled out", _rejected(verdict, None if everything else REJECTED_SHOWN))
         yield from _section("Not decided: what fits, and what would tell", _hypotheses(verdict))
+        yield from _section("Earlier attempts", _earlier(verdict))
     yield from _section("Gaps", [Text(gap) for gap in run.unseen])
     yield from _advice(run, width)
 
@@ -113,6 +115,10 @@ def _rejected(verdict: Verdict, most: int | None) -> list[Text]:
     return rows
 
 
+def _earlier(verdict: Verdict) -> list[Text]:
+    return [Text(earlier_text(each, verdict.world_size)) for each in verdict.earlier]
+
+
 def _hypotheses(verdict: Verdict) -> list[Text]:
     rows = []
     for item in verdict.hypotheses:
@@ -142,11 +148,13 @@ def _advice(run: RunReport, width: int | None) -> Iterable[RenderableType]:
         yield Hanging(Text(f"{'fix':<8}", style="dim"), Text(verdict.fix, style="green"))
     if verdict and verdict.next:
         yield from _unbroken("next", one_line(verdict.next), width)
-    report = run.directory / "report.html"
-    if report.exists():
+    report = (run.written or run.directory) / "report.html"
+    if report.exists() and (run.written or not run.given):
         yield from _unbroken("report", str(report), width)
     else:
-        yield from _unbroken("files", str(run.directory), width)
+        shown = [str(path) for path in run.evidence[:PATHS_SHOWN]]
+        more = len(run.evidence) - len(shown)
+        yield from _unbroken("files", " ".join([*shown, *([f"and {more} more"] if more else [])]), width)
 
 
 def _unbroken(label: str, text: str, width: int | None) -> Iterable[Text]:

@@ -114,7 +114,7 @@ def test_all_processes_in_one_file_are_numbered_and_that_is_said(tmp_path: Path)
     write(tmp_path, dump=WAITS.format(pid=4711) + STRAYS + WAITS.format(pid=4713))
     verdict = judge_external(tmp_path)
     assert (verdict.guilty_ranks, verdict.world_size) == ((1,), 3)
-    assert any("numbered in order" in gap for gap in verdict.gaps)
+    assert any("(pids 4711, 4712, 4713): they are numbered in this order" in gap for gap in verdict.gaps)
 
 
 def test_a_library_is_not_taken_for_the_users_code() -> None:
@@ -313,7 +313,7 @@ def test_an_exit_code_without_a_traceback_is_no_clean_end(tmp_path: Path) -> Non
 
 def test_a_log_of_a_job_that_went_well_is_no_evidence_of_anything(tmp_path: Path) -> None:
     write(tmp_path, rank_0="step 1 loss 2.0\nstep 2 loss 1.9\ndone\n")
-    with pytest.raises(UsageError, match="no traceback, timeout or end of a rank"):
+    with pytest.raises(UsageError, match="1 log without a traceback, timeout or end of a rank"):
         judge_external(tmp_path)
 
 

@@ -27,6 +27,15 @@ def test_members_that_follow_no_rule_are_those_that_report() -> None:
     assert watchdog.members_of(timed_out(told)) == [0, 1, 5]
 
 
+def test_one_rank_with_two_numbers_in_its_group_tells_nothing_of_others() -> None:
+    """As of a line that was mixed with another rank's."""
+    twice = [
+        TimedOut(rank=1, seq=4, op="broadcast", elements=1, group="dp", enqueued=4, line=n, group_rank=n)
+        for n in (0, 2)
+    ]
+    assert watchdog.members_of(twice) == [1]
+
+
 @pytest.mark.parametrize(
     ("op", "elements", "output"), [("_ALLGATHER_BASE", 1024, 4096), ("_REDUCE_SCATTER_BASE", 4096, 1024)]
 )

@@ -131,7 +131,7 @@ def recording(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def test_why_not_names_the_fact_that_keeps_a_class_away(recording: Callable[[str], Path]) -> None:
-    document = why_not(recording("rank_killed_sigkill"), "network_stall")
+    document = why_not([recording("rank_killed_sigkill")], "network_stall")
     assert document["verdict"] == "rank_killed"
     (row,) = [row for row in document["rules"] if row["rule"] == "network_stall"]
     assert row["result"] == "declined"
@@ -148,7 +148,7 @@ def test_why_not_of_a_class_that_is_outranked_names_the_rule_that_explains_it(
 
 
 def test_every_fact_is_said_with_the_line_of_code_that_found_it(recording: Callable[[str], Path]) -> None:
-    document = why_not(recording("rank_killed_sigkill"), "network_stall")
+    document = why_not([recording("rank_killed_sigkill")], "network_stall")
     (row,) = [row for row in document["rules"] if row["rule"] == "network_stall"]
     assert row["file"] == "nsadiag/analysis/rules/blocked/network_stall.py"
     for declined in row["declined"]:
@@ -193,7 +193,7 @@ def test_why_not_says_that_its_own_record_of_what_a_rule_was_given_broke_off(
         raise KeyError(frame.f_code.co_name)
 
     monkeypatch.setattr("nsadiag.analysis.tracing.answers.arguments", broken)
-    document = why_not(recording("rank_killed_sigkill"), "network_stall")
+    document = why_not([recording("rank_killed_sigkill")], "network_stall")
     (row,) = [row for row in document["rules"] if row["rule"] == "network_stall"]
     assert row["result"] == "declined" and row["told"] == []
     assert row["untold"].startswith("KeyError(") and "tracing/answers.py" in row["untold"]
@@ -267,7 +267,7 @@ def test_the_contract_has_the_keys_of_what_explain_and_why_not_print(
     rows = re.findall(r"^\| (`.*?`) \|", section.partition("\n## ")[0], re.MULTILINE)
     documents = [
         explain(recording("rank_conditional_full_tensor")),
-        why_not(recording("rank_killed_sigkill"), "data_divergent_control_flow"),
+        why_not([recording("rank_killed_sigkill")], "data_divergent_control_flow"),
     ]
     assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == {*keys_in(documents)} | OF_A_FAULT
 

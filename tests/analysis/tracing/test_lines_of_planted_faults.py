@@ -76,7 +76,7 @@ def said_with(file: str, is_: str, planted: str, name: str, cls: str, folder: Pa
 
 @pytest.mark.parametrize("name", ["healthy_ddp", "missing_rank_throttled", "silently_wrong_max_on_one_rank"])
 def test_every_rule_is_said_with_the_line_of_its_file_that_decided(name: str, tmp_path: Path) -> None:
-    rows = explain(unpack(GOLDEN / f"{name}.tar.xz", tmp_path / name).path)["rules"]
+    rows = explain([unpack(GOLDEN / f"{name}.tar.xz", tmp_path / name).path])["rules"]
     assert [row["rule"] for row in rows] == [rule.name for rule in RULES if rule.about == "ranks"]
     for row in rows:
         lines = [row.get("line"), *(declined["line"] for declined in row["declined"])]
@@ -87,7 +87,7 @@ def test_every_rule_is_said_with_the_line_of_its_file_that_decided(name: str, tm
 
 def test_what_a_rule_was_told_is_said_with_the_lines_that_returned_it(tmp_path: Path) -> None:
     run = unpack(GOLDEN / "missing_rank_throttled.tar.xz", tmp_path / "run").path
-    document = why_not(run, "rank_killed")
+    document = why_not([run], "rank_killed")
     *own, winner = document["rules"]
     assert {row["result"] for row in own} == {"declined"} and winner["result"] == "concluded"
     for answer in [answer for row in document["rules"] for answer in row["told"]]:
@@ -169,12 +169,12 @@ def test_a_fault_below_the_rules_is_named_with_the_row_condition_or_words(fault:
 
 def test_only_the_class_asked_about_has_its_facts_in_full(tmp_path: Path) -> None:
     run = unpack(GOLDEN / "rank_conditional_validation.tar.xz", tmp_path / "run").path
-    said = text_of(why_not(run, "data_divergent_control_flow"), everything=True)
+    said = text_of(why_not([run], "data_divergent_control_flow"), everything=True)
     assert "(as above)" in said.rpartition("concluded (")[2]
 
 
 def test_where_there_is_no_candidate_that_is_said_with_the_reason(tmp_path: Path) -> None:
     run = unpack(GOLDEN / "rank_killed_sigkill.tar.xz", tmp_path / "run").path
-    said = text_of(why_not(run, "uneven_inputs")).splitlines()
+    said = text_of(why_not([run], "uneven_inputs")).splitlines()
     assert "  none: of 2 ranks none was left waiting for another one" in said
-    assert not any("candidates" in line for line in text_of(why_not(run, "network_stall")).splitlines()[:2])
+    assert not any("candidates" in line for line in text_of(why_not([run], "network_stall")).splitlines()[:2])
