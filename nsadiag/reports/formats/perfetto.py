@@ -69,7 +69,7 @@ def _of_rank(case: Case, rank: RankEvidence) -> Iterator[dict[str, Any]]:
 def _at(
     rank: int, number: int, name: str, thread: int, t_s: float, step: int, place: str, detail: str
 ) -> dict[str, Any]:
-    """What a slice and an instant have in common."""
+    """The keys that a slice and an instant have in common."""
     kind = Kind(number).name.lower() if number in KINDS else f"kind {number}"
     said = {key: text for key, text in (("at", place), ("detail", detail)) if text}
     at = {"name": name or kind, "cat": kind, "pid": rank, "tid": thread, "ts": t_s * 1e6}
