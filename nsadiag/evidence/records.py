@@ -191,7 +191,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer: verdict.json as a value (docs/contract.md)."""
+    """The answer, as verdict.json holds it."""
 
     outcome: Outcome
     cls: str = field(metadata={"key": "class"})

@@ -19,6 +19,7 @@ from nsadiag.reports.terminal.screen import Screen
 from nsadiag.source.literals import docstring_of
 
 from .golden import archive_of, unpack
+from .keys import lists_of_keys
 from .promises import code_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,7 @@ INDEX = ROOT / "docs" / "classes.md"
 FOLDER = ROOT / "docs" / "classes"
 README = ROOT / "README.md"
 FACTS = ROOT / "docs" / "facts.md"
+CONTRACT = ROOT / "docs" / "contract.md"
 SCRIPTS = ROOT / "repro" / "README.md"
 # What stands between these lines is generated.
 BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
@@ -45,6 +47,7 @@ def pages() -> dict[Path, str]:
     found[SCRIPTS] = replaced(SCRIPTS, "".join(_script_table(by_class)))
     found[README] = replaced(README, _count(by_class))
     found[FACTS] = replaced(FACTS, "".join(_fact_tables()))
+    found[CONTRACT] = replaced(CONTRACT, "".join(lists_of_keys()))
     return found
 
 
