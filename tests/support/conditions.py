@@ -5,7 +5,7 @@ python -m tests.support.conditions survivors            # of the 200 fixed mutan
 python -m tests.support.conditions draw                 # 200 others, as CSV
 
 A condition is the test of an `if`, a `while`, a conditional expression or a comprehension in a function, and a mutant of
-one has it the other way round, always true, or never true. Both figures may only fall (tests/analysis/test_conditions.py):
+one has it the other way round, always true, or never true. Both figures may only fall (tests/repository/test_conditions.py):
 a condition that comes out one way on every recording is of a job that nobody has recorded, or of none.
 """
 
@@ -35,7 +35,7 @@ from typing import Any, Literal, NamedTuple
 
 REPO = Path(__file__).resolve().parents[2]
 PACKAGES = ("nsadiag.analysis", "nsadiag.source")
-MUTANTS = REPO / "tests" / "analysis" / "mutants.csv"
+MUTANTS = REPO / "tests" / "repository" / "mutants.csv"
 LIMIT_S = 20  # of CPU, for a judgement: a mutant may loop indefinitely
 Kind = Literal["negated", "always", "never"]
 KINDS: tuple[Kind, ...] = ("negated", "always", "never")
@@ -51,6 +51,7 @@ class Condition(NamedTuple):
     text: str
     line: int
     is_statement: bool  # of an `if` or a `while`
+    came_out: str = ""  # "never" or "always" of one that came out one way
 
 
 class Mutant(NamedTuple):
@@ -233,7 +234,8 @@ def one_sided() -> list[Condition]:
     with unpacked() as paths:
         outcomes = came_out(judge_all(paths))
     pairs = zip(WATCH.conditions, outcomes, strict=True)
-    return [c for c, outcome in pairs if outcome in (1, 2) and c.is_statement]
+    ways = {1: "never", 2: "always"}
+    return [c._replace(came_out=ways[way]) for c, way in pairs if way in ways and c.is_statement]
 
 
 # Of the process that forks one child a mutant: each begins with the caches of a program that has judged nothing.
@@ -300,7 +302,10 @@ def main() -> int:
         print(json.dumps(found))
         return 0
     for each in found:
-        print(f"{each.file}:{each.line}" if isinstance(each, Condition) else each.file, *each[1:4], sep="\t")
+        where, how = each.file, each[-1]
+        if isinstance(each, Condition):
+            where = f"{each.file}:{each.line}"
+        print(where, each.function, each.text, how, sep="\t")
     print(f"{len(found)} in all", file=sys.stderr)
     for folder, number in sorted(Counter(str(Path(each.file).parent) for each in found).items()):
         print(f"{number:4} {folder}", file=sys.stderr)
