@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal, NamedTuple
@@ -192,7 +192,7 @@ def unpacked() -> Iterator[list[Path]]:
 
 
 def verdict_of(path: Path) -> str:
-    """The whole verdict; of a judgement that fails or does not come to an end, how."""
+    """The whole verdict. Raises TimeoutError where the judgement does not come to an end."""
     from nsadiag.analysis.load import load_cell
     from nsadiag.analysis.verdict import judge
 
@@ -203,10 +203,13 @@ def verdict_of(path: Path) -> str:
     signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
     try:
         return json.dumps(judge(load_cell(path)).to_json()).replace(str(path), "RUN")
-    except Exception as error:
-        return type(error).__name__
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _may_have_children() -> None:
+    """Dumps are read in processes of their own, which those of a pool are not allowed to start."""
+    current_process()._config["daemon"] = False  # type: ignore[attr-defined]
 
 
 def _judged(path: Path) -> tuple[str, list[int]]:
@@ -217,7 +220,7 @@ def _judged(path: Path) -> tuple[str, list[int]]:
 
 def judge_all(paths: Sequence[Path]) -> dict[Path, tuple[str, list[int]]]:
     """By recording, its verdict and how each condition came out in it."""
-    with get_context("fork").Pool(os.cpu_count()) as pool:
+    with get_context("fork").Pool(os.cpu_count(), _may_have_children) as pool:
         return dict(zip(paths, pool.map(_judged, paths, chunksize=8), strict=True))
 
 
@@ -245,10 +248,17 @@ BEFORE: dict[Path, tuple[str, list[int]]] = {}
 def _survives(mutant: Mutant) -> bool:
     WATCH.changed, WATCH.kind = frozenset(_numbers(mutant)), mutant.kind
     return all(
-        verdict_of(path) == verdict
+        _is_unchanged(path, verdict)
         for path, (verdict, outcomes) in BEFORE.items()
         if any(outcomes[number] for number in WATCH.changed)
     )
+
+
+def _is_unchanged(path: Path, verdict: str) -> bool:
+    try:
+        return verdict_of(path) == verdict
+    except Exception:
+        return False
 
 
 def _numbers(mutant: Mutant) -> list[int]:
@@ -260,7 +270,7 @@ def survivors(mutants: Sequence[Mutant]) -> list[Mutant]:
     there = [mutant for mutant in mutants if _numbers(mutant)]
     with unpacked() as paths:
         BEFORE.update(judge_all(paths))
-        with get_context("fork").Pool(os.cpu_count(), maxtasksperchild=1) as pool:
+        with get_context("fork").Pool(os.cpu_count(), _may_have_children, maxtasksperchild=1) as pool:
             survive = pool.map(_survives, there, chunksize=1)
     return [mutant for mutant, lives in zip(there, survive, strict=True) if lives]
 
