@@ -93,7 +93,7 @@ class Rejected:
 class Progress:
     """The progress of the job and its speed."""
 
-    steps_done: int | None = None  # where no rank left a black box nobody knows
+    steps_done: int | None = None  # null where no rank left a recorder
     unit: str = "step"  # of an optimizer; "iteration" of a loop in which none was seen to step
     rate_per_s: float | None = None
     eta_s: float | None = None

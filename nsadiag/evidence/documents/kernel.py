@@ -162,7 +162,7 @@ NO_PROCESS = KernelProcess(t_mono_ns=0, pid=0, state="", cpu_s=0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class OomGrowth:
-    """A cgroup whose count of processes ended for want of memory has grown."""
+    """A cgroup whose count of processes that the kernel ended because memory had run out has grown."""
 
     oom_kills_before: int
     oom_kills: int
@@ -180,7 +180,7 @@ class OomLine:
 
 @dataclass(frozen=True, kw_only=True)
 class OomReport:
-    """The record of a node's kernel on processes ended for want of memory: oom.json."""
+    """The record of a node's kernel on processes that it ended because memory had run out."""
 
     grown: tuple[OomGrowth, ...] = ()
     kernel: tuple[OomLine, ...] = ()

@@ -33,7 +33,7 @@ NO_END = End()
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A loop of Python in which samples of one look found a thread."""
+    """A loop of Python in which samples of one snapshot found a thread."""
 
     file: str
     function: str
@@ -51,7 +51,7 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True)
 class RankMotion:
-    """One rank's activity between the two captures of a look (agent.stillness.motion)."""
+    """One rank's activity between the two captures of a snapshot."""
 
     rank: Rank
     seconds: float = 0.0
