@@ -104,7 +104,7 @@ class Hypothesis:
 class Progress:
     """The progress of the job and its speed."""
 
-    steps_done: int | None = None  # where no rank left a black box nobody knows
+    steps_done: int | None = None  # null where no rank left a recorder
     unit: str = "step"  # of an optimizer; "iteration" of a loop in which none was seen to step
     rate_per_s: float | None = None
     eta_s: float | None = None
@@ -216,7 +216,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer: verdict.json as a value (docs/contract.md)."""
+    """The answer, as verdict.json holds it."""
 
     outcome: Outcome
     cls: str = field(metadata={"key": "class"})

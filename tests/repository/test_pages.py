@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from support import pages
+from support.keys import meanings_in
 
 from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.commands.faults import read_fault
@@ -20,7 +22,7 @@ def generated() -> dict[Path, str]:
 
 @pytest.mark.parametrize(
     "page",
-    [pages.INDEX, pages.SCRIPTS, pages.README, pages.FACTS, pages.MESSAGES],
+    [pages.INDEX, pages.SCRIPTS, pages.README, pages.FACTS, pages.MESSAGES, pages.CONTRACT],
     ids=lambda page: page.name,
 )
 def test_the_generated_part_of_a_page_is_current(page: Path, generated: dict[Path, str]) -> None:
@@ -59,3 +61,21 @@ def test_a_script_that_does_not_say_what_one_sees_is_an_error(tmp_path: Path) ->
     )
     with pytest.raises(ValueError, match="On plain torchrun"):
         pages.sight(read_fault(script))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documented:
+    """One row."""
+
+    plain: int
+    behind: str = "# no comment"  # what it holds
+    # more than
+    # one line
+    above: int = 0
+    renamed: str = field(default="", metadata={"key": "class"})  # a word of Python's
+
+
+def test_a_list_of_keys_has_the_comments_of_the_fields() -> None:
+    assert meanings_in(Documented) == {
+        "plain": "", "behind": "what it holds", "above": "more than one line", "class": "a word of Python's",
+    }  # fmt: skip

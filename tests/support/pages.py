@@ -20,6 +20,7 @@ from nsadiag.reports.terminal.screen import Screen
 from nsadiag.source.literals import docstring_of
 
 from .golden import archive_of, unpack
+from .keys import lists_of_keys
 from .promises import code_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +29,7 @@ FOLDER = ROOT / "docs" / "classes"
 README = ROOT / "README.md"
 FACTS = ROOT / "docs" / "facts.md"
 MESSAGES = ROOT / "docs" / "messages.md"
+CONTRACT = ROOT / "docs" / "contract.md"
 SCRIPTS = ROOT / "repro" / "README.md"
 # What stands between these lines is generated.
 BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
@@ -49,6 +51,7 @@ def pages() -> dict[Path, str]:
     found[README] = replaced(README, _count(by_class))
     found[FACTS] = replaced(FACTS, "".join(_fact_tables()))
     found[MESSAGES] = replaced(MESSAGES, "".join(_messages()))
+    found[CONTRACT] = replaced(CONTRACT, "".join(lists_of_keys()))
     return found
 
 

@@ -16,7 +16,7 @@ class Gap:
     gap: str
     capture: str = ""
     seconds: float = 0.0
-    evidence: dict[str, Any] | None = None
+    evidence: dict[str, Any] | None = None  # the state of the process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Answer:
     """One source: whether it answered, and if not, why not."""
 
     answered: bool
-    ms: float = 0.0
+    ms: float = 0.0  # that it took
     why: str = ""
     paused: bool = False
     seen: int = 0  # child processes
@@ -49,10 +49,11 @@ class GilOwner:
 class Answers:
     """All sources, and what they say together."""
 
-    sources: dict[str, Answer] | None = None
-    state: str | None = None
+    sources: dict[str, Answer] | None = None  # by capture
+    state: str | None = None  # of the process, as the kernel has it
     gil_known: bool = False
-    gil_owner: GilOwner | None = None
+    gil_owner: GilOwner | None = None  # null if the interpreter lock is free, or nobody knows
+    # answers, gil_owned, in_kernel (state D, nobody answers), stopped, silent or unknown
     reads_as: str = ""
 
     def of(self, source: str) -> Answer:

@@ -50,12 +50,12 @@ class Descriptor:
     """An open file, socket or pipe."""
 
     fd: int
-    kind: str
+    kind: str  # tcp, unix, file or pipe, or another word of the kernel's
     local: str = ""
     peer: str = ""
     state: str = ""
-    unsent: int = 0
-    unread: int = 0
+    unsent: int = 0  # bytes
+    unread: int = 0  # bytes
     inode: int = 0
     path: str = ""
     position: int | None = None
@@ -67,7 +67,7 @@ class Descriptors:
 
     count: int = 0
     kinds: dict[str, int] | None = None
-    open: tuple[Descriptor, ...] = ()
+    open: tuple[Descriptor, ...] = ()  # 64 at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class KernelProcess:
     pid: Pid
     state: str
     cpu_s: float
-    machine: str = ""  # as uname says; older recordings have none
+    machine: str = ""  # as uname says, whose numbers of system calls these are
     rss_mib: float | None = None
     wchan: str | None = None
     syscall: str | None = None
@@ -114,9 +114,10 @@ class KernelProcess:
     children: tuple[KernelChild, ...] = ()
     fds: Descriptors = Descriptors()
     lock_held_by: LockHolder | None = None
-    mutex_held_by: int | None = None
+    mutex_held_by: int | None = None  # the thread that owns the mutex for which the main one waits
+    # its children that hold the other end of the pipe at which it stands, and whoever feeds them
     pipe_held_by: tuple[int, ...] | None = None
-    spawner: Spawner | None = None
+    spawner: Spawner | None = None  # of a process that multiprocessing started
 
     @property
     def main(self) -> KernelThread | None:
@@ -161,7 +162,7 @@ NO_PROCESS = KernelProcess(t_mono_ns=0, pid=0, state="", cpu_s=0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class OomGrowth:
-    """A cgroup whose count of processes ended for want of memory has grown."""
+    """A cgroup whose count of processes that the kernel ended because memory had run out has grown."""
 
     oom_kills_before: int
     oom_kills: int
@@ -179,7 +180,7 @@ class OomLine:
 
 @dataclass(frozen=True, kw_only=True)
 class OomReport:
-    """The record of a node's kernel on processes ended for want of memory: oom.json."""
+    """The record of a node's kernel on processes that it ended because memory had run out."""
 
     grown: tuple[OomGrowth, ...] = ()
     kernel: tuple[OomLine, ...] = ()

@@ -21,7 +21,7 @@ class Meta:
     argv: tuple[str, ...] = ()
     cwd: str = ""
     restart: int = 0
-    logs: dict[str, str] = field(default_factory=dict)
+    logs: dict[str, str] = field(default_factory=dict)  # where they are
     memory: dict[str, int | None] = field(default_factory=dict)  # peaks at its end, in KiB
     meeting: str = ""  # where it met the others
     text_hash: str | None = None  # of one text, by this process's salt

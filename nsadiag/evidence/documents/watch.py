@@ -13,12 +13,12 @@ class End:
 
     pid: Pid | None = None
     t_s: float | None = None  # since the job was started
-    exit_code: Whole | None = None
+    exit_code: Whole | None = None  # missing where a signal ended it
     signal: Whole | None = None
     by_us: bool = False  # nsadiag ended it, or whoever ended a job that stood still
     clean: bool = False  # the interpreter reached its exit handlers
-    steps: int | None = None
-    iterations: int | None = None  # of a loop without an optimizer of torch's
+    steps: int | None = None  # of its optimizer
+    iterations: int | None = None  # of its loop, where no optimizer of torch's stepped
     iterates_by: str | None = None  # the kind of event that an iteration begins with
     how: str = ""
 
@@ -33,7 +33,7 @@ NO_END = End()
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A loop of Python in which samples of one look found a thread."""
+    """A loop of Python in which samples of one snapshot found a thread."""
 
     file: str
     function: str
@@ -51,7 +51,7 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True)
 class RankMotion:
-    """One rank's activity between the two captures of a look (agent.stillness.motion)."""
+    """One rank's activity between the two captures of a snapshot."""
 
     rank: Rank
     seconds: float = 0.0
@@ -90,11 +90,11 @@ class RankMotion:
 class Look:
     """Two captures, by number, and what they showed."""
 
-    judgement: str
-    t_s: float
+    judgement: str  # progress, busy, asleep, still or unobserved
+    t_s: float  # of the second capture, since the job was started
     first: int
     second: int
-    reason: str = ""
+    reason: str = ""  # in a sentence
     motions: tuple[RankMotion, ...] = ()
 
     def of(self, rank: int) -> RankMotion | None:
@@ -109,7 +109,7 @@ class Node:
     node_rank: int = 0
     name: str = ""
     directory: str = ""
-    shared: bool = False
+    shared: bool = False  # its directory is that of node 0
     lost_s: float | None = None  # when it was no longer heard
     ranks: tuple[Rank, ...] = ()
 
@@ -119,19 +119,21 @@ class Watch:
     """The whole watch; seconds are since the start of the job."""
 
     started_mono_ns: Whole = 0
-    launcher_exit_code: Whole | None = None
+    launcher_exit_code: Whole | None = None  # missing while it runs
     ended_s: float | None = None
     last_progress_s: float | None = None
-    longest_quiet_s: float | None = None
-    longest_start_quiet_s: float | None = None
-    patience_s: float | None = None
-    stopped: str | None = None  # the reason for which the agent ended the job
-    ending_s: float | None = None
-    left_alive: tuple[int, ...] | None = None
-    looks: tuple[Look, ...] = ()
-    gaps: tuple[str, ...] | None = None
-    nodes: tuple[Node, ...] = ()
-    attached: bool = False
+    longest_quiet_s: float | None = None  # the longest pause of the whole job
+    longest_start_quiet_s: float | None = None  # the longest one before the third step
+    patience_s: float | None = None  # a suspected hang ends the job after such a silence
+    stopped: str | None = (
+        None  # why the agent ended the job: hang, timeout or interrupt; missing where it did not
+    )
+    ending_s: float | None = None  # when it began to end the job
+    left_alive: tuple[int, ...] | None = None  # pids of processes that were left running
+    looks: tuple[Look, ...] = ()  # snapshots
+    gaps: tuple[str, ...] | None = None  # what could not be observed
+    nodes: tuple[Node, ...] = ()  # of a job on several
+    attached: bool = False  # by `attach`
 
     @property
     def last_look(self) -> Look | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Verdict
@@ -11,6 +11,10 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.reports.cleaners.data import Json, json_text
 from nsadiag.reports.load import cell_of
 from nsadiag.reports.model import MatrixReport, Report, RunReport
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.case import Case
+    from nsadiag.analysis.records import RankEvidence
 
 KINDS = {int(kind) for kind in Kind}
 
@@ -21,7 +25,7 @@ def render_perfetto(report: Report) -> Json:
     from nsadiag.analysis.case import Case
 
     cell = cell_of(run)
-    events = Case(cell).events
+    case = Case(cell)
     found: list[dict[str, Any]] = []
     for rank in cell.ranks:
         host = rank.meta.host
@@ -30,7 +34,7 @@ def render_perfetto(report: Report) -> Json:
         found.append(
             {"ph": "M", "name": "process_sort_index", "pid": rank.rank, "args": {"sort_index": rank.rank}}
         )
-        found += _of_rank(rank.rank, events[events["rank"] == rank.rank].to_dict())
+        found += _of_rank(case, rank)
     found += _moments(run.verdict) if run.verdict else ()
     return json_text({"displayTimeUnit": "ms", "traceEvents": found}, indent=None)
 
@@ -46,29 +50,30 @@ def only_run(report: Report, format_: str) -> RunReport:
     return report
 
 
-def _of_rank(rank: int, rows: list[dict[Any, Any]]) -> Iterator[dict[str, Any]]:
-    """Begin and end of the same thing as one slice; a begin alone stays open, an end alone was written over its begin."""
-    open_: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        number, thread, microseconds = int(row["kind"]), int(row["thread"]), float(row["t_s"]) * 1e6
-        kind = Kind(number).name.lower() if number in KINDS else f"kind {number}"
-        name = str(row["name"]) or kind
-        at = {"name": name, "cat": kind, "pid": rank, "tid": thread, "ts": microseconds}
-        at["args"] = {"step": int(row["step"]), **_told(row)}
-        begun = open_.setdefault((thread, number, name), [])
-        if row["phase"] == Phase.BEGIN:
-            begun.append(at)
-        elif row["phase"] != Phase.END:
-            yield {**at, "ph": "i", "s": "t"}
-        elif begun:
-            first = begun.pop()
-            yield {**first, "ph": "X", "dur": microseconds - first["ts"]}
-    for first in (each for begun in open_.values() for each in begun):
-        yield {**first, "ph": "B", "args": {**first["args"], "still open": True}}
+def _of_rank(case: Case, rank: RankEvidence) -> Iterator[dict[str, Any]]:
+    """A span as a slice; one that is not over stays open, and what has no duration is an instant."""
+    events = case.events_of(rank.rank)
+    for span in case.spans(rank, *events.kind.unique()):
+        at = _at(
+            rank.rank, span.kind, span.name, span.thread, span.begin_s, span.step, span.place, span.detail
+        )
+        if span.end_s is None:
+            yield {**at, "ph": "B", "args": {**at["args"], "still open": True}}
+        else:
+            yield {**at, "ph": "X", "dur": span.end_s * 1e6 - at["ts"]}
+    instants = events[(events.phase != Phase.BEGIN) & (events.phase != Phase.END)]
+    for row in instants[["kind", "name", "thread", "t_s", "step", "site", "detail"]].itertuples():
+        yield {**_at(rank.rank, *row), "ph": "i", "s": "t"}
 
 
-def _told(row: dict[Any, Any]) -> dict[str, str]:
-    return {key: str(row[column]) for key, column in (("at", "site"), ("detail", "detail")) if row[column]}
+def _at(
+    rank: int, number: int, name: str, thread: int, t_s: float, step: int, place: str, detail: str
+) -> dict[str, Any]:
+    """The keys that a slice and an instant have in common."""
+    kind = Kind(number).name.lower() if number in KINDS else f"kind {number}"
+    said = {key: text for key, text in (("at", place), ("detail", detail)) if text}
+    at = {"name": name or kind, "cat": kind, "pid": rank, "tid": thread, "ts": t_s * 1e6}
+    return {**at, "args": {"step": step, **said}}
 
 
 def _moments(verdict: Verdict) -> Iterator[dict[str, Any]]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
-from nsadiag.evidence.phrases import count
+from nsadiag.analysis.facts.spans import Span
+from nsadiag.evidence.phrases import call_name, count
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import spans as ranks_as_spans
 from nsadiag.reports.pictures.axis import Axis, axis_of
-from nsadiag.reports.pictures.lanes import Lane, Span, lanes_of
+from nsadiag.reports.pictures.lanes import CALL, WORK, Lane, lanes_of
 from nsadiag.reports.pictures.rows import ROWS
 from nsadiag.reports.pictures.standing import ended_at_s, role, standing
 from nsadiag.reports.words import duration
@@ -147,7 +148,7 @@ def _chosen(case: Case, lanes: Sequence[Lane], verdict: Verdict | None) -> list[
 
 
 def _axis(case: Case, lanes: Sequence[Lane], verdict: Verdict | None) -> Axis:
-    first = min((span.start_s for lane in lanes for span in lane.spans), default=0.0)
+    first = min((span.begin_s for lane in lanes for span in lane.spans), default=0.0)
     first = min([first, *(lane.steps[0] for lane in lanes if lane.steps)])
     newest = max(lane.newest_s for lane in lanes)
     watch = case.cell.watch
@@ -179,8 +180,8 @@ def _recent_from(lanes: Sequence[Lane], stopped: float) -> float:
     candidates, least = [], 0.0
     for lane in lanes:
         before = [t for t in lane.steps if t <= stopped]
-        starts = [span.start_s for span in lane.spans if span.start_s <= stopped]
-        calls = [s.start_s for s in lane.spans if s.kind == "call" and s.start_s <= stopped]
+        starts = [span.begin_s for span in lane.spans if span.begin_s <= stopped]
+        calls = [s.begin_s for s in lane.spans if s.kind == CALL and s.begin_s <= stopped]
         if len(before) > RECENT_STEPS:
             candidates.append(before[-RECENT_STEPS - 1])
         elif not before and len(calls) > RECENT_CALLS:
@@ -208,7 +209,7 @@ def _row(
     marks = [_mark(span, axis, until) for span in drawn[-(MOST_MARKS // min(of, MOST_LANES)) :]]
     said, ended = standing(case, rank), ended_at_s(case, rank)
     unfinished = said != "finished" and bool(said)
-    last = max((m.start_s if m.end_s is None else m.end_s for m in lane.spans), default=None)
+    last = max((s.begin_s if s.end_s is None else s.end_s for s in lane.spans), default=None)
     diverged = divergence.get(lane.rank)
     name = f"rank {lane.rank}" if len(ranks) == 1 else f"ranks {ranks_as_spans(ranks)} ({len(ranks)})"
     return Row(
@@ -224,19 +225,33 @@ def _row(
 
 
 def _mark(span: Span, axis: Axis, until: float) -> Mark:
-    is_open = span.end_s is None
+    is_open, kind = span.end_s is None, WORK.get(span.kind, "call")
     end = until if span.end_s is None else min(span.end_s, until)
-    left = axis.x(span.start_s)
-    for_s = f"not over after {duration(end - span.start_s)}" if is_open else duration(end - span.start_s)
-    what = NAMES.get(span.kind, span.kind)
+    left = axis.x(span.begin_s)
+    for_s = f"not over after {duration(end - span.begin_s)}" if is_open else duration(end - span.begin_s)
+    what = NAMES.get(kind, kind)
     parts = (
-        " ".join(dict.fromkeys([*what.split(), *([span.name] if span.kind in NAMED else [])])),
+        " ".join(dict.fromkeys([*what.split(), *([_name(span)] if kind in NAMED else [])])),
         f"step {span.step}" if span.step else "",
-        for_s if span.end_s != span.start_s else "",
-        span.place,
+        for_s if span.end_s != span.begin_s else "",
+        _short(span.place),
     )
     width = max(axis.x(end) - left, 0.6)
-    return Mark(kind=span.kind, x=left, width=width, text=", ".join(p for p in parts if p), is_open=is_open)
+    return Mark(kind=kind, x=left, width=width, text=", ".join(p for p in parts if p), is_open=is_open)
+
+
+def _name(span: Span) -> str:
+    """Its own name; of a call with the number that it has in its group."""
+    if span.kind != CALL:
+        return span.name
+    # The flight recorder says no line, but the group by its label.
+    return call_name(span.name, span.number or None, "" if span.place else span.group)
+
+
+def _short(site: str) -> str:
+    """`train.py:41` of the recorder's `/job/train.py:41:main`."""
+    file, _, rest = site.rpartition("/")[2].partition(":")
+    return f"{file}:{rest.partition(':')[0]}" if rest else file
 
 
 def _thinned(places: list[float]) -> Iterable[float]:

@@ -144,7 +144,7 @@ def test_a_checkpoint_that_does_not_end_is_known_by_its_masked_path_and_line(
     ranks.stuck()
     (writing,) = still_open(ranks.recording(), Kind.IO)
     name = "torch.save" if "checkpoint" not in call else call
-    assert writing["name"] == f"{name} ***.pt"
+    assert writing["name"] == f"{name} {jobs.directory}/***.pt"
     assert line_of(writing["place"], jobs) == IO_CALLS[call]
 
 
@@ -162,9 +162,31 @@ torch.load("model.pt", weights_only=False)
     ranks.start(BLOCK + job)
     ranks.stuck()
     (reading,) = still_open(ranks.recording(), Kind.IO)
-    assert reading["name"] == "torch.load model.pt"
-    assert [r["name"] for r in rows(ranks.recording(), Kind.IO)] == ["torch.save model.pt"] * 2 + [
-        reading["name"]
+    assert reading["name"] == f"torch.load {jobs.directory}/model.pt"
+    names = [r["name"] for r in rows(ranks.recording(), Kind.IO)]
+    assert names == [f"torch.save {jobs.directory}/model.pt"] * 2 + [reading["name"]]
+
+
+def test_a_relative_path_is_recorded_with_the_directory_that_it_was_relative_to(
+    ranks: Ranks, jobs: Jobs
+) -> None:
+    job = """
+import os
+for folder in ("one", "two"):
+    os.mkdir(folder)
+    os.chdir(folder)
+    torch.save([], "model.pt")
+    with open("model.pt", "rb") as file:
+        torch.load(file)
+    os.chdir("..")
+block()
+"""
+    ranks.start(BLOCK + job)
+    ranks.stuck()
+    names = [r["name"] for r in rows(ranks.recording(), Kind.IO) if r["phase"] == Phase.BEGIN]
+    at = jobs.directory
+    assert names == [
+        f"{op} {at}/{folder}/model.pt" for folder in ("one", "two") for op in ("torch.save", "torch.load")
     ]
 
 

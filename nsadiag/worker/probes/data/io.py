@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.worker import session
 from nsadiag.worker.imports.on_import import when_imported
+from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import dressed, failed, replaced
 from nsadiag.worker.probes.values import is_a
@@ -51,11 +52,26 @@ def _path(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     given = [kwargs[name] for name in PATH_NAMES if kwargs.get(name) is not None] if kwargs else ()
     for value in (*given, *args[position : position + 1]):
         if type(value) is str:
-            return _shown(value)
+            return _shown(_absolute(value))
         candidates = (value, _kept(value, "path"), _kept(value, "name"))
         found = next((c for c in candidates if is_a(c, str, PurePath)), None)
-        return _shown(os.fspath(found)) if found is not None else f"<{type(value).__name__}>"
+        if found is None:
+            return f"<{type(value).__name__}>"
+        # What a storage calls its path may be none of this machine's.
+        is_of_this_machine = found is value or type(value).__module__ == "_io"
+        return _shown(_absolute(os.fspath(found)) if is_of_this_machine else os.fspath(found))
     return "<unknown>"
+
+
+def _absolute(path: str) -> str:
+    """The same file by a name that is its own whatever the process's directory, or the address as it is."""
+    if path.startswith("/") or "://" in path:
+        return path
+    try:
+        return f"{Path.cwd()}/{path}"
+    except OSError as error:  # the directory is gone
+        pass_on(error)
+        return path
 
 
 def _kept(value: Any, name: str) -> Any:
