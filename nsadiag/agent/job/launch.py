@@ -123,6 +123,7 @@ class CommandJob:
         elsewhere: Sequence[Path] = (),
     ) -> None:
         """`in_front`: it has our stdin and what else was given to us to pass on. `elsewhere`: directories of its own."""
+        processes.check_proc()
         self.run_id, self.socket_dir = new_run_id(), socket_dir
         node = make_private_dir(run.node(this_node()))
         self.stdout, self.stderr = node / "launcher.stdout.log", node / "launcher.stderr.log"
