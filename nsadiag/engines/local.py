@@ -149,6 +149,7 @@ def _shown(job: CommandJob, run: RunDir, front: Front | None) -> Iterator[None]:
 
     with (
         interrupts.stopped_with(pause, job.resume),
+        interrupts.passed_on(job.pass_on),
         log_limit.limited(files, front.log_limit_mib),
         front.follow.following(files),
     ):

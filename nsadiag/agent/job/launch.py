@@ -184,6 +184,10 @@ class CommandJob:
     def resume(self) -> None:
         self._guarded.tell("continue")
 
+    def pass_on(self, number: int) -> None:
+        """A signal for the launcher that was sent to us, who stand in its place."""
+        self._guarded.tell(f"signal:{number}")
+
     def abandon(self) -> None:
         self._guarded.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
