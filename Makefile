@@ -28,15 +28,15 @@ test: $(STAMP)
 
 # On hosts that are network namespaces: each test is several machines' work, so one at a time.
 test-cluster: $(STAMP)
-	$(BIN)/python -m pytest tests/cluster -m "cluster and not slow" $(ARGS)
+	$(BIN)/python -m pytest tests/hosts -m "cluster and not slow" $(ARGS)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not gpu and not cluster" $(ARGS)
-	$(BIN)/python -m pytest tests/cluster -m cluster $(ARGS)
+	$(BIN)/python -m pytest tests/hosts -m cluster $(ARGS)
 
 # What runs inside a rank, on another torch, and on another Python: `make test-torch TORCH=2.6.0 PYTHON=python3.10`. Its
 # environment stays in build/, gigabytes of it.
-PROBES := tests/test_patches.py tests/test_probes.py tests/test_model_probes.py tests/test_gradient_hooks.py
+PROBES := tests/worker/probes/test_patch.py tests/worker/probes/test_probes.py tests/worker/probes/test_autograd_probes.py tests/worker/probes/test_gradient_hooks.py
 test-torch:
 	$(BASE) -m venv build/torch-$(TORCH)
 	build/torch-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check "torch==$(TORCH)" -e . \

@@ -4,7 +4,7 @@
     python benchmarks/scale/ray_cells.py --cells 1000           # over three raylets of --cpus CPUs: seconds in all, and for each cell
     python benchmarks/scale/ray_cells.py --cells 30 --kills 50  # at moments drawn from --seed, each followed by --resume
 
-Raylets live in network namespaces, as in tests/cluster: root is needed. Each rank notes that it began, so that a cell which
+Raylets live in network namespaces, as in tests/hosts: root is needed. Each rank notes that it began, so that a cell which
 was done and ran again is seen; the script fails where one did, and where anything is left behind.
 """
 

@@ -10,9 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+from support.golden import archive_of, unpack
+
 from nsadiag.analysis.ingest.run_directory import load_ranks
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.scale.digests.make import digest_of
 from nsadiag.analysis.scale.digests.shape import Digest, SharedValue
+from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.documents.values import rows_of
 from nsadiag.evidence.documents.watch import RankMotion
 from nsadiag.evidence.layout import RunDir, read_json
@@ -141,3 +146,16 @@ class DumpSet:
             traits={name: found for name, values in few.traits.items() if (found := shown(values))},
             counters={n: tuple(column[place] for place in places) for n, column in few.counters.items()},
         )
+
+
+def dumps_of(name: str, folder: Path, world_size: int) -> tuple[DumpSet, dict[str, Any]]:
+    """The recording with one of those that wait copied, and its own verdict."""
+    run = unpack(archive_of(name), folder)
+    verdict = judge(load_cell(run.path)).to_json()
+    ranks = [directory.rank for directory in run.ranks()]
+    for rank in reversed([r for r in ranks if r not in verdict["guilty_ranks"]] or ranks[-1:]):
+        try:
+            return DumpSet(run, rank, world_size), verdict
+        except CannotBeCopied:
+            continue
+    pytest.skip("each rank is in a group of its own")

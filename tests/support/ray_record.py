@@ -2,7 +2,7 @@
 
     python -m tests.support.ray_record [--record] [NAME ...]     # all of them, without a name; --record packs those that are right
 
-Raylets live in network namespaces, as in tests/cluster: root is needed. What each attach left is kept below --out.
+Raylets live in network namespaces, as in tests/hosts: root is needed. What each attach left is kept below --out.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.relations.messages.pairing import PendingTransfer
 from nsadiag.evidence.table import Table
 
 
@@ -23,3 +24,12 @@ def case_of(cell: Any = None, **facts: Any) -> Case:
     case = Case(cell)
     case.__dict__.update(facts)
     return case
+
+
+def pending(rank: int, peer: int, direction: str, counterpart: str | None) -> PendingTransfer:
+    word: Any = {
+        "op": "isend" if direction == "to" else "irecv",
+        "group": "default_pg",
+        "source": "blackbox.bin",
+    }
+    return PendingTransfer(rank=rank, direction=direction, peer=peer, tag=0, number=1, step=0, place=None, counterpart=counterpart, **word)  # fmt: skip

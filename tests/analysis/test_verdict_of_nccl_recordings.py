@@ -1,0 +1,126 @@
+"""Evidence recorded from real NCCL hangs (two H200 GPUs, torch 2.11, NCCL 2.28), judged again without a GPU.
+
+gloo and NCCL show the same fault differently: under NCCL the waiting rank burns a whole CPU in
+cudaStreamSynchronize, entries stay "scheduled", and a mismatched collective completes on one side.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from support.golden import missed
+from support.promises import promises
+
+from nsadiag.agent.stillness.judgement import judge
+from nsadiag.agent.stillness.motion import motions
+from nsadiag.analysis.verdict import judge_directory
+from nsadiag.evidence import recorder
+from nsadiag.evidence.layout import RunDir, read_json
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+EXPECTED = {
+    "missing_rank_stuck_in_queue": ("local_lock_deadlock", "self.acknowledged.get()", 45),
+    "missing_rank_uneven_batches": ("collective_order_mismatch", "dist.barrier()", 60),
+    "rank_exited_early": ("rank_exited_early", "sys.exit(0)", 59),
+}
+
+
+def unpacked(name: str, folder: Path) -> RunDir:
+    with tarfile.open(GOLDEN / f"nccl_{name}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return RunDir(path=folder)
+
+
+@pytest.fixture(params=sorted(EXPECTED))
+def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, RunDir]:
+    return request.param, unpacked(request.param, tmp_path)
+
+
+def test_a_rank_that_spins_in_a_collective_does_not_pass_for_a_busy_one(recorded: tuple[str, RunDir]) -> None:
+    _, run = recorded
+    look = read_json(run.watch)["looks"][-1]
+    alive = [r for r in run.ranks() if r.capture(look["second"]).proc.exists()]
+    moved = motions(alive, (look["first"], look["second"]), {}, {0, 1})
+    assert max(m.cpu_share for m in moved) > 0.9
+    assert judge(moved)[0] == "still"
+
+
+def test_the_verdict_names_the_rank_and_the_line(recorded: tuple[str, RunDir]) -> None:
+    name, run = recorded
+    cls, _code, line = EXPECTED[name]
+    verdict = judge_directory(run.path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", cls, (1,))
+    assert verdict.where is not None
+    assert (Path(verdict.where.file or "").name, verdict.where.line) == (f"{name}.py", line)
+
+
+def test_the_dead_are_waited_for_too(tmp_path: Path) -> None:
+    run = unpacked("rank_exited_early", tmp_path)
+    look = read_json(run.watch)["looks"][-1]
+    alive = [r for r in run.ranks() if r.capture(look["second"]).proc.exists()]
+    assert [r.rank for r in alive] == [0]
+    (only,) = motions(alive, (look["first"], look["second"]), {}, {0, 1})
+    assert only.waits_for_peers
+
+
+# Broadcasts from two roots that only "started" tells from work; two groups in two orders; the first collective of a
+# group, which no recorder has; an exchange that NCCL completes with rubbish; a barrier that is over for a host which holds an exception back; transfers whose host is at `.item()`, or loads a kernel, and has ended them all.
+KEPT = (
+    "collective_args_mismatch_broadcast_source",
+    "collective_args_mismatch_expert_splits",
+    "collective_order_mismatch_two_groups",
+    "ddp_unused_parameter_last_batch",
+    "divergent_module_execution_experts",
+    "divergent_module_execution_layer_drop",
+    "local_lock_deadlock_heartbeat",
+    "p2p_mismatch_both_send_first",
+    "p2p_mismatch_empty_micro_batch",
+    "p2p_mismatch_group_rank",
+    "p2p_mismatch_micro_batches",
+    "process_group_mismatch_monitor_group",
+    "rank_exception_finally_barrier",
+    "uneven_inputs_iterable",
+)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_the_host_has_left_behind_is_judged_by_what_the_device_has_done(
+    name: str, tmp_path: Path
+) -> None:
+    promise = next(p for p in promises() if p.name == name)
+    verdict = judge_directory(unpacked(name, tmp_path).path).to_json()
+    assert missed(promise, verdict) == [], verdict["summary"]
+
+
+def test_sends_receives_and_batches_of_them_are_no_numbered_collectives() -> None:
+    def entry(name: str, op: int, *, p2p: bool = False, state: str = "scheduled") -> dict[str, object]:
+        about = {"process_group": ["0", "default_pg"], "op_id": op, "is_p2p": p2p, "state": state}
+        return {**about, "profiling_name": f"nccl:{name}", "retired": state == "completed"}
+
+    parts = [entry("send 0->1", 4, p2p=True), entry("recv 0<-1", 4, p2p=True)]
+    entries = [entry("all_reduce", 3), *parts, entry("coalesced", 4, state="completed")]
+    assert recorder.transfers({"entries": entries}) == {1, 2, 3}
+    # Of a batch that is over no part is pending, whatever its own state says.
+    assert recorder.pending(recorder.settled({"entries": entries})) == entries[:1]
+
+
+def test_all_parts_of_a_batch_of_transfers_are_in_its_state() -> None:
+    """torch 2.11: the batch has the number of its last part, and all of them have one number of transfers."""
+
+    def entry(name: str, op: int, number: int, state: str) -> dict[str, object]:
+        about = {"process_group": ["0", "stages"], "op_id": op, "p2p_seq_id": number, "state": state}
+        return {
+            **about,
+            "profiling_name": f"nccl:{name}",
+            "is_p2p": name != "coalesced",
+            "retired": state == "completed",
+        }
+
+    over = [entry("send 0->1", 1, 1, "scheduled"), entry("recv 0<-1", 2, 1, "scheduled")]
+    open_ = [entry("send 0->1", 3, 2, "scheduled"), entry("recv 0<-1", 4, 2, "scheduled")]
+    batches = [entry("coalesced", 2, 1, "completed"), entry("coalesced", 4, 2, "started")]
+    dump = {"entries": [*over, batches[0], *open_, batches[1]]}
+    left = recorder.pending(recorder.settled(dump))
+    assert [(e["op_id"], e["state"]) for e in left] == [(3, "started"), (4, "started")]
