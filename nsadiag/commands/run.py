@@ -107,6 +107,7 @@ def run_once(request: RunRequest) -> RunResult:
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
                 notices=lines,
+                outlives_watch=True,
                 **around(run, request, follow),
             )
     except KeyboardInterrupt:

@@ -74,13 +74,15 @@ def run_command(
     notices: Notices | None = None,
     ring: ring_storage.Choice = "auto",
     die_with_me: bool = True,
+    outlives_watch: bool = False,
     cwd: Path | None = None,
     make_watch: MakeWatch = Watch,
 ) -> Watch:
     """Runs a launcher line to its end, watched.
 
     `on_silence`, `on_stuck` and `notices` are those of `Watch`; `make_watch` makes one that others take part in.
-    `die_with_me`: the job is ended should we be killed; else it goes on unwatched. Raises Unwatched where the watch fails.
+    `die_with_me`: the job is ended should we be killed; else it goes on unwatched. `outlives_watch`: should the watch fail, the
+    job goes on to its end, and Unwatched is raised then; else it is ended.
     """
     with (
         scratch.made(run) as sockets,
@@ -105,6 +107,8 @@ def run_command(
                 )
                 watch.run()
             except Exception as error:
+                if not outlives_watch:
+                    raise
                 raise Unwatched(error, _end_of(job)) from error
             if watch.left_running:
                 # `nsadiag attach --run` asks the ranks again.

@@ -17,9 +17,10 @@ from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import STEPS_OUT, replaced, stands_for, unseen
 from nsadiag.worker.replacement import faithful, leave_no_frame
 
-
 # Python 3.10 has no such function.
-_exception: Callable[[], BaseException | None] = getattr(sys, "exception", None) or (lambda: sys.exc_info()[1])
+_exception: Callable[[], BaseException | None] = getattr(sys, "exception", None) or (
+    lambda: sys.exc_info()[1]
+)
 
 
 def _observed_print(call: Callable[..., Any]) -> Callable[..., Any]:
