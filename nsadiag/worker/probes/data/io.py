@@ -20,7 +20,7 @@ from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.worker import session
 from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.probes import suppressed_exceptions
-from nsadiag.worker.probes.patch import dressed, failed, replaced
+from nsadiag.worker.probes.patch import dressed, failed, not_compiled, replaced
 from nsadiag.worker.probes.rests import are_default
 from nsadiag.worker.probes.values import is_a
 from nsadiag.worker.replacement import leave_no_frame
@@ -126,6 +126,10 @@ class _Burst:
         rank = session.recorded.rank
         if rank is not None and rank.world_size == 1 and are_default():
             self.passing = self.MOST
+
+
+for _function in (_begin, _end, _Burst.is_on, _Burst.failed):
+    not_compiled(_function, what_it_calls=True)
 
 
 def _observed(call: Callable[..., Any], op: str) -> Callable[..., Any]:
