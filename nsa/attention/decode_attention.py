@@ -86,7 +86,13 @@ def _of_row(kv: BranchKV, row: slice, n_tokens: int, config: AttentionConfig) ->
 _LENGTHS = tuple(name for name, field in AttentionConfig.model_fields.items() if type(field.default) is int)
 
 
-@torch.library.custom_op("nsa::decode_attention", mutates_args=())
+@torch.library.custom_op(
+    "nsa::decode_attention",
+    mutates_args=(),
+    # Torch 2.6 infers no schema from `list[...]`.
+    schema="(Tensor q, Tensor gates, Tensor past, Tensor?[] keys, Tensor?[] values, SymInt[] lengths, str backend)"
+    " -> Tensor",
+)
 def _decode_attention(
     q: Tensor,
     gates: Tensor,

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+# What schedulers and terminals tell a command: Slurm, some time before the end (--signal=USR1@60), a new size of the window.
+FOR_THE_JOB = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 _asked = False
 _times = 0  # that a person, or a scheduler, has asked
 _held = False  # of the main thread
@@ -114,6 +116,21 @@ def stopped_with(pause: Callable[[], None], resume: Callable[[], None]) -> Itera
         resume()
 
     before = {n: signal.signal(n, stop) for n in STOPS if signal.getsignal(n) == signal.SIG_DFL}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def passed_on(send: Callable[[int], None]) -> Iterator[None]:
+    """Signals that are for the command in whose place we were started: `send` gets the number of each."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = {n: lambda number, _frame: send(number) for n in FOR_THE_JOB}
+    before = {n: signal.signal(n, ours[n]) for n in ours if signal.getsignal(n) == signal.SIG_DFL}
     try:
         yield
     finally:

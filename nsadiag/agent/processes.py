@@ -14,9 +14,13 @@ from pathlib import Path
 import psutil
 
 from nsadiag.agent import interrupts
+from nsadiag.errors import MachineError
 
 RUN_ID = "NSADIAG_RUN_ID"  # in the environment of every process of a run, whoever its parent is
 ZOMBIE = "Z"
+PROC_HINT = (
+    "mount this PID namespace's: mount -t proc proc /proc; with --passthrough the job runs without nsadiag"
+)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -26,6 +30,20 @@ class Process:
 
     pid: int
     started: int  # clock ticks since boot, field 22 of /proc/<pid>/stat
+
+
+def check_proc() -> None:
+    """Raises MachineError where /proc does not show the processes of this machine as they are: a job is followed by it."""
+    try:
+        seen = Path("/proc/self").readlink().name
+        for needed in ("/proc/stat", f"/proc/{seen}/stat", f"/proc/{seen}/environ"):
+            Path(needed).read_bytes()
+        os.listdir(f"/proc/{seen}/fd")  # noqa: PTH208 - names alone
+        os.listdir("/proc")  # noqa: PTH208
+    except OSError as error:
+        raise MachineError(f"{error.filename} cannot be read: {error.strerror}", PROC_HINT) from None
+    if seen != str(os.getpid()):
+        raise MachineError("/proc shows another PID namespace than that of this process", PROC_HINT)
 
 
 def stat_fields(pid: int, thread: int | None = None) -> list[str] | None:

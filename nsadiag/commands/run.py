@@ -21,7 +21,7 @@ from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
 from nsadiag.commands.messages import metrics, notify, status_line
 from nsadiag.commands.messages.notices import CONSEQUENCE, Lines
-from nsadiag.engines.local import Front, run_command
+from nsadiag.engines.local import Front, Unwatched, run_command
 from nsadiag.errors import (
     EXIT_FINDING,
     EXIT_HEALTHY,
@@ -107,10 +107,18 @@ def run_once(request: RunRequest) -> RunResult:
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
                 notices=lines,
+                outlives_watch=True,
                 **around(run, request, follow),
             )
     except KeyboardInterrupt:
         interrupted = True
+    except Unwatched as failed:
+        follow.finish()
+        if not request.passthrough:
+            raise failed.cause from None
+        return RunResult(
+            directory=run.path, verdict=None, exit_code=shown_code(failed.code), failure=failed.cause
+        )
     with showing(status, pace.elapsed, "reading the evidence"):
         verdict, failure = answer(run, about, request, interrupted=interrupted)
     return concluded(run, request, watch, follow, notifier, verdict, failure, interrupted=interrupted)
@@ -325,11 +333,16 @@ def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:
     return verdict
 
 
+def shown_code(job_code: int) -> int:
+    """As a shell has it: 128 + N where signal N ended the job."""
+    return job_code if job_code >= 0 else 128 - job_code
+
+
 def exit_code(verdict: Verdict | None, watch: Watch | None, *, passthrough: bool) -> int:
     """docs/contract.md, "Exit codes"."""
     job_code = watch.job.poll() if watch else None
     if passthrough and job_code is not None:
-        return job_code if job_code >= 0 else 128 - job_code
+        return shown_code(job_code)
     if verdict is None:
         return EXIT_INTERNAL
     timed_out = watch is not None and watch.stopped == "timeout"

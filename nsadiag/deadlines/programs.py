@@ -51,10 +51,11 @@ def run(
     cwd: Path | str | None = None,
     env: Mapping[str, str] | None = None,
     grace_s: float = 0.0,
+    stderr_tail: int | None = None,
 ) -> Finished:
-    """Runs the program to its end. Raises OSError where it cannot be started, Unfinished at its deadline.
+    """Runs the program to its end. Raises OSError where it cannot be started, or writes too much, Unfinished at its deadline.
 
-    `text` is its stdin. `stdout`: a descriptor of ours that takes its output, which is captured otherwise. `grace_s`: from
+    `stderr_tail`: of its stderr that many bytes are kept, and it may write as much as it likes. `text` is its stdin. `stdout`: a descriptor of ours that takes its output, which is captured otherwise. `grace_s`: from
     SIGTERM to SIGKILL, for a program that has something to end in good order.
     """
     deadline = Deadline(seconds)
@@ -65,7 +66,7 @@ def run(
         stderr=subprocess.PIPE if stdout is None else None,
         cwd=cwd, env=env, start_new_session=True,
     )  # fmt: skip
-    exchange = _Exchange(process, (text or "").encode(errors="surrogateescape"))
+    exchange = _Exchange(process, (text or "").encode(errors="surrogateescape"), stderr_tail)
     try:
         exchange.until(deadline)
         code = process.wait(deadline.left())
@@ -105,8 +106,8 @@ def _signal(process: subprocess.Popen[bytes] | subprocess.Popen[str], number: in
 class _Exchange:
     """The bytes that go to a program and come from it, none of which is waited for beyond a deadline."""
 
-    def __init__(self, process: subprocess.Popen[bytes], text: bytes) -> None:
-        self._process, self._unsent = process, memoryview(text)
+    def __init__(self, process: subprocess.Popen[bytes], text: bytes, stderr_tail: int | None) -> None:
+        self._process, self._unsent, self._stderr_tail = process, memoryview(text), stderr_tail
         self._heard: dict[IO[bytes], bytearray] = {}
         self._size = 0
         self._selector = selectors.DefaultSelector()
@@ -168,7 +169,11 @@ class _Exchange:
         if not chunk:
             self._selector.unregister(stream)
             return
+        heard = self._heard[stream]
+        heard += chunk
+        if self._stderr_tail is not None and stream is self._process.stderr:
+            del heard[: -self._stderr_tail]
+            return
         self._size += len(chunk)
         if self._size > MOST_OUTPUT:
             raise OSError(errno.EFBIG, f"more than {MOST_OUTPUT >> 20} MiB of output")
-        self._heard[stream] += chunk

@@ -9,6 +9,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,17 @@ from nsadiag.evidence.layout import (
 
 # As Watch is made; one that others take part in needs more, which its maker knows.
 MakeWatch = Callable[..., Watch]
+
+
+UNWATCHED_POLL_S = 0.1
+
+
+class Unwatched(Exception):
+    """The watch failed, and the job went on without it to its end: `cause`, and the launcher's exit code."""
+
+    def __init__(self, cause: Exception, code: int) -> None:
+        super().__init__(str(cause))
+        self.cause, self.code = cause, code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +74,15 @@ def run_command(
     notices: Notices | None = None,
     ring: ring_storage.Choice = "auto",
     die_with_me: bool = True,
+    outlives_watch: bool = False,
     cwd: Path | None = None,
     make_watch: MakeWatch = Watch,
 ) -> Watch:
     """Runs a launcher line to its end, watched.
 
     `on_silence`, `on_stuck` and `notices` are those of `Watch`; `make_watch` makes one that others take part in.
-    `die_with_me`: the job is ended should we be killed; else it goes on unwatched.
+    `die_with_me`: the job is ended should we be killed; else it goes on unwatched. `outlives_watch`: should the watch fail, the
+    job goes on to its end, and Unwatched is raised then; else it is ended.
     """
     with (
         scratch.made(run) as sockets,
@@ -86,14 +100,27 @@ def run_command(
             cwd=cwd,
             elsewhere=memory,
         )
-        with _ended_or_left(job), interrupts.notifying(job.ending):
-            watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck, notices=notices)
-            with _shown(job, run, front):
+        with _ended_or_left(job), interrupts.notifying(job.ending), _shown(job, run, front):
+            try:
+                watch = make_watch(
+                    job, run, options, on_silence=on_silence, on_stuck=on_stuck, notices=notices
+                )
                 watch.run()
+            except Exception as error:
+                if not outlives_watch:
+                    raise
+                raise Unwatched(error, _end_of(job)) from error
             if watch.left_running:
                 # `nsadiag attach --run` asks the ranks again.
                 job.leave()
     return watch
+
+
+def _end_of(job: CommandJob) -> int:
+    with interrupts.let_in():
+        while (code := job.poll()) is None:
+            time.sleep(UNWATCHED_POLL_S)
+    return code
 
 
 @contextlib.contextmanager
@@ -126,6 +153,7 @@ def _shown(job: CommandJob, run: RunDir, front: Front | None) -> Iterator[None]:
 
     with (
         interrupts.stopped_with(pause, job.resume),
+        interrupts.passed_on(job.pass_on),
         log_limit.limited(files, front.log_limit_mib),
         front.follow.following(files),
     ):

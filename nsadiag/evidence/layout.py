@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from nsadiag.evidence.documents import kept
 from nsadiag.evidence.documents.files import check_own_folder, holds_anything, numbered, read_evidence
-from nsadiag.evidence.ownership import check_not_planted
+from nsadiag.evidence.ownership import check_not_planted, check_way
 from nsadiag.evidence.secrets.masking import mask_text
 
 if TYPE_CHECKING:
@@ -216,6 +216,7 @@ def make_private_dir(path: Path) -> Path:
         return path
     if not path.parent.is_dir():
         make_private_dir(path.parent)
+    check_way(path)
     try:
         path.mkdir(mode=DIRECTORY_MODE)
     except FileExistsError:

@@ -78,15 +78,16 @@ class _Forgiving(io.FileIO):
 
     def write(self, data: Any, /) -> int:
         # For each line that is printed, and twice where nothing is buffered: without `super()`, and asking little.
-        size = len(data) if type(data) is bytes else memoryview(data).nbytes
         try:
             written = _plain_write(self, data)
-            if written == size:
-                return size
+            if type(data) is bytes and written == len(data):
+                return written
+            size = memoryview(data).nbytes
         except OSError as error:
             if error.errno not in OURS or not self._is_ours():
                 leave_no_frame(error)
                 raise
+            size = memoryview(data).nbytes
             written = self._write_elsewhere(data) if error.errno == errno.EFBIG else size
         # A pipe takes all: where nothing is buffered, nobody asks again for the rest.
         if written and written < size and self._is_ours():

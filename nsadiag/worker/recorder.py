@@ -15,7 +15,9 @@ from nsadiag.worker.descriptors import opened_high
 from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.place import Places
 
-CHECKED_EVERY = 64  # steps: whether the descriptors of ours are still what they were
+CHECKED_EVERY = (
+    64  # steps: whether the descriptors of ours are still what they were; a rest is not ended for it
+)
 # Plain integers: reading a member of an enumeration costs as much as half the event.
 _STEP, _POINT = int(Kind.STEP), int(Phase.POINT)
 
@@ -43,6 +45,7 @@ class Recorder:
         self.silenced = False
         self.step_name = 0  # of the events that end a step
         self._lost = 0
+        self._check_at = CHECKED_EVERY  # the step
         self.checks: list[Callable[[], None]] = []  # made every so many steps
         self.keep: list[Any] = []  # what must live as long as the process: files, servers, hook handles
 
@@ -63,7 +66,8 @@ class Recorder:
         if self._lost != self.names.lost:
             self._lost = self.names.lost
             box.count(Counter.NAMES_LOST, self._lost)
-        if not step % CHECKED_EVERY:
+        if step >= self._check_at:
+            self._check_at = step + CHECKED_EVERY
             for check in self.checks:
                 check()
         self.emit(_STEP, _POINT, self.step_name, step, process_time_ns())

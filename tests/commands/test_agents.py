@@ -13,6 +13,7 @@ from support.golden import recorded
 from support.reported import FAILING, LOCKED, judged, make_matrix
 
 from nsadiag.commands.agents import server, tools
+from nsadiag.deadlines import programs
 from nsadiag.errors import MachineError, NsadiagError, UsageError
 
 
@@ -114,3 +115,44 @@ def test_an_agent_talks_to_the_command_over_its_pipes(tmp_path: Path) -> None:
     assert json.loads(verdict)["class"] == "local_lock_deadlock"
     assert json.loads(verdict)["at"]["code"] in code
     assert json.loads(evidence)["record"]
+
+
+def test_a_command_is_words_and_no_line_for_a_shell_or_options_for_nsadiag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text("import sys; open('words', 'w').write(repr(sys.argv[1:]))")
+    words = ["; touch made", "$(touch made)", "`touch made`", "--out", "elsewhere"]
+    tools.run([sys.executable, "job.py", *words], timeout=60)
+    assert (tmp_path / "words").read_text() == repr(words)
+    assert not (tmp_path / "made").exists() and not (tmp_path / "elsewhere").exists()
+    with pytest.raises(NsadiagError) as caught:
+        tools.run(["--out=elsewhere", "sh", "-c", "true"], timeout=60)
+    assert "no such option: --out" in caught.value.message and not (tmp_path / "elsewhere").exists()
+    with pytest.raises(NsadiagError) as caught:
+        tools.shrink("--out=elsewhere")
+    assert "no verdict.json in --out=elsewhere" in caught.value.message
+
+
+def test_a_job_that_prints_much_comes_to_its_own_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(programs, "MOST_OUTPUT", 2**20)
+    (tmp_path / "job.py").write_text("for _ in range(300): print('x' * 9999)\nopen('ended', 'w')")
+    assert json.loads(tools.run([sys.executable, "job.py"], timeout=60))["outcome"]
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize(("asked", "given"), [(5, "5.0"), (0, "600.0"), (-1, "600.0"), (1e9, "600.0"), (float("nan"), "600.0")])  # fmt: skip
+def test_a_limit_is_some_seconds_and_ten_minutes_at_most(asked: float, given: str) -> None:
+    assert tools._limit(asked) == given
+
+
+def test_an_answer_is_bounded_whatever_a_job_has_written() -> None:
+    def long() -> str:
+        return "x" * 10**6
+
+    def fails() -> str:
+        raise NsadiagError("x" * 10**6, "y" * 10**6)
+
+    for tool in (long, fails):
+        assert len(server.answers_of(tool)()) < 3 * server.MOST_ANSWER

@@ -164,3 +164,72 @@ def test_a_nsadiag_that_is_removed_while_the_job_runs_is_named_as_the_reason(
     assert "nsadiag was removed or replaced while the job ran: No module named" in done.stderr
     assert "hint: install it again, then: nsadiag analyze run\n" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# Namespaces, how /proc becomes what cannot be used there, and what is said of it.
+PROCS = [
+    (("--mount",), "mount -t tmpfs none /proc", "/proc/self cannot be read: No such file or directory"),
+    (
+        ("--mount",),
+        "mount -t proc -o subset=pid none /proc",
+        "/proc/stat cannot be read: No such file or directory",
+    ),
+    (("--mount", "--pid", "--fork"), "true", "/proc shows another PID namespace"),
+]
+
+
+def beneath(
+    jobs: Jobs, namespaces: tuple[str, ...], mounted: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """`nsadiag run` of the job in namespaces of its own."""
+    if subprocess.run(
+        ["unshare", *namespaces, "sh", "-c", mounted], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("another /proc needs root")
+    line = f'{mounted} && exec "$@"'
+    return subprocess.run(
+        ["unshare", *namespaces, "sh", "-c", line, "sh", BIN / "nsadiag", "run", *arguments, "--out", "run", "--", *JOB],
+        cwd=jobs.directory, env=jobs.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("namespaces", "mounted", "why"), PROCS)
+def test_a_proc_that_cannot_be_read_does_not_keep_the_job_from_starting(
+    jobs: Jobs, namespaces: tuple[str, ...], mounted: str, why: str
+) -> None:
+    done = beneath(jobs, namespaces, mounted, "--passthrough")
+    assert (done.returncode, done.stdout) == (37, "ran\n"), done.stderr
+    assert UNRECORDED in done.stderr and why in done.stderr
+
+
+@pytest.mark.parametrize(("namespaces", "mounted", "why"), PROCS)
+def test_without_passthrough_a_proc_that_cannot_be_read_is_named_before_anything_starts(
+    jobs: Jobs, namespaces: tuple[str, ...], mounted: str, why: str
+) -> None:
+    done = beneath(jobs, namespaces, mounted)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"error: {why}" in done.stderr and "hint: " in done.stderr
+
+
+BROKEN_WATCH = """
+import sys
+from nsadiag.agent.watching import watch
+def fails(*_, **__):
+    raise ValueError("the watch is broken")
+watch.Patience = fails
+from nsadiag.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("passthrough", "code"), [(("--passthrough",), 37), ((), 4)])
+def test_a_watch_that_fails_leaves_the_job_to_come_to_its_own_end(
+    cold_jobs: Jobs, passthrough: tuple[str, ...], code: int
+) -> None:
+    job = ("sh", "-c", "sleep 1; echo ran; exit 37")
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN_WATCH, "run", *passthrough, "--out", "run", "--", *job],
+        cwd=cold_jobs.directory, env=cold_jobs.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, "ran\n"), done.stderr
+    assert "the watch is broken" in done.stderr

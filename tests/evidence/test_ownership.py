@@ -17,7 +17,7 @@ from nsadiag.agent.attaching.recorder_pipe import dump_by_pipe
 from nsadiag.agent.captures.failure import CaptureError
 from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.evidence.layout import RunDir, make_private_dir
-from nsadiag.evidence.ownership import check_not_planted, check_private
+from nsadiag.evidence.ownership import NOBODY, check_not_planted, check_private
 from nsadiag.evidence.ring.blackbox import BlackBox
 
 STRANGER, ANOTHER = 54321, 54322
@@ -68,6 +68,26 @@ def test_a_link_that_a_stranger_made_is_not_followed_to_our_own_directory(everyb
     os.lchown(link, STRANGER, STRANGER)
     with pytest.raises(PermissionError, match="another user"):
         make_private_dir(link)
+
+
+def test_a_link_that_a_stranger_made_is_not_followed_on_the_way(everybodys: Path) -> None:
+    (everybodys.parent / "mine").mkdir()
+    link = everybodys / "runs"
+    link.symlink_to(everybodys.parent / "mine")
+    make_private_dir(link / "before")
+    os.lchown(link, STRANGER, STRANGER)
+    with pytest.raises(PermissionError, match=f"another user made it.*{link}"):
+        make_private_dir(link / "run" / "ranks")
+    assert not (everybodys.parent / "mine" / "run").exists()
+
+
+def test_nobody_is_root_only_where_what_root_makes_belongs_to_it(everybodys: Path) -> None:
+    run = planted(everybodys / "run", 0o700)
+    os.chown(run, NOBODY, NOBODY)
+    for check in (check_not_planted, check_private):
+        with pytest.raises(PermissionError):
+            check(run)
+    assert list(everybodys.iterdir()) == [run] and list(run.iterdir()) == []
 
 
 def test_a_directory_of_somebody_elses_is_used_where_only_they_could_have_made_it(tmp_path: Path) -> None:

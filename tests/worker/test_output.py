@@ -141,6 +141,26 @@ def test_a_log_that_is_made_shorter_in_place_is_shown_from_its_beginning_again(t
     assert shown.read_bytes() == b"before it was rotated\nafter\n"
 
 
+@pytest.mark.parametrize("then", ["nothing", "a new file"])
+@pytest.mark.parametrize("away", ["renamed", "removed"])
+def test_a_log_that_is_rotated_away_is_shown_as_long_as_the_job_writes_to_it(
+    tmp_path: Path, away: str, then: str
+) -> None:
+    log, shown = tmp_path / "stdout.log", tmp_path / "shown"
+    with shown.open("wb") as sink:
+        follow = Follow()
+        with log.open("ab", buffering=0) as file, follow.following(lambda: {log: sink.fileno()}):
+            file.write(b"before it was rotated\n")
+            follow.catch_up()
+            log.unlink() if away == "removed" else log.rename(tmp_path / "stdout.log-20261128")
+            if then == "a new file":
+                log.write_bytes(b"of another writer\n")
+                follow.catch_up()
+            file.write(b"after\n")
+    told = b"of another writer\n" if then == "a new file" else b""
+    assert shown.read_bytes() == b"before it was rotated\n" + told + b"after\n"
+
+
 @pytest.mark.parametrize("limit", [0, 100_000, 4_000_000])
 def test_a_rank_whose_files_may_not_grow_runs_without_a_recording(tmp_path: Path, limit: int) -> None:
     code, out, _ = as_rank(tmp_path, "print('trains')", limit=limit)

@@ -27,7 +27,13 @@ from nsa.attention.kernels.selected.gather import union_room
 from nsa.config import AttentionConfig
 
 
-@torch.library.custom_op("nsa::band_attention", mutates_args=())
+# Of an operator that takes or returns lists the schema is written out: torch 2.6 infers none from `list[...]`.
+@torch.library.custom_op(
+    "nsa::band_attention",
+    mutates_args=(),
+    schema="(Tensor q, Tensor?[] k, Tensor?[] v, Tensor? scoring, SymInt stride, SymInt length, SymInt block,"
+    " SymInt window, SymInt past, Tensor? borders=None) -> Tensor[]",
+)
 def band_attention(
     q: Tensor, k: list[Tensor | None], v: list[Tensor | None], scoring: Tensor | None, stride: int, length: int,
     block: int, window: int, past: int, borders: Tensor | None = None,
@@ -133,7 +139,11 @@ def _(
     return (total, *_fake_branch(q, v_selected), *union)
 
 
-@torch.library.custom_op("nsa::gates_backward", mutates_args=())
+@torch.library.custom_op(
+    "nsa::gates_backward",
+    mutates_args=(),
+    schema="(Tensor dout, Tensor?[] outs, Tensor?[] lses, Tensor gates) -> (Tensor, Tensor)",
+)
 def gates_backward(
     dout: Tensor, outs: list[Tensor | None], lses: list[Tensor | None], gates: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -147,7 +157,12 @@ def _(dout, outs, lses, gates):
     return torch.empty_like(gates), dout.new_empty(2, 3, batch, heads, n_queries, dtype=torch.float32)
 
 
-@torch.library.custom_op("nsa::branches_backward", mutates_args=())
+@torch.library.custom_op(
+    "nsa::branches_backward",
+    mutates_args=(),
+    schema="(Tensor dout, Tensor q, Tensor?[] k, Tensor?[] v, Tensor stats, Tensor? blocks, Tensor[] union,"
+    " SymInt stride, SymInt length, SymInt block, SymInt window, SymInt past, Tensor? borders=None) -> Tensor[]",
+)
 def _branches_backward(
     dout: Tensor,
     q: Tensor,

@@ -268,6 +268,9 @@ class Guard:
             elif word == "continue" and self._status is None:
                 with contextlib.suppress(OSError):
                     self._terminal.continued(os.getpgid(self._launcher))
+            elif word.startswith("signal:") and self._status is None:
+                with contextlib.suppress(OSError):
+                    os.kill(self._launcher, int(word.partition(":")[2]))
             elif word == "close":
                 self._closed = True
                 self._end_family()

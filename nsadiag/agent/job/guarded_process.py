@@ -155,7 +155,10 @@ class Guarded:
         return processes.with_children([self.guard]) - {self.guard} if self.guard else set()
 
     def tell(self, word: str) -> None:
-        """`ending`: what is left is ended should we die. `leave`: it stays. `stop`, `continue`: as by Ctrl-Z and fg."""
+        """`ending`: what is left is ended should we die. `leave`: it stays. `stop`, `continue`: as by Ctrl-Z and fg.
+
+        `signal:N`: the launcher gets that signal.
+        """
         with contextlib.suppress(OSError):
             self._control.sendall(f"{word}\n".encode())
 

@@ -123,6 +123,7 @@ class CommandJob:
         elsewhere: Sequence[Path] = (),
     ) -> None:
         """`in_front`: it has our stdin and what else was given to us to pass on. `elsewhere`: directories of its own."""
+        processes.check_proc()
         self.run_id, self.socket_dir = new_run_id(), socket_dir
         node = make_private_dir(run.node(this_node()))
         self.stdout, self.stderr = node / "launcher.stdout.log", node / "launcher.stderr.log"
@@ -182,6 +183,10 @@ class CommandJob:
 
     def resume(self) -> None:
         self._guarded.tell("continue")
+
+    def pass_on(self, number: int) -> None:
+        """A signal for the launcher that was sent to us, who stand in its place."""
+        self._guarded.tell(f"signal:{number}")
 
     def abandon(self) -> None:
         self._guarded.kill()

@@ -20,6 +20,9 @@ STDERR = 2
 BLOCKED_S = 5.0  # without a byte taken: the reader is not waited for before the verdict
 INTERVAL_S = 0.1
 CATCH_UP_S = 1.0
+MOST_HELD = 4  # of the files that were at one path
+
+Identity = tuple[int, int]  # device and inode
 
 
 class Follow:
@@ -35,7 +38,9 @@ class Follow:
         """`remark` is asked of each piece that goes to stderr, and its answer follows that piece. `around` is entered for each."""
         self._remark, self._around = remark, around
         self._files: Files = dict
-        self._offsets: dict[tuple[int, int], int] = {}  # by device and inode: a full log is renamed
+        self._offsets: dict[Identity, int] = {}  # by device and inode: a full log is renamed
+        # Open as long as the job may write to them, whatever is at their path by now: logs are rotated by renaming.
+        self._held: dict[Path, dict[Identity, io.FileIO]] = {}
         self._closed: set[int] = set()  # sinks that take no more
         self._ending = threading.Event()
         self._moved = 0.0  # when a sink last took something
@@ -73,6 +78,9 @@ class Follow:
             self._copy()
             self._rounds += 1
         self._copy()
+        for held in self._held.values():
+            for file in held.values():
+                file.close()
 
     def _copy(self) -> None:
         """Copies what is new, a piece of each file in turn."""
@@ -84,13 +92,19 @@ class Follow:
 
     def _copy_part(self, log: Path, sink: int) -> bool:
         """Copies one piece, of the earliest part that has one; False where nothing is left, or nobody to take it."""
+        held = self._held.setdefault(log, {})
+        with contextlib.suppress(OSError):
+            if _identity(log.stat()) not in held:
+                newest = log.open("rb", buffering=0)
+                held[_identity(os.fstat(newest.fileno()))] = newest
+                if len(held) > MOST_HELD:
+                    held.pop(next(iter(held))).close()
         try:
-            with log.open("rb", buffering=0) as newest:
-                # Listed once it is open: whatever it follows on is then among them.
-                earlier = parts_of(log)[:-1]
-                return any(self._copy_earlier(part, sink) for part in earlier) or self._copy_piece(
-                    newest, sink
-                )
+            # Listed once the newest is open: whatever it follows on is then among them.
+            earlier = parts_of(log)[:-1]
+            return any(self._copy_earlier(part, sink) for part in earlier) or any(
+                self._copy_piece(file, sink) for file in held.values()
+            )
         except OSError:
             return False
 
@@ -100,7 +114,7 @@ class Follow:
 
     def _copy_piece(self, file: io.FileIO, sink: int) -> bool:
         status = os.fstat(file.fileno())
-        identity = status.st_dev, status.st_ino
+        identity = _identity(status)
         offset = self._offsets.get(identity, 0)
         # Made shorter in place, as logrotate does it with copytruncate: what is in it now came after.
         start = _next_data(file.fileno(), offset if offset <= status.st_size else 0)
@@ -126,6 +140,10 @@ class Follow:
                     self._moved = time.monotonic()
                     continue
                 select.select([], [sink], [])
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
 
 
 def _next_data(file: int, offset: int) -> int:

@@ -22,6 +22,7 @@ MOST_RECORD = 3000
 SUMMARY, CLAIM, CODE = 600, 220, 200
 MOST_FACTS, MOST_RULED_OUT, MOST_GAPS = 8, 4, 3
 SECONDS = 600.0  # for a job that is attached to or run
+STDERR_BYTES = 65536  # of a command's, where its job's output is: the last ones
 STOP_S = 30.0  # for a command past its limit to stop its job
 
 
@@ -86,13 +87,12 @@ def attach(pid: int) -> str:
 
 def run(command: list[str], timeout: float = 300.0) -> str:
     """Runs a launcher line (a list of words) under nsadiag, ends it if it hangs, and gives the verdict."""
-    return _judged(["run", "--timeout", str(min(float(timeout), SECONDS)), "--", *command])
+    return _judged(["run", "--timeout", _limit(timeout), "--", *command])
 
 
 def shrink(directory: str = "artifacts/latest", budget: float = 150.0) -> str:
     """Reduces a failing run to a short script that fails in the same way; runs parts of it many times, for `budget` seconds."""
-    limit = str(min(float(budget), SECONDS))
-    document = json.loads(_output(["shrink", directory, "--budget", limit]))
+    document = json.loads(_output(["shrink", "--budget", _limit(budget), "--", directory]))
     told = {key: document.get(key) for key in ("conclusion", "summary", "run", "notes")}
     return _shown({**told, "source": str(document.get("source") or "")[:MOST_CHARACTERS]})
 
@@ -163,6 +163,11 @@ def _shown(document: dict[str, Any]) -> str:
     return json.dumps(cleaned(document), ensure_ascii=False, indent=1)
 
 
+def _limit(seconds: float) -> str:
+    """The seconds that were asked for, where they are some: 0 would be no limit, and what is no number none either."""
+    return str(float(seconds) if 0 < float(seconds) <= SECONDS else SECONDS)
+
+
 def _judged(arguments: list[str]) -> str:
     """The verdict of a command of nsadiag's own."""
     _output(arguments)
@@ -175,7 +180,10 @@ def _output(arguments: list[str]) -> str:
     """The JSON that a command of nsadiag's own prints; our stdout is not its to write to."""
     command, *rest = arguments
     line = [sys.executable, "-m", "nsadiag", command, "--json", *rest]
-    done = programs.run(line, seconds=SECONDS + 120, grace_s=STOP_S)
+    try:
+        done = programs.run(line, seconds=SECONDS + 120, grace_s=STOP_S, stderr_tail=STDERR_BYTES)
+    except OSError as error:
+        raise NsadiagError(str(error)) from None
     try:
         json.loads(done.stdout)
     except ValueError:

@@ -193,6 +193,16 @@ MOST_OF_NAME = 60  # its end
 # `--password=...`, `--api-key ...`: a command line in a message.
 OPTION = re.compile(r"""(?<![\w-])(--?[\w-]{3,60})(=|[ \t]+)(["']?)([^\s"'-][^\s"']*)""")
 CODE = re.compile(r"[A-Za-z_][\w.]*\.?$|None|True|False|\*\*\*")
+# `password=plainword`: what may be a plain word is one that somebody chose; a token is made up, and a word of a text called so too.
+CHOSEN = re.compile(r"passw|passphrase|passwd|pgpass|pwd|secret|credential|apikey|accesskey", re.IGNORECASE)
+# What is said of a password instead of itself.
+STATES = frozenset(
+    {
+        "absent", "changed", "correct", "default", "denied", "disabled", "enabled", "expired", "failed", "hidden", "incorrect", "invalid",
+        "masked", "missing", "needed", "optional", "present", "prompt", "provided", "redacted", "refused", "rejected", "required",
+        "undefined", "unknown", "wrong",
+    }
+)  # fmt: skip
 
 
 def mask_likely(text: str) -> str:
@@ -225,7 +235,18 @@ def _secret_value(text: str, assigned: re.Match[str]) -> re.Match[str] | None:
         return None
     value = VALUE.match(text, assigned.end())
     literal = equals[-1] in "\"'" or ("=" in equals.strip() and name.isupper())
-    return value if value and (literal or not CODE.match(value[0])) else None
+    if value and (literal or not CODE.match(value[0]) or (equals == "=" and _is_chosen(name, value))):
+        return value
+    return None
+
+
+def _is_chosen(name: str, value: re.Match[str]) -> bool:
+    """Whether a word is a password, and not code that says where there is one: `password=args.password`, `password=read(...)`."""
+    word, behind = value[0].rstrip("."), value.string[value.end() : value.end() + 1]
+    if not CHOSEN.search(re.sub(r"[_.-]", "", name)) or behind in ("(", "["):
+        return False
+    is_code = "." in word or word in ("None", "True", "False", MASK) or is_secret_name(word)
+    return not is_code and word.lower() not in STATES
 
 
 def _random(match: re.Match[str]) -> str:

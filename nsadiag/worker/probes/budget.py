@@ -23,10 +23,10 @@ COLDER = {"light": 8.0, "full": 1.0}
 TIMED_EVENTS = 30
 CACHE_BYTES = 1 << 20  # written between two of them
 AT_LEAST = {"light": 2, "full": 4}
-FIRST_REVIEW = (
-    4  # steps after which the budget is looked at again; then after 16, 64, 256, 1024, and every 1024
-)
+# Steps after which the budget is looked at again; then after 16, 64, 256, 1024, and every 1024.
+FIRST_REVIEW = 4
 REVIEWED_EVERY = 1024
+APART_S = 5.0  # these at least: a review takes some milliseconds
 UNTIL_KNOWN = 20  # steps, after which it is known how long they are
 
 # Called with `step_s()` when a budget is due for review.
@@ -50,6 +50,7 @@ _closely: bool | None = (
 _review_at = FIRST_REVIEW
 _last = 0.0
 _event_s = 0.0  # at the last review
+_reviewed = 0.0  # when that was
 
 
 def is_full() -> bool:
@@ -97,7 +98,7 @@ def forget_closeness() -> None:
 
 def step_ended() -> None:
     """To be called once a step, at its end."""
-    global _steps, _last, _review_at, _doubled, _closely, _event_s, learning
+    global _steps, _last, _review_at, _doubled, _closely, _event_s, _reviewed, learning
     now = monotonic()
     passed = rests.resting.passed
     began = rests.resting.since if passed else _last
@@ -106,7 +107,7 @@ def step_ended() -> None:
         _recent.append(took_s)
     _last = now
     _steps += 1 + passed
-    learning = _steps == _review_at
+    learning = _steps >= _review_at and (_steps <= REVIEWED_EVERY or now - _reviewed >= APART_S)
     for subscriber in on_step:
         subscriber()
     doubled = not _steps & (_steps - 1)
@@ -120,7 +121,7 @@ def step_ended() -> None:
         for told in on_closeness:
             told(closely)
     if learning:
-        _review_at = min(4 * _review_at, _review_at + REVIEWED_EVERY)
+        _review_at, _reviewed = min(4 * _steps, _steps + REVIEWED_EVERY), now
         _event_s = event_s()
         for review in on_review:
             review(step_s())
@@ -131,6 +132,8 @@ def step_ended() -> None:
 
 
 def _lengths() -> rests.Lengths:
-    # At a review, and before a step that is looked at since its number is a power of two, all is as ever.
-    noted = min(_review_at, 1 << _steps.bit_length())
+    # Before a step that is looked at since its number is a power of two, and at a review that cannot wait, all is as ever.
+    noted = 1 << _steps.bit_length()
+    if _steps < _review_at <= REVIEWED_EVERY:
+        noted = min(noted, _review_at)
     return rests.Lengths(step_s=step_s(), last_s=_recent[-1], event_s=_event_s, steps=noted - _steps)

@@ -14,11 +14,12 @@ from time import monotonic
 
 from nsadiag.evidence.probes import are_default as are_default_of
 from nsadiag.worker.probes.autograd import module_calls
-from nsadiag.worker.recorder import CHECKED_EVERY, Recorder
+from nsadiag.worker.recorder import Recorder
 
 RECORDED = 4  # steps in a row
-SOME_STEPS = 50  # after which the optimizer probe calls its subscribers
 MOST = 256  # steps between
+# At least, where any do: what is done as a rest ends costs as much as two steps that are recorded.
+REST_S = 0.05
 # Their cost, in events as `budget.event_s` finds them: code and data of probes that have rested are in no cache.
 PHASES = 120.0
 SHARE = 0.025  # of the steps' time, for that
@@ -59,14 +60,11 @@ def wake() -> None:
 
 
 def is_passed_over(rank: Recorder) -> bool:
-    """At the end of a step that rests: counts it, where there is nothing else to do."""
+    """At the end of a step that rests: counts it, unless the rest is over."""
     box, state = rank.box, resting
     step, now = box.step + 1, monotonic()
     state.long = state.long + 1 if now - state.since > state.long_s else 0
     if state.left <= 1 or state.long > 1:
-        return False
-    # There is more to do at the end of these.
-    if not step % CHECKED_EVERY or not step % SOME_STEPS:
         return False
     state.left -= 1
     state.passed += 1
@@ -109,7 +107,8 @@ def steps_between(found: Lengths) -> int:
     if not found.step_s or found.last_s > LONG * found.step_s:
         return 0
     times = PHASES * found.event_s / (SHARE * found.step_s)
-    return min(int(RECORDED * (times - 1)), MOST, found.steps) if times >= 2 else 0
+    wanted = max(int(RECORDED * (times - 1)), int(REST_S / found.step_s))
+    return min(wanted, MOST, found.steps) if times >= 2 else 0
 
 
 def are_default() -> bool:

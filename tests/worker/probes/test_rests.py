@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from nsadiag.analysis.facts import pace
 from nsadiag.evidence.layout import read_json_lines
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import Recording
+from nsadiag.worker.probes import rests
 from nsadiag.worker.probes.rests import LEFT_OUT
 from nsadiag.worker.replacement import faithful
 
@@ -153,3 +157,55 @@ def test_what_stands_for_a_builtin_is_one_frame(capsys: pytest.CaptureFixture[st
 
     faithful(around, print)("a line")
     assert callers == [sys._getframe()]
+
+
+FAILS = """
+import time
+for path in ["/nonexistent"] * 500:
+    try: torch.load(path)
+    except OSError: pass
+torch.save(torch.ones(1), "there.pt")
+time.sleep(0.01)
+torch.load("there.pt")
+"""
+
+
+@pytest.mark.parametrize(("size", "fewest", "most"), [(1, 2, 60), (2, 500, 500)])
+def test_loads_that_fail_in_a_burst_are_passed_over_where_the_rank_has_no_peers(
+    ranks: Ranks, size: int, fewest: int, most: int
+) -> None:
+    named = Counter(e.name for e in _begun(trained(ranks, size=size, then=FAILS), Kind.IO))
+    assert fewest <= named["torch.load /nonexistent"] <= most
+    # Nothing else is, nor what comes when the burst is over, and the failure is there with its frames.
+    assert named["torch.save there.pt"] == named["torch.load there.pt"] == 1
+    assert read_json_lines(ranks.directory().raised)[0]["during"] == "torch.load"
+
+
+RESTS = """
+import sys
+from nsadiag.worker.probes import budget, rests
+called, reviews, at = [], [], time.monotonic
+budget.on_review.append(lambda _: reviews.append(at()))
+for number in range(STEPS, 3 * STEPS): step(number)
+while not rests.resting.now or rests.resting.left < 2: step(0)
+def note(frame, event, _):
+    if event == "call" and "/nsadiag/worker/" in frame.f_code.co_filename: called.append(frame.f_code.co_name)
+sys.setprofile(note)
+step(0)
+sys.setprofile(None)
+print(json.dumps([called, reviews]), file=open("noted.json", "w"))
+"""
+
+
+def test_a_step_that_rests_is_eight_frames_and_reviews_are_seconds_apart(ranks: Ranks) -> None:
+    trained(ranks, then="import json, time" + RESTS.replace("STEPS", str(STEPS)))
+    called, reviews = json.loads((ranks.jobs.directory / "noted.json").read_text())
+    assert len(called) <= 8, called
+    assert all(later - earlier >= 5 for earlier, later in pairwise(reviews))
+
+
+def test_a_rest_is_long_enough_for_what_is_done_as_it_ends() -> None:
+    found = rests.Lengths(step_s=1e-3, last_s=1e-3, event_s=1e-6, steps=10**6)
+    assert rests.steps_between(found) == 50
+    assert rests.steps_between(replace(found, steps=7)) == 7
+    assert rests.steps_between(replace(found, step_s=5e-3)) == 0

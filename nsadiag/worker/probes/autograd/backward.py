@@ -28,6 +28,10 @@ SLOW_S = 1.0  # a backward longer than this has its successor's graph counted ag
 NOT_NUMBERED = 1 << 62  # AccumulateGrad nodes carry the largest number there is
 
 _BACKWARD, _BEGIN, _END = int(Kind.BACKWARD), int(Phase.BEGIN), int(Phase.END)
+# Bound here: what every step asks has to come from memory, and so would each module on the way.
+_has_function_mode = torch._C._is_torch_function_mode_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_profiled = torch.autograd._profiler_enabled
 # Called with the roots and the gradients handed in (None for a loss), before an outermost backward.
 on_backward: list[Callable[[Any, Any], None]] = []
 # Called after an outermost backward.
@@ -123,21 +127,20 @@ def _count(rank: Recorder, tensors: Any) -> None:
     )
 
 
-def _is_looked_on() -> bool:
-    """Whether a mode or a profiler of the user's would count an operation of ours among the job's."""
-    return bool(
-        torch._C._is_torch_function_mode_enabled()
-        or torch._C._len_torch_dispatch_stack()
-        or torch.autograd._profiler_enabled()
-    )
-
-
 def _is_lost(tensors: Any) -> bool:
-    """Whether it is one number that is NaN or infinite; on a GPU one would have to wait for it to know."""
-    if type(tensors) is torch.Tensor and not _is_looked_on() and tensors.is_cpu and tensors.numel() == 1:
-        value = tensors.item()
-        # No function's code has to come from memory for this, and a complex number may be asked, too.
-        return bool(value - value != 0)
+    """Whether it is one number that is NaN or infinite; on a GPU one would have to wait for it to know.
+
+    Not asked where a mode or a profiler of the user's would count an operation of ours among the job's.
+    """
+    if type(tensors) is not torch.Tensor or _has_function_mode() or _dispatch_modes() or _is_profiled():
+        return False
+    try:
+        if tensors.is_cpu and tensors.numel() == 1:
+            value = tensors.item()
+            # No function's code has to come from memory for this, and a complex number may be asked, too.
+            return bool(value - value != 0)
+    except Exception as error:
+        failed(_is_lost, error)
     return False
 
 
@@ -154,19 +157,7 @@ def _begin(tensors: Any) -> None:
         failed(_begin, error)
 
 
-def _rests(loss: Any) -> bool:
-    """Whether nothing of this backward is recorded."""
-    if now.depth:
-        return False
-    try:
-        if _is_lost(loss):
-            wake()
-    except Exception as error:
-        failed(_rests, error)
-    return resting.now
-
-
-not_compiled(_rests, what_it_calls=True)
+not_compiled(_is_lost, what_it_calls=True)
 not_compiled(_begin, what_it_calls=True)
 
 
@@ -179,7 +170,7 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
         if is_traced():
             return run(tensors, *args, **kwargs)
         try:
-            if not resting.now or not _rests(tensors):
+            if not resting.now or now.depth or _is_lost(tensors):
                 return _recorded(run, tensors, *args, **kwargs)
             now.depth = 1
             try:
@@ -205,6 +196,8 @@ def _recorded(run: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) 
             return run(tensors, *args, **kwargs)
         finally:
             now.depth -= 1
+    if resting.now:
+        wake()
     for subscriber in on_backward:
         subscriber(tensors, args[0] if args else kwargs.get("grad_tensors"))
     _begin(tensors)

@@ -36,8 +36,8 @@ from nsadiag.worker.probes.collectives.collectives import on_destroy
 from nsadiag.worker.probes.collectives.ddp_buckets import left_out, own_buffers, wrapped_models
 from nsadiag.worker.probes.looks import is_look
 from nsadiag.worker.probes.patch import failed, not_compiled, replaced, stands_for
-from nsadiag.worker.probes.rests import resting
 from nsadiag.worker.probes.training.optimizer import first_held
+from nsadiag.worker.probes.training.step_hooks import step_hooks
 from nsadiag.worker.probes.values import groups_of, stepped_by
 from nsadiag.worker.recorder import Recorder
 
@@ -77,7 +77,7 @@ def _name(parameter: torch.Tensor, index: int) -> str:
 # Both guard themselves: they run in every step, and `harmless` would cost each a frame.
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     global _before, _deferred, _skip
-    if is_dynamo_compiling() or resting.now:
+    if is_dynamo_compiling():
         return
     try:
         rank = session.recorded.rank
@@ -163,7 +163,7 @@ def _is_subject(optimizer: Any) -> bool:
 
 def _after_step(optimizer: Any, *_: Any) -> None:
     global _before, _deferred, _rates, _since
-    if is_dynamo_compiling() or resting.now:
+    if is_dynamo_compiling():
         return
     try:
         rank = session.recorded.rank
@@ -310,18 +310,16 @@ def _at_the_end() -> None:
 def replicas() -> Iterator[None]:
     """Parameters without a gradient (ungraded.jsonl), handles not waited for (unwaited.jsonl), sums (replicas.jsonl)."""
     from torch.nn.parallel import distributed
-    from torch.optim import optimizer as optim
 
     joins: Any = getattr(distributed, "_DDPJoinHook", None)
-    before = optim.register_optimizer_step_pre_hook(_before_step)
-    after = optim.register_optimizer_step_post_hook(_after_step)
     atexit.register(_at_the_end)
     on_destroy.append(_at_the_end)
     try:
-        with replaced(joins, "main_hook", _shadowing(joins.main_hook)) if joins else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(step_hooks(_before_step, _after_step))
+            if joins:
+                stack.enter_context(replaced(joins, "main_hook", _shadowing(joins.main_hook)))
             yield
     finally:
         on_destroy.remove(_at_the_end)
         atexit.unregister(_at_the_end)
-        before.remove()
-        after.remove()

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path, PurePath
+from time import monotonic
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from nsadiag.worker import session
 from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.probes import suppressed_exceptions
-from nsadiag.worker.probes.patch import dressed, failed, replaced
+from nsadiag.worker.probes.patch import dressed, failed, not_compiled, replaced
+from nsadiag.worker.probes.rests import are_default
 from nsadiag.worker.probes.values import is_a
 from nsadiag.worker.replacement import leave_no_frame
 
@@ -114,22 +116,58 @@ def _end(name: int) -> None:
         rank.emit(_IO, _END, name)
 
 
+class _Burst:
+    """Calls of one function of a rank without peers that fail faster than a record of each is made: most are passed over."""
+
+    LONGEST_S, MOST = 1e-3, 64  # between two of them; that are passed over in a row
+
+    def __init__(self) -> None:
+        self.failed_at = 0.0
+        self.passing = 0
+
+    def is_on(self) -> bool:
+        """Whether the call that begins is passed over."""
+        self.passing -= 1
+        if self.passing >= 0 and monotonic() - self.failed_at < self.LONGEST_S:
+            return True
+        self.passing = 0
+        return False
+
+    def failed(self, *, passed_over: bool) -> None:
+        """To be called as each call fails."""
+        now, before = monotonic(), self.failed_at
+        self.failed_at = now
+        if passed_over or now - before > self.LONGEST_S:
+            return
+        rank = session.recorded.rank
+        if rank is not None and rank.world_size == 1 and are_default():
+            self.passing = self.MOST
+
+
+for _function in (_begin, _end, _Burst.is_on, _Burst.failed):
+    not_compiled(_function, what_it_calls=True)
+
+
 def _observed(call: Callable[..., Any], op: str) -> Callable[..., Any]:
-    is_traced, here = torch.compiler.is_dynamo_compiling, _here
+    is_traced, here, burst = torch.compiler.is_dynamo_compiling, _here, _Burst()
 
     # Not by `stands_for`: a load that finds no file is over within what another frame, and an exception in it, costs.
     def io(*args: Any, **kwargs: Any) -> Any:
-        observed = False
+        observed = passed_over = False
         name = None
         try:
             if is_traced() or here.inside:
+                return call(*args, **kwargs)
+            if burst.passing and (passed_over := burst.is_on()):
                 return call(*args, **kwargs)
             name = _begin(op, args, kwargs)
             observed = here.inside = True
             return call(*args, **kwargs)
         except BaseException as error:
-            if observed and isinstance(error, Exception):
-                suppressed_exceptions.left(error, op)
+            if isinstance(error, Exception) and (observed or passed_over):
+                if observed:
+                    suppressed_exceptions.left(error, op)
+                burst.failed(passed_over=passed_over)
             leave_no_frame(error)
             raise
         finally:

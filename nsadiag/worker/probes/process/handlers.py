@@ -17,17 +17,22 @@ from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import STEPS_OUT, replaced, stands_for, unseen
 from nsadiag.worker.replacement import faithful, leave_no_frame
 
+# Python 3.10 has no such function.
+_exception: Callable[[], BaseException | None] = getattr(sys, "exception", None) or (
+    lambda: sys.exc_info()[1]
+)
+
 
 def _observed_print(call: Callable[..., Any]) -> Callable[..., Any]:
-    exc_info, is_traced = sys.exc_info, torch.compiler.is_dynamo_compiling
+    exception, is_traced = _exception, torch.compiler.is_dynamo_compiling
 
     # Not by `stands_for`, which would be a second frame around each line that is printed.
     def print(*args: Any, **kwargs: Any) -> Any:
         try:
-            handled = exc_info()[1]
+            handled = exception()
             if handled is not None and not is_traced():
                 suppressed_exceptions.handled(handled, "print")
-            return call(*args, **kwargs)
+            return call(*args, **kwargs) if kwargs else call(*args)
         except BaseException as error:
             leave_no_frame(error)
             raise

@@ -13,11 +13,14 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
 from nsadiag.worker.probes.patch import failed, not_compiled
-from nsadiag.worker.probes.rests import SOME_STEPS, is_passed_over, resting
+from nsadiag.worker.probes.rests import is_passed_over
+from nsadiag.worker.probes.training.step_hooks import step_hooks
 from nsadiag.worker.probes.values import stepped_by
 from nsadiag.worker.recorder import Recorder
 
-# Called after the first step and every SOME_STEPS, with the optimizer and the number of steps so far.
+SOME_STEPS = 50
+# Called after the first step and every SOME_STEPS, or when the rest is over in which those lie, with the optimizer and the
+# number of steps so far.
 on_some_steps: list[Callable[[Any, int], None]] = []
 # Called before every step: there is nobody here most of the time.
 before_step: list[Callable[[Any], None]] = []
@@ -32,11 +35,12 @@ _counting: weakref.ref[Any] | None = None
 # Until it has rested for so many steps of others: kept in a list, it may belong to a stage that is over.
 RESTED = 64
 _others = 0
+_some_at = 1  # the step after which they are called next
 
 
-# Both guard themselves: they run in every step, and `harmless` would cost each a frame.
+# They guard themselves: they run in every step, and `harmless` would cost each a frame.
 def _before(optimizer: Any, *_: Any) -> None:
-    if is_dynamo_compiling() or resting.now:
+    if is_dynamo_compiling():
         return
     try:
         rank = session.recorded.rank or session.ensure_rank()
@@ -68,58 +72,60 @@ def _take_over(optimizer: Any) -> None:
         _counting = weakref.ref(optimizer)
 
 
-def _is_passed_over(rank: Recorder, optimizer: Any) -> bool:
-    global _others
-    if _counting is None or _counting() is not optimizer or not is_passed_over(rank):
-        return False
-    _others = 0
-    return True
-
-
 def _after(optimizer: Any, *_: Any) -> None:
-    global _counting, _others
     if is_dynamo_compiling():
         return
     try:
         rank = session.recorded.rank
         if rank is None:
             return
-        if resting.now:
-            if _is_passed_over(rank, optimizer):
-                return
-        else:
-            name = type(optimizer).__name__
-            rank.emit(_OPTIMIZER, _END, rank.names.known.get(name) or rank.names(name))
-            for after in tuple(after_step) if after_step else ():
-                after(optimizer)
-        if _counting is None or _counting() is None or (_others >= RESTED and _counting() is not optimizer):
-            _counting = weakref.ref(optimizer)
-        _others += 1
-        if _counting() is optimizer:
-            _others = 0
-            rank.step_ended()
-            budget.step_ended()
-            steps = rank.box.step
-            if steps == 1 or steps % SOME_STEPS == 0:
-                for subscriber in on_some_steps:
-                    subscriber(optimizer, steps)
+        name = type(optimizer).__name__
+        rank.emit(_OPTIMIZER, _END, rank.names.known.get(name) or rank.names(name))
+        for after in tuple(after_step) if after_step else ():
+            after(optimizer)
+        _stepped(rank, optimizer)
     except Exception as error:
         failed(_after, error)
 
 
-for _function in (_before, _after, _is_passed_over):
+def _after_resting(optimizer: Any, *_: Any) -> None:
+    global _others
+    if is_dynamo_compiling():
+        return
+    try:
+        rank = session.recorded.rank
+        if rank is None:
+            return
+        if _counting is not None and _counting() is optimizer and is_passed_over(rank):
+            _others = 0
+            return
+        _stepped(rank, optimizer)
+    except Exception as error:
+        failed(_after_resting, error)
+
+
+def _stepped(rank: Recorder, optimizer: Any) -> None:
+    global _counting, _others, _some_at
+    if _counting is None or _counting() is None or (_others >= RESTED and _counting() is not optimizer):
+        _counting = weakref.ref(optimizer)
+    _others += 1
+    if _counting() is optimizer:
+        _others = 0
+        rank.step_ended()
+        budget.step_ended()
+        steps = rank.box.step
+        if steps >= _some_at:
+            _some_at = (steps // SOME_STEPS + 1) * SOME_STEPS
+            for subscriber in on_some_steps:
+                subscriber(optimizer, steps)
+
+
+for _function in (_before, _after, _after_resting):
     not_compiled(_function, what_it_calls=True)
 
 
 @contextlib.contextmanager
 def optimizer() -> Iterator[None]:
     """Global hooks of torch.optim: they see optimizers made before and after."""
-    from torch.optim import optimizer as optim
-
-    before = optim.register_optimizer_step_pre_hook(_before)
-    after = optim.register_optimizer_step_post_hook(_after)
-    try:
+    with step_hooks(_before, _after, after_resting=_after_resting):
         yield
-    finally:
-        before.remove()
-        after.remove()
