@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 
 WIDTH, HEIGHT, MARGIN = 420, 220, 44  # of one panel, in pixels
+LEGEND = 8  # lines that a panel has room to name
 COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#4a4e69", "#00798c", "#a23b72")
 
 Lines = dict[str, list[tuple[float, float]]]  # by name: step and value
@@ -109,7 +110,18 @@ def _panel(title: str, lines: Lines) -> str:
         (MARGIN, HEIGHT - MARGIN + 16, f"step {left:g}"), (WIDTH - MARGIN - 30, HEIGHT - MARGIN + 16, f"{right:g}"),
     )  # fmt: skip
     texts = [f'<text x="{x}" y="{y}">{escape(text)}</text>' for x, y, text in labels]
-    return "".join([frame, *drawn, *texts])
+    return "".join([frame, *drawn, *texts, *_legend(lines)])
+
+
+def _legend(lines: Lines) -> list[str]:
+    """The names of the lines in their colours, one below the other, where they fit."""
+    if not 1 < len(lines) <= LEGEND:
+        return []
+    at = f'x="{WIDTH - MARGIN - 6}" text-anchor="end"'
+    return [
+        f'<text {at} y="{MARGIN + 14 * (i + 1)}" fill="{COLOURS[i % len(COLOURS)]}">{escape(name)}</text>'
+        for i, name in enumerate(lines)
+    ]
 
 
 def _range(values: Iterable[float]) -> tuple[float, float]:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Does it learn, and find needles? `python benchmarks/model/learning.py OUT [--minutes 9]`, on one GPU.
 
-Trains a byte model of 16 million parameters twice, with NSA and with dense attention, on the same documents in the same order:
-8,192 bytes of Python's own library each, with eight needles (`#~ KEY is VALUE`) at random places, four of which are asked for
-at the end. Half of the minutes go to training with each, on as many tokens. Then both are asked for needles in documents of
-files that no step saw. OUT gets the data, both runs' telemetry and checkpoints, learning.json, loss.svg, and the NSA
+Trains a byte model of 8 layers (13 million parameters, with NSA 19) twice, with NSA and with dense attention, on the same documents in the same order:
+8,192 bytes of Python's own library each, with eight needles (`#~ KEY is VALUE`) at random places, all of which are asked for
+at the end. The minutes are those of both runs together, on as many tokens each. Then both are asked for one needle in documents
+of files that no step saw. OUT gets the data, both runs' telemetry and checkpoints, learning.json, loss.svg, and the NSA
 model as transformers writes it, in bf16.
 """
 
@@ -18,19 +18,21 @@ import string
 import subprocess
 import sys
 import sysconfig
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from nsa.model import NSAModel
+from nsa.model import NSAModel, loss_of
 from nsa.plots import losses, svg
 from nsa.restore import load_model
 
 LENGTH = 8192  # bytes of a document, its end included
-NEEDLES, QUESTIONS = 8, 4
-ASKED = 200  # documents of the evaluation
-BATCH = 8
-DEPTHS = 10
+NEEDLES, DIGITS = 8, 6
+BATCH = 4
+DEPTHS, ASKED = 10, 50  # of the evaluation: documents at each depth of the needle
+EVALUATIONS, POINTS = 20, 200  # of a curve
 ATTENTIONS = ("nsa", "dense")
 MODEL = [
     "model.layers=8", "model.dim=384", "model.heads=6", "model.kv_groups=2", "model.head_dim=64",
@@ -39,12 +41,14 @@ MODEL = [
     "optimizer.weight_decay=0.1", "train.cuda_graph=true", "train.log_every=20",
 ]  # fmt: skip
 
+Curves = dict[str, dict[str, list[tuple[float, float]]]]  # title, attention, points
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--minutes", type=float, default=9, help="of training, both runs together")
-    parser.add_argument("--documents", type=int, default=25_000, help="of training, 8 KiB each")
+    parser.add_argument("--documents", type=int, default=40_000, help="of training, 8 KiB each")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -52,16 +56,27 @@ def main() -> None:
     write_documents(given.out / "documents", seen, given.documents)
     steps = steps_for(given.out, given.minutes * 60)
     figures = {name: learned(given.out, name, steps, unseen) for name in ATTENTIONS}
-    draw(given.out)
-    export(given.out)
-    machine = {
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "python": sys.version.split()[0],
+    curves = curves_of(given.out)
+    result = {
+        "machine": machine(),
+        "figures": {"steps": steps, "text_bytes": len(seen.encode()), **figures},
+        "curves": curves,
     }
-    document = {"machine": machine, "figures": {"steps": steps, **figures}}
-    (given.out / "learning.json").write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document) if given.json else table(figures, steps))
+    (given.out / "learning.json").write_text(json.dumps(result) + "\n")
+    (given.out / "loss.svg").write_text(svg(curves), encoding="utf-8")
+    export(given.out)
+    print(json.dumps(result) if given.json else table(figures, steps))
+
+
+def machine() -> dict[str, str]:
+    """The versions and the GPU that the figures are of."""
+    return {
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "torch": torch.__version__,
+        "triton": version("triton"),
+        "python": sys.version.split()[0],
+        "date": date.today().isoformat(),
+    }
 
 
 def library() -> tuple[str, str]:
@@ -84,13 +99,13 @@ def write_documents(file: Path, text: str, count: int) -> None:
 def document(draw: random.Random, data: bytes, depth: float | None = None) -> tuple[bytes, int]:
     """A document that ends with questions and their answers, and where the last answer begins.
 
-    With a `depth`, 0 to 1, there is one question, and its needle lies there.
+    All needles are asked for; with a `depth`, 0 to 1, only the one that lies there.
     """
     needles = [
-        ("".join(draw.choices(string.ascii_lowercase, k=6)), "".join(draw.choices(string.digits, k=6)))
+        ("".join(draw.choices(string.ascii_lowercase, k=6)), "".join(draw.choices(string.digits, k=DIGITS)))
         for _ in range(NEEDLES)
     ]
-    asked = needles[:1] if depth is not None else draw.sample(needles, QUESTIONS)
+    asked = draw.sample(needles, NEEDLES) if depth is None else needles[:1]
     end = "".join(f"\n#? {key} is {value}" for key, value in asked).encode()
     hidden = [f"\n#~ {key} is {value}".encode() for key, value in needles]
     room = LENGTH - 1 - len(end) - sum(map(len, hidden))
@@ -108,8 +123,8 @@ def document(draw: random.Random, data: bytes, depth: float | None = None) -> tu
     return whole, len(whole) - 1 - len(asked[-1][1])
 
 
-def trained(out: Path, name: str, steps: int, *options: str) -> float:
-    """Seconds of a run of the trainer, in a process of its own, its start left out."""
+def trained(out: Path, name: str, steps: int, *options: str) -> list[str]:
+    """The lines that the trainer prints, in a process of its own."""
     settings = [
         *MODEL,
         f"model.attention={name}",
@@ -121,71 +136,90 @@ def trained(out: Path, name: str, steps: int, *options: str) -> float:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
-    return float(done.stdout.split()[-2])
+    return done.stdout.splitlines()
 
 
 def steps_for(out: Path, seconds: float) -> int:
     """The number of steps that both runs together take so many seconds for."""
-    few, more = 20, 120
-    each = [(trained(out, name, more) - trained(out, name, few)) / (more - few) for name in ATTENTIONS]
-    return max(200, int(seconds / sum(each)) // 100 * 100)
+    each = [BATCH * LENGTH / last_rate(trained(out, name, steps=60)) for name in ATTENTIONS]
+    return max(EVALUATIONS, int(seconds / sum(each)) // 100 * 100)
+
+
+def last_rate(lines: list[str]) -> float:
+    """Tokens per second over the steps of the last line of losses, behind compilation and recording."""
+    words = next(line for line in reversed(lines) if " tok/s " in line).split()
+    return float(words[words.index("tok/s") + 1])
 
 
 def learned(out: Path, name: str, steps: int, unseen: str) -> dict[str, object]:
     """Train, and ask for needles."""
     directory = out / name
     options = [f"telemetry.dir={directory / 'telemetry'}", f"checkpoint.dir={directory / 'checkpoints'}"]
-    evaluated = [f"train.eval_every={steps // 10}", "train.eval_batches=8", "telemetry.every=1000000"]
-    seconds = trained(out, name, steps, *options, *evaluated)
+    evaluated = [
+        f"train.eval_every={steps // EVALUATIONS}",
+        "train.eval_batches=8",
+        "telemetry.every=1000000",
+    ]
+    printed = trained(out, name, steps, *options, *evaluated)
+    seconds = float(printed[-1].split()[-2])  # done: N steps in S s
     lines = [
         json.loads(line) for line in (directory / "telemetry/heartbeat_rank0.jsonl").read_text().splitlines()
     ]
     model, _ = load_model(directory / f"checkpoints/step_{steps}")
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
-        "train_loss": statistics.fmean(line["loss"] for line in lines[-60:] if "loss" in line),
+        "train_loss": statistics.fmean([line["loss"] for line in lines if "loss" in line][-100:]),
         "eval_loss": next(line["eval_loss"] for line in reversed(lines) if "eval_loss" in line),
         "tokens": steps * BATCH * LENGTH,
-        "tokens_per_s": round(steps * BATCH * LENGTH / seconds),
+        "tokens_per_s": round(statistics.median(last_rate([line]) for line in printed if " tok/s " in line)),
         "peak_memory_mib": max(line["memory"].get("peak_allocated_mib", 0) for line in lines),
-        "needles_found_pct": needles_found(model, unseen.encode()),
         "seconds": round(seconds),
+        **asked(model, unseen.encode()),
     }
 
 
 @torch.inference_mode()
-def needles_found(model: NSAModel, data: bytes) -> list[float]:
-    """Percent of answers that are right in every digit, by depth of the needle, from the beginning to the end."""
+def asked(model: NSAModel, data: bytes) -> dict[str, object]:
+    """The loss on documents of `data`, and percents by depth of the needle, from the beginning of a document to its end.
+
+    `needles_found_pct`: answers that are right in every digit, when all are the most probable ones.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, draw = model.to(device, torch.bfloat16 if device == "cuda" else None), random.Random(1)
-    found = []
+    whole, digits, of_documents = [], [], []
     for depth in range(DEPTHS):
-        right = 0
-        for _ in range(ASKED // DEPTHS):
+        right = []
+        for _ in range(ASKED):
             text, answer = document(draw, data, (depth + draw.random()) / DEPTHS)
-            tokens = torch.tensor([list(text[:-2])], device=device)
-            # What the most probable digits would be: one forward, as a wrong digit ends the trial.
-            guessed = model(tokens)[0, answer - 1 :].argmax(-1).tolist()
-            right += guessed == list(text[answer:-1])
-        found.append(100 * right / (ASKED // DEPTHS))
-    return found
+            tokens = torch.tensor([list(text)], device=device)
+            # One forward, with the right digits before each: the most probable ones are all right, or a wrong one is.
+            logits = model(tokens[:, :-1])
+            of_documents.append(loss_of(logits, tokens[:, 1:]).item())
+            guesses = logits[0, answer - 1 : answer - 1 + DIGITS].argmax(-1).tolist()
+            right.append([a == b for a, b in zip(guesses, text[answer : answer + DIGITS], strict=True)])
+        whole.append(round(100 * statistics.fmean(map(all, right)), 1))
+        digits.append(round(100 * statistics.fmean(hit for hits in right for hit in hits), 1))
+    return {
+        "unseen_loss": statistics.fmean(of_documents),
+        "needles_found_pct": whole,
+        "digits_right_pct": digits,
+    }
 
 
-def draw(out: Path) -> None:
-    """loss.svg: the losses of both runs, by step."""
+def curves_of(out: Path) -> Curves:
+    """The losses of both runs, by step."""
     runs = {name: losses(out / name / "telemetry/heartbeat_rank0.jsonl")["loss"] for name in ATTENTIONS}
-    panels = {
+    return {
         title: {name: smoothed(run.get(key, [])) for name, run in runs.items()}
         for title, key in (("training loss", "loss"), ("loss on held-out rows", "eval_loss"))
     }
-    (out / "loss.svg").write_text(svg(panels), encoding="utf-8")
 
 
 def smoothed(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Means of neighbouring points, some 200 in all."""
-    each = max(1, len(line) // 200)
+    """Means of neighbouring points, some POINTS in all."""
+    each = max(1, len(line) // POINTS)
     chunks = [line[i : i + each] for i in range(0, len(line), each)]
-    return [(chunk[-1][0], statistics.fmean(value for _, value in chunk)) for chunk in chunks]
+    return [(chunk[-1][0], round(statistics.fmean(value for _, value in chunk), 4)) for chunk in chunks]
 
 
 def export(out: Path) -> None:

@@ -12,7 +12,7 @@ from nsa.config import ConfigError
 
 # By the name that torch knows them by, the best first: the module that has each.
 _MODULES = {"FA4": "flash_attn.cute", "FA3": "flash_attn_interface"}
-_INSTALL = "pip install flash-attn-4 on a machine with an H100 or newer, or leave model.flash out"
+_INSTALL = "pip install --pre flash-attn-4 on a machine with an H100 or newer, or leave model.flash out"
 _MOST_DIM = 256
 
 

@@ -130,7 +130,7 @@ def test_flash_attn_is_optional_and_refused_where_it_cannot_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
     with pytest.raises(ConfigError, match="flash-attn is not installed") as caught:
         flash.activate.__wrapped__()
-    assert "pip install flash-attn-4" in caught.value.hint
+    assert "pip install --pre flash-attn-4" in caught.value.hint
 
 
 def test_flash_attn_is_the_dense_control_s_alone():

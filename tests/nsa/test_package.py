@@ -139,6 +139,12 @@ def test_the_wheel_requires_torch_alone_and_holds_its_readme(installed):
     assert not list(installed.glob("nsadiag*"))
 
 
+@pytest.mark.parametrize("path", ["pyproject.toml", "packaging/nsa/pyproject.toml"])
+def test_the_extra_of_flash_attn_4_takes_its_pre_releases_as_there_are_no_others(path):
+    (text,) = re.findall(r'^flash = \["(.*?)"\]', (ROOT / path).read_text(), re.MULTILINE)
+    assert Requirement(text).specifier.prereleases  # else pip would not look at them
+
+
 def test_both_distributions_have_one_version():
     versions = [
         re.search(r'^version = "(.*)"', (ROOT / path).read_text(), re.MULTILINE)[1]

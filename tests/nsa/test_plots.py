@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from nsa.options import load_train_config
-from nsa.plots import main
+from nsa.plots import main, svg
 from nsa.train import train
 
 LINE = "{http://www.w3.org/2000/svg}polyline"
@@ -33,6 +33,12 @@ def test_losses_gates_and_selections_of_every_layer_are_drawn(run, capsys):
     gates = list(ET.parse(run / "gates.svg").getroot().iter(LINE))
     assert len(gates) == 6 * 2 and all(len(line.get("points").split()) == 3 for line in gates)
     assert set(lines(run / "selection.svg")) == {"layer 0", "layer 1"}
+
+
+def test_each_line_is_named_in_its_colour():
+    drawn = ET.fromstring(svg({"loss": {"nsa": [(0, 1), (1, 2)], "dense": [(0, 2), (1, 1)]}}))
+    names = {each.text: each.get("fill") for each in drawn.iter(LINE.replace("polyline", "text"))}
+    assert all(names[line[0].text] == line.get("stroke") for line in drawn.iter(LINE))
 
 
 def test_nothing_to_draw_is_an_error_and_a_hint(tmp_path, capsys):

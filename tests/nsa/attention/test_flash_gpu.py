@@ -12,7 +12,7 @@ from nsa.layers.dense import DenseAttention
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    pytest.mark.skipif(flash.installed() is None, reason="pip install flash-attn-4"),
+    pytest.mark.skipif(flash.installed() is None, reason="pip install --pre flash-attn-4"),
 ]
 
 

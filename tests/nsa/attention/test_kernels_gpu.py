@@ -288,12 +288,12 @@ def test_the_ops_pass_opcheck(n_tokens, packed):
 def test_forward_mode_is_refused_as_operators_would_drop_its_tangents(argument):
     *leaves, _ = inputs(6, 2, 64, 64, 1200)
 
-    def attend(x: Tensor) -> Tensor:
-        return call([*leaves[:argument], x, *leaves[argument + 1 :]])
+    def attend(factor: Tensor) -> Tensor:  # of one element: jacfwd makes a basis of its size squared
+        return call([*leaves[:argument], leaves[argument] * factor, *leaves[argument + 1 :]])
 
     for transform in (lambda x: torch.func.jvp(attend, (x,), (x,)), torch.func.jacfwd(attend)):
         with pytest.raises(NotImplementedError, match="forward-mode"):
-            transform(leaves[argument])
+            transform(leaves[argument].new_ones(1))
 
 
 @pytest.mark.slow
