@@ -77,8 +77,11 @@ class RunResult:
     left_running: bool = False
 
 
-def run_once(request: RunRequest) -> RunResult:
-    """Runs the job to its end or ours. Raises NsadiagError before anything was started, never after."""
+def run_once(request: RunRequest, **more: Any) -> RunResult:
+    """Runs the job to its end or ours. Raises NsadiagError before anything was started, never after.
+
+    `more` are settings of `run_command` besides those of the request.
+    """
     check_request(request)
     attempt = f"-attempt{request.attempt}" if request.attempt > 1 else ""
     run = output.prepare(request.out, name_of(request.command) + attempt, force=request.force)
@@ -107,7 +110,7 @@ def run_once(request: RunRequest) -> RunResult:
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
                 notices=lines,
-                **around(run, request, follow),
+                **(around(run, request, follow) | more),
             )
     except KeyboardInterrupt:
         interrupted = True
