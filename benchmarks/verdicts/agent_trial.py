@@ -27,7 +27,7 @@ from mcp import Client, StdioServerParameters  # noqa: E402
 from mcp.client.stdio import stdio_client  # noqa: E402
 from shared import environment  # noqa: E402
 
-from tests.support.promises import REPRO, Promise, read_promise  # noqa: E402
+from tests.support.promises import Promise, read_promise, script_of  # noqa: E402
 
 SCRIPTS = (
     "rank_conditional_save", "data_divergent_early_stop", "uneven_inputs_shards", "collective_order_mismatch_task_heads",
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("-k", default="", help="programs with this in their name")
     parser.add_argument("--patience", default="20", help="seconds until a suspected hang is taken for one")
     arguments = parser.parse_args()
-    programs = [REPRO / f"{name}.py" for name in SCRIPTS]
+    programs = [script_of(name) for name in SCRIPTS]
     programs += sorted((Path(__file__).parent / "agent_programs").glob("*.py"))
     rows = []
     for program in programs:

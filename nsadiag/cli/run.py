@@ -186,7 +186,7 @@ def _check_option(context: typer.Context) -> None:
     short_help="Run a launcher line, watch it, and give the verdict",
     options_metavar="[OPTIONS] -- CMD...",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="Example: nsadiag run -- torchrun --standalone --nproc-per-node 2 repro/rank_conditional_save.py",
+    epilog="Example: nsadiag run -- torchrun --standalone --nproc-per-node 2 repro/rank_conditional_collective/rank_conditional_save.py",
 )
 def run(
     context: typer.Context,

@@ -57,10 +57,16 @@ def folder() -> Path:
     return installed if installed.is_dir() else package.parent / "repro"
 
 
+def scripts() -> list[Path]:
+    """All of them, by name; those of Ray's are attached to, and not run."""
+    found = (path for path in folder().glob("*/*.py") if path.parent.name != "ray")
+    return sorted(found, key=lambda path: path.name)
+
+
 def faults() -> list[Fault]:
     """All of them, those of one class together, in causal order."""
     order = list(classes())
-    found = [read_fault(script) for script in sorted(folder().glob("*.py"))]
+    found = [read_fault(script) for script in scripts()]
     return sorted(found, key=lambda fault: (order.index(fault.classes[0]), fault.name))
 
 

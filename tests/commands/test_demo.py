@@ -45,7 +45,7 @@ def test_demo_starts_a_script_as_its_promise_says(promise: Promise) -> None:
     assert run_options(fault)["timeout_s"] == float(given.get("--timeout", HARD_LIMIT_S))
 
 
-@pytest.mark.parametrize("wanted", ["healthy_ddp", "healthy_ddp.py", "repro/healthy_ddp.py"])
+@pytest.mark.parametrize("wanted", ["healthy_ddp", "healthy_ddp.py", "repro/healthy/healthy_ddp.py"])
 def test_a_fault_is_found_however_its_name_is_spelled(wanted: str) -> None:
     assert find_fault(wanted).name == "healthy_ddp"
 

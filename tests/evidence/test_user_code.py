@@ -90,7 +90,7 @@ def test_a_spawned_process_was_started_as_its_parent_was() -> None:
         (f"{SITE}/uxpkg.py", True),
         (f"{SITE}/uxpkg_tools/train.py", False),
         (f"{SITE}/torch/nn/modules/module.py", False),
-        (f"{SITE}/nsadiag/repro/healthy_ddp.py", True),
+        (f"{SITE}/nsadiag/repro/healthy/healthy_ddp.py", True),
         (f"{SITE}/nsadiag/worker/failures/crash.py", False),
         ("/home/ada/nsadiag/worker/failures/crash.py", False),
         ("/home/ada/train.py", True),

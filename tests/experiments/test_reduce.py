@@ -10,8 +10,9 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from support.promises import REPRO
+from support.promises import script_of
 
+from nsadiag.commands.faults import scripts
 from nsadiag.experiments.reduce import Reducer
 from nsadiag.experiments.rewriting.danger import is_safe, zones
 from nsadiag.experiments.rewriting.edits import cuts
@@ -38,7 +39,7 @@ def cut(of: Program, said: str, kind: str = "delete") -> str:
     raise AssertionError(f"nothing offers {kind} {said}")
 
 
-@pytest.mark.parametrize("script", sorted(REPRO.glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("script", scripts(), ids=lambda p: p.stem)
 def test_every_script_prints_as_python_that_does_the_same(script: Path) -> None:
     source = script.read_text()
     printed = parse(source).text()
@@ -164,7 +165,7 @@ def reduced(before: Program, is_same: Callable[[str], bool], at_once: int = 2) -
 
 
 def test_a_real_script_is_cut_down_in_few_questions() -> None:
-    source = (REPRO / "rank_conditional_save.py").read_text()
+    source = script_of("rank_conditional_save").read_text()
     kept = "    dist.all_gather_object(positions, position)"
     line = source.splitlines().index(kept) + 1
     needed = (
@@ -181,7 +182,7 @@ def test_a_real_script_is_cut_down_in_few_questions() -> None:
 
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_every_question_is_asked_once_and_the_answer_holds_at_the_end(at_once: int) -> None:
-    source = (REPRO / "uneven_inputs_shards.py").read_text()
+    source = script_of("uneven_inputs_shards").read_text()
     asked: list[str] = []
 
     def is_same(text: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.jobs import Jobs
-from support.promises import REPRO
+from support.promises import script_of
 
 from nsadiag.evidence.records import Progress, Times, Verdict, Where
 from nsadiag.experiments.rewriting.program import Program
@@ -164,7 +164,7 @@ def test_where_the_smallest_does_not_hold_ever_larger_steps_are_taken_back() -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rank_conditional_save", "ddp_ready_twice_late_binding"])
 def test_a_specimen_keeps_its_signature_in_under_forty_lines(jobs: Jobs, name: str) -> None:
-    jobs.run("run", "--out", "run", "--", *TORCHRUN, REPRO / f"{name}.py")
+    jobs.run("run", "--out", "run", "--", *TORCHRUN, script_of(name))
     done = jobs.run("shrink", "run", "--out", "small", "--json")
     document = json.loads(done.stdout)
     assert document["conclusion"] == "kept", done.stderr

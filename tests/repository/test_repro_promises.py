@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from support.pages import sight
 from support.promises import (
     CLASSES,
     KEYS,
     OUTCOMES,
-    REPRO,
     Promise,
     code_lines,
     promised_fields,
@@ -16,7 +16,9 @@ from support.promises import (
     read_promise,
 )
 
-SCRIPTS = sorted(REPRO.glob("*.py"))
+from nsadiag.commands.faults import read_fault, scripts
+
+SCRIPTS = scripts()
 LAUNCHERS = (("python",), *(("torchrun", "--standalone", "--nproc-per-node", n) for n in "234"))
 # What would give the answer away to a tool that reads the source or the stacks.
 TELLTALES = ("fault(?!handler)", "hang", "deadlock", "stuck", "repro", "straggler", "culprit", "guilty")
@@ -51,6 +53,16 @@ def test_each_promised_line_occurs_exactly_once(promise: Promise) -> None:
     lines = code_lines(promise.script)
     for code in promise.codes:
         assert sum(code in line for line in lines) == 1, code
+
+
+@every_promise
+def test_a_script_lies_in_the_folder_of_its_class(promise: Promise) -> None:
+    assert promise.script.parent.name == promise.classes[0]
+
+
+@every_script
+def test_a_script_says_what_one_sees_without_a_tool(script: Path) -> None:
+    assert sight(read_fault(script))
 
 
 @every_script

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.jobs import Jobs
+from support.promises import script_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MAY_TAKE_S = 600.0  # on a machine that is busy; 25 s on one that is not
@@ -84,7 +85,7 @@ def test_an_installed_package_that_is_run_is_the_users_code(installed: Path, job
     package = packages(installed) / "uxpkg"
     package.mkdir()
     (package / "__init__.py").touch()
-    shutil.copy(ROOT / "repro" / "rank_conditional_save.py", package / "train.py")
+    shutil.copy(script_of("rank_conditional_save"), package / "train.py")
     launcher = [str(installed), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = nsadiag(installed, jobs, "run", "--json", "--", *launcher, "-m", "uxpkg.train")
     verdict = json.loads(done.stdout)["verdict"]

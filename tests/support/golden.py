@@ -105,7 +105,7 @@ def renamed(run: Path) -> list[tuple[str, str]]:
         str(told.get("host") or os.uname().nodename): "node0",
     }
     # The checkout that the job was run from, which may be another than this one.
-    names |= {str(Path(w).parents[1]): "/job" for w in told.get("command", []) if "/repro/" in w}
+    names |= {w.partition("/repro/")[0]: "/job" for w in told.get("command", []) if "/repro/" in w}
     if not sys.base_prefix.startswith("/usr"):
         names[sys.base_prefix] = "/python"
     return sorted(names.items(), key=lambda pair: -len(pair[0]))

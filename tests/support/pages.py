@@ -72,12 +72,10 @@ def _count(by_class: dict[str, list[Fault]]) -> str:
 
 
 def _script_table(by_class: dict[str, list[Fault]]) -> Iterator[str]:
-    yield "| script | class | what happens | without a tool one sees |\n|---|---|---|---|\n"
+    yield "| folder | scripts | what happens in them |\n|---|---|---|\n"
     for cls, found in by_class.items():
-        for fault in found:
-            name = f"[`{fault.script.name}`]({fault.script.name})"
-            needs = f" ({fault.needs.upper()})" if fault.needs else ""
-            yield f"| {name} | [{cls}](../docs/classes/{cls}.md){needs} | {_cell(fault.what)} | {_cell(sight(fault))} |\n"
+        if found:
+            yield f"| [`{cls}/`]({cls}) | {len(found)} | {_cell(CLASSES[cls])} ([scripts](../docs/classes/{cls}.md)) |\n"
 
 
 def _fact_tables() -> Iterator[str]:
@@ -153,7 +151,7 @@ def _mechanisms(rules: list[Rule], shown: list[Fault]) -> Iterator[str]:
 
 
 def _script_line(fault: Fault) -> str:
-    return f"- [`{fault.script.name}`](../../repro/{fault.script.name}): {_sentence(fault.what)}\n"
+    return f"- [`{fault.script.name}`](../../repro/{fault.script.parent.name}/{fault.script.name}): {_sentence(fault.what)}\n"
 
 
 def _example(fault: Fault) -> Iterator[str]:

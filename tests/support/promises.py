@@ -13,11 +13,10 @@ from typing import Any
 import yaml
 
 from nsadiag.analysis.rules import registry
-from nsadiag.commands.faults import class_and_mechanism
+from nsadiag.commands.faults import class_and_mechanism, scripts
 
 # libyaml where PyYAML has it: each worker of a test run reads three hundred of them.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-REPRO = Path(__file__).resolve().parents[2] / "repro"
 CLASSES = tuple(registry.CLASSES)
 OUTCOMES = ("hung", "crashed", "slow", "wrong", "incomplete", "healthy", "unknown")
 OUTCOME = re.compile(r"(?P<outcome>hung) \((?P<certainty>proven|suspected)\)|(?P<other>(?!hung).+)")
@@ -57,7 +56,12 @@ class Promise:
 @functools.cache
 def promises() -> list[Promise]:
     """One promise a script, by name."""
-    return [read_promise(script) for script in sorted(REPRO.glob("*.py"))]
+    return [read_promise(script) for script in scripts()]
+
+
+def script_of(name: str) -> Path:
+    """The script of that name, in the folder of its class. Raises KeyError for a name that none has."""
+    return {path.stem: path for path in scripts()}[name]
 
 
 def read_promise(script: Path) -> Promise:

@@ -12,7 +12,7 @@ import pytest
 from support.forking import FORKING
 from support.golden import archive_of, missed, recorded, uncited, unpack
 from support.jobs import Jobs
-from support.promises import REPRO, promises
+from support.promises import promises, script_of
 from support.without_ptrace import hide
 
 from nsadiag.agent import permission
@@ -165,7 +165,7 @@ def test_attach_names_what_forbids_it(jobs: Jobs) -> None:
 
 def test_the_line_is_right_where_py_spy_is_refused(jobs: Jobs, refusing: Path) -> None:
     """A job of its own."""
-    script = REPRO / "local_lock_deadlock_dropped_record.py"
+    script = script_of("local_lock_deadlock_dropped_record")
     done = jobs.run("run", "--json", "--", *FORKING, "2", script)
     verdict = json.loads(done.stdout)["verdict"]
     assert (verdict["class"], verdict["guilty_ranks"]) == ("local_lock_deadlock", [1])
