@@ -9,6 +9,7 @@ from typing import Any
 
 from nsadiag.agent.job import scratch
 from nsadiag.agent.rehearsal.coordinator import Coordinator
+from nsadiag.agent.rehearsal.ranks import started_directly
 from nsadiag.agent.rehearsal.watch import RehearsalWatch
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands.run import RunRequest, RunResult, run_once
@@ -28,7 +29,6 @@ class Checked:
     @property
     def exit_code(self) -> int:
         return EXITS[self.rehearsal.answer]
-
 
     def lines(self) -> Iterator[str]:
         """The answer, as a terminal shows it."""
@@ -55,7 +55,10 @@ def check_once(request: RunRequest) -> Checked:
         watches: list[RehearsalWatch] = []
         try:
             result = run_once(
-                request, env={SOCKET: str(coordinator.path)}, make_watch=functools.partial(_watch, watches, coordinator)
+                request,
+                launched=started_directly(request.command),
+                env={SOCKET: str(coordinator.path)},
+                make_watch=functools.partial(_watch, watches, coordinator),
             )
         finally:
             coordinator.close()

@@ -77,10 +77,10 @@ class RunResult:
     left_running: bool = False
 
 
-def run_once(request: RunRequest, **more: Any) -> RunResult:
+def run_once(request: RunRequest, *, launched: list[str] | None = None, **more: Any) -> RunResult:
     """Runs the job to its end or ours. Raises NsadiagError before anything was started, never after.
 
-    `more` are settings of `run_command` besides those of the request.
+    `launched` is what is started in the place of the command; `more` are settings of `run_command` besides those of the request.
     """
     check_request(request)
     attempt = f"-attempt{request.attempt}" if request.attempt > 1 else ""
@@ -103,7 +103,7 @@ def run_once(request: RunRequest, **more: Any) -> RunResult:
             showing(status, pace.words),
         ):
             watch = run_command(
-                request.command,
+                launched or request.command,
                 run,
                 options_of(request),
                 probes=request.probes,

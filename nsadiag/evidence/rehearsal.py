@@ -57,7 +57,13 @@ class Call:
         sizes = ", ".join(f"{dtype}[{count:,}]" for count, dtype in self.tensors[:3])
         more = f" and {len(self.tensors) - 3} more" if len(self.tensors) > 3 else ""
         to = "to" if self.op == SEND else "from"
-        peer = "" if self.peer is None else f" {to} any rank" if self.peer < 0 else f" {to} {self._rank(self.peer)}"
+        peer = (
+            ""
+            if self.peer is None
+            else f" {to} any rank"
+            if self.peer < 0
+            else f" {to} {self._rank(self.peer)}"
+        )
         root = "" if self.root is None else f" of {self._rank(self.root)}"
         reduction = f" {self.reduction}" if self.reduction else ""
         return f"{self.op}{root}{peer}{reduction} {sizes}{more}".rstrip()

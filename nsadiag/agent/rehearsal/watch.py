@@ -92,4 +92,3 @@ class RehearsalWatch(Watch):
             heard = self._coordinator.heard
         quiet_s = time.monotonic() - max(heard, self._looked)
         return bool(alive) and quiet_s > STILL_S and waiting >= {rank.directory.rank for rank in alive}
-

@@ -85,7 +85,9 @@ class RehearsedGroup(dist.ProcessGroup):
         flat = list(itertools.chain.from_iterable(outputs))
         return self._meeting("all_gather", inputs, flat, _by_tensor, list(outputs))
 
-    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, *_: Any, **__: Any) -> dist.Work:
+    def allgather_into_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, *_: Any, **__: Any
+    ) -> dist.Work:
         def compute(every: list[list[torch.Tensor]]) -> Tensors:
             return [torch.cat(list(values)) for values in zip(*every, strict=True)]
 
@@ -104,20 +106,28 @@ class RehearsedGroup(dist.ProcessGroup):
 
         return self._meeting("reduce_scatter", inputs, outputs, compute, reduction=name)
 
-    def _reduce_scatter_base(self, output: torch.Tensor, input_: torch.Tensor, opts: Any = None, *_: Any, **__: Any) -> dist.Work:
+    def _reduce_scatter_base(
+        self, output: torch.Tensor, input_: torch.Tensor, opts: Any = None, *_: Any, **__: Any
+    ) -> dist.Work:
         return self.reduce_scatter_tensor_coalesced([output], [input_], opts)
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None, *_: Any, **__: Any) -> dist.Work:
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None, *_: Any, **__: Any
+    ) -> dist.Work:
         joined = [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs]
         return self.reduce_scatter_tensor_coalesced(outputs, joined, opts)
 
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None, *_: Any, **__: Any) -> dist.Work:
+    def gather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None, *_: Any, **__: Any
+    ) -> dist.Work:
         root = int(opts.rootRank)
         flat = list(itertools.chain.from_iterable(outputs)) if root == self._own else []
         compute: Compute = _by_tensor if flat else lambda _: []
         return self._meeting("gather", inputs, flat, compute, list(outputs or []), root=root)
 
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None, *_: Any, **__: Any) -> dist.Work:
+    def scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None, *_: Any, **__: Any
+    ) -> dist.Work:
         root = int(opts.rootRank)
         parts = list(itertools.chain.from_iterable(inputs)) if root == self._own else []
 
@@ -129,7 +139,12 @@ class RehearsedGroup(dist.ProcessGroup):
         return _create_work_from_future(self._call("scatter", parts, apply, tensors=outputs, root=root))
 
     def alltoall_base(
-        self, output: torch.Tensor, input_: torch.Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], *_: Any
+        self,
+        output: torch.Tensor,
+        input_: torch.Tensor,
+        out_sizes: Sequence[int],
+        in_sizes: Sequence[int],
+        *_: Any,
     ) -> dist.Work:
         size = len(self._members)
         sent = input_.split(list(in_sizes) or [input_.shape[0] // size] * size)
@@ -149,9 +164,7 @@ class RehearsedGroup(dist.ProcessGroup):
                 write(output, read(data, [output])[0])
             return result
 
-        future = self._call(
-            ALL_TO_ALL, inputs, apply, tensors=outputs, sent=sent, received=received
-        )
+        future = self._call(ALL_TO_ALL, inputs, apply, tensors=outputs, sent=sent, received=received)
         return _create_work_from_future(future)
 
     def barrier(self, *_: Any, **__: Any) -> dist.Work:
@@ -163,7 +176,9 @@ class RehearsedGroup(dist.ProcessGroup):
     # -- transfers --------------------------------------------------------------------------------
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> dist.Work:
-        return _create_work_from_future(self._call(SEND, tensors, lambda _: list(tensors), peer=peer, tag=tag))
+        return _create_work_from_future(
+            self._call(SEND, tensors, lambda _: list(tensors), peer=peer, tag=tag)
+        )
 
     def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> dist.Work:
         def apply(peers: Peers) -> Any:
@@ -178,7 +193,7 @@ class RehearsedGroup(dist.ProcessGroup):
 
     # -- what a group has to answer besides -------------------------------------------------------
 
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+    def getBackendName(self) -> str:
         return "nsadiag"
 
     def _set_sequence_number_for_group(self) -> None:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from nsadiag.evidence.rehearsal import SOCKET
+from nsadiag.worker.rehearsal import clock
 from nsadiag.worker.rehearsal.group import RehearsedGroup
 from nsadiag.worker.rehearsal.link import Link
 
@@ -26,7 +27,9 @@ def install() -> None:
     original = distributed_c10d._new_process_group_helper
 
     @functools.wraps(original)
-    def helper(size: int, rank: int, members: Any, backend: Any, store: Any, group_name: Any, *args: Any, **more: Any) -> Any:
+    def helper(
+        size: int, rank: int, members: Any, backend: Any, store: Any, group_name: Any, *args: Any, **more: Any
+    ) -> Any:
         _asked[str(group_name)] = str(backend) if backend else ""
         more |= {"backend_options": None, "device_id": None}
         return original(size, rank, members, BACKEND, store, group_name, *_without_options(args), **more)
@@ -46,6 +49,7 @@ def _created(options: Any, _: Any) -> RehearsedGroup:
     name = str(options.group_id)
     if _link is None:
         _link = Link(Path(os.environ[SOCKET]), members[options.group_rank])
+        clock.install(_link)
     group = RehearsedGroup(_link, name, members, options.group_rank)
     group.meet()
     return group

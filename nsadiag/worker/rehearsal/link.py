@@ -38,10 +38,17 @@ class Link:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(path))
         self._lock, self._waiting, self._number = threading.Lock(), dict[int, _Waiting](), 0
-        self._sent: dict[tuple[int, int], list[int]] = {}  # elements for each member, of the all_to_all that is applied
+        self._sent: dict[
+            tuple[int, int], list[int]
+        ] = {}  # elements for each member, of the all_to_all that is applied
         self._pid = os.getpid()
         self.say(do="hello", rank=rank, pid=self._pid)
         threading.Thread(target=self._read, name="nsadiag-rehearsal", daemon=True).start()
+
+    @property
+    def calls(self) -> int:
+        """How many were announced so far."""
+        return self._number
 
     def say(self, **message: Any) -> None:
         """One line to the coordinator."""

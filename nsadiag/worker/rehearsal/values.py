@@ -16,7 +16,9 @@ def read(data: bytes, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if len(part) != size:
             raise ValueError(f"{len(part)} bytes for {tensor.numel()} elements of {tensor.dtype}")
         found.append(
-            torch.frombuffer(bytearray(part), dtype=tensor.dtype) if size else tensor.detach().cpu().reshape(-1)
+            torch.frombuffer(bytearray(part), dtype=tensor.dtype)
+            if size
+            else tensor.detach().cpu().reshape(-1)
         )
         at += size
     return found
@@ -36,7 +38,9 @@ def reduced(values: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
     return REDUCTIONS[reduction](torch.stack(list(values)))
 
 
-def _bitwise(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+def _bitwise(
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Callable[[torch.Tensor], torch.Tensor]:
     def of(stacked: torch.Tensor) -> torch.Tensor:
         result = stacked[0]
         for value in stacked[1:]:
