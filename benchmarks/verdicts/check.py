@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ sys.path[:0] = [str(ROOT)]
 from tests.support.promises import Promise, promises  # noqa: E402
 
 SECONDS = 60
+# torchrun is the one of this Python.
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def main() -> None:
@@ -47,7 +50,12 @@ def checked(promise: Promise, seconds: int) -> dict[str, object]:
         command = [sys.executable, "-m", "nsadiag", "check", "--out", str(out), "--seconds", str(seconds)]
         began = time.monotonic()
         done = subprocess.run(
-            [*command, "--", *promise.command], capture_output=True, text=True, cwd=folder, check=False
+            [*command, "--", *promise.command],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            check=False,
+            env=ENVIRONMENT,
         )
         took = time.monotonic() - began
         rehearsal, verdict = (_read(out / name) for name in ("rehearsal.json", "verdict.json"))

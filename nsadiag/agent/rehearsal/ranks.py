@@ -83,11 +83,13 @@ def run(ranks: int, command: list[str]) -> int:
         port = free.getsockname()[1]
     started = [subprocess.Popen(command, env=environment(rank, ranks, port)) for rank in range(ranks)]
     try:
-        while any(process.poll() is None for process in started):
-            if failed := next((p.returncode for p in started if p.returncode), None):
+        while True:
+            codes = [process.poll() for process in started]
+            if failed := next(filter(None, codes), None):
                 return failed if failed > 0 else 128 - failed
+            if None not in codes:
+                return 0
             time.sleep(POLL_S)
-        return next((p.returncode for p in started if p.returncode), 0)
     finally:
         _end(started)
 

@@ -1,0 +1,76 @@
+"""Lines of torchrun that are started without it, and those that stay as they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsadiag.agent.rehearsal.ranks import environment, started_directly
+
+TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text("import json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks"),
+    [
+        ([], "1"),
+        (["--standalone", "--nproc-per-node", "3"], "3"),
+        (["--nproc_per_node=2", "--nnodes=1"], "2"),
+    ],
+)
+def test_a_plain_line_is_started_directly(script: str, options: list[str], ranks: str) -> None:
+    line = started_directly([TORCHRUN, *options, script, "--lr", "1"])
+    assert line[1:3] == ["-m", "nsadiag.agent.rehearsal.ranks"]
+    assert line[3] == ranks and line[5:] == [script, "--lr", "1"]
+
+
+@pytest.mark.parametrize(
+    "options", [["--nproc-per-node", "gpu"], ["--nnodes", "2"], ["--log-dir", "logs"], ["--module"]]
+)
+def test_any_other_line_is_the_launchers(script: str, options: list[str]) -> None:
+    line = [TORCHRUN, *options, script]
+    assert started_directly(line) == line
+
+
+def test_another_program_is_itself(script: str) -> None:
+    assert started_directly([sys.executable, script]) == [sys.executable, script]
+
+
+def test_ranks_have_what_torchrun_gives_them(script: str) -> None:
+    line = started_directly([TORCHRUN, "--nproc-per-node", "2", script, "x"])
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    ranks = [json.loads(text) for text in done.stdout.splitlines()]
+    assert [arguments for arguments, _ in ranks] == [["x"], ["x"]]
+    assert sorted(env["RANK"] for _, env in ranks) == ["0", "1"]
+    assert {env["WORLD_SIZE"] for _, env in ranks} == {"2"}
+    assert len({env["MASTER_PORT"] for _, env in ranks}) == 1
+
+
+@pytest.mark.slow
+def test_the_environment_has_every_variable_of_torchruns(script: str) -> None:
+    done = subprocess.run([TORCHRUN, "--standalone", script], capture_output=True, text=True, check=True)
+    theirs = json.loads(done.stdout.splitlines()[-1])[1]
+    own = {name for name in theirs if name not in environment(0, 1, 1)}
+    assert own <= {
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    }
+
+
+def test_one_that_fails_ends_the_others(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os, sys, time\nsys.exit(3) if os.environ['RANK'] == '1' else time.sleep(600)\n")
+    line = started_directly([TORCHRUN, "--nproc-per-node", "2", str(script)])
+    assert subprocess.run(line, check=False).returncode == 3
