@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def check_once(request: RunRequest) -> Checked:
         finally:
             coordinator.close()
     rehearsal = _concluded(result, watches[0] if watches else None, coordinator)
-    write_json(result.directory / "rehearsal.json", rehearsal)
+    write_json(result.directory / "rehearsal.json", dataclasses.asdict(rehearsal))
     return Checked(run=result, rehearsal=rehearsal)
 
 
