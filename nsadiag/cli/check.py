@@ -40,6 +40,6 @@ def check(
     if not as_json:
         for line in checked.lines():
             show(line)
-    if checked.rehearsal.answer != "agreed" or as_json:
+    if checked.rehearsal.answer != "agreed" or checked.is_wrong or as_json:
         print_directory(checked.run.directory, as_json=as_json, is_new=True, verbose=verbose)
     raise typer.Exit(checked.exit_code)

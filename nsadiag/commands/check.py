@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.job import scratch
@@ -29,7 +31,13 @@ class Checked:
 
     @property
     def exit_code(self) -> int:
-        return EXITS[self.rehearsal.answer]
+        return EXIT_FINDING if self.is_wrong else EXITS[self.rehearsal.answer]
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether all calls agreed, and the rules found a silent error in what was recorded."""
+        verdict = self.run.verdict
+        return self.rehearsal.answer == "agreed" and verdict is not None and verdict.outcome == "wrong"
 
     def lines(self) -> Iterator[str]:
         """The answer, as a terminal shows it."""
@@ -42,6 +50,11 @@ class Checked:
 
 
 MOST_CALLS = 8
+MOST_OF_MESSAGE = 200
+ABSENT = ("ModuleNotFoundError",)
+ABSENT_DEVICE = re.compile(
+    r"not compiled with CUDA|No CUDA GPUs are available|no NVIDIA driver|CUDA (?:is not|driver)|invalid device ordinal"
+)
 EXITS: dict[Answer, int] = {
     "agreed": EXIT_HEALTHY, "differs": EXIT_FINDING, "raised": EXIT_FINDING, "undecided": EXIT_ENVIRONMENT,
     "can't": EXIT_USAGE,
@@ -89,13 +102,27 @@ def _concluded(result: RunResult, watch: RehearsalWatch | None, coordinator: Coo
 
 
 def _answer(result: RunResult, watch: RehearsalWatch | None) -> tuple[Answer, str]:
-    outcome = result.verdict.outcome if result.verdict else "unknown"
+    verdict = result.verdict
     if watch is not None and watch.proof is not None:
         return "differs", watch.proof.why
     if watch is not None and watch.stopped == "hang":
         return "differs", "every rank waits for another one"
-    if outcome == "crashed":
-        return "raised", result.verdict.summary if result.verdict else ""
+    if missing := _missing(result.directory):
+        return "can't", missing
+    if verdict is not None and verdict.outcome == "crashed":
+        return "raised", verdict.summary
     if watch is None or watch.stopped is not None:
         return "undecided", "it was stopped before its end"
     return "agreed", "the script came to its end"
+
+
+def _missing(directory: Path) -> str:
+    """Whatever this machine lacks and a rank asked for, with the line; empty if no rank ended for want of anything."""
+    from nsadiag.analysis.load import load_run
+
+    for rank in load_run(directory).ranks:
+        raised = rank.exception
+        if raised is not None and (raised.type in ABSENT or ABSENT_DEVICE.search(raised.message)):
+            at = f" at {raised.frames[-1].file}:{raised.frames[-1].line}" if raised.frames else ""
+            return f"rank {rank.rank} asked for what is not here: {raised.type}: {raised.message[:MOST_OF_MESSAGE]}{at}"
+    return ""
