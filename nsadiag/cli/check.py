@@ -29,7 +29,7 @@ def check(
 
     Exits with 0 where all calls agreed, 1 where they differ or a rank raised, 3 where the time was over before.
     """
-    from nsadiag.commands.check import check_once
+    from nsadiag.commands.experiments.check import check_once
     from nsadiag.commands.run import RunRequest
 
     request = RunRequest(

@@ -10,10 +10,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from nsadiag.agent.rehearsal.matching import Matching, Met
-from nsadiag.evidence.rehearsal import SEND, Call, data_file, from_json
+from nsadiag.evidence.rehearsal.calls import SEND, Call, Hello, Message, data_file, read_message
 
 POLL_S = 0.05
 MOST_LINE = 2**24  # bytes of one message
@@ -25,7 +24,6 @@ class _Rank:
 
     socket: socket.socket
     number: int = -1
-    pid: int = 0
     buffer: bytearray = field(default_factory=bytearray)
 
 
@@ -81,18 +79,17 @@ class Coordinator(threading.Thread):
             *lines, rest = bytes(rank.buffer).split(b"\n")
             rank.buffer = bytearray(rest)
             for line in lines:
-                self._take(rank, json.loads(line))
+                self._take(rank, read_message(line, rank.number))
 
-    def _take(self, rank: _Rank, said: dict[str, Any]) -> None:
-        what = said.pop("do")
-        if what == "hello":
-            rank.number, rank.pid = int(said["rank"]), int(said["pid"])
+    def _take(self, rank: _Rank, message: Message) -> None:
+        if isinstance(message, Hello):
+            rank.number = message.rank
             self._ranks[rank.number] = rank
-        elif what == "call":
-            for met in self.matching.add(from_json({**said, "rank": rank.number})):
+        elif isinstance(message, Call):
+            for met in self.matching.add(message):
                 self._answer(met)
-        elif what == "done":
-            self._done((rank.number, int(said["number"])))
+        else:
+            self._done((rank.number, message.number))
 
     def _answer(self, met: Met) -> None:
         calls = list(met.calls)

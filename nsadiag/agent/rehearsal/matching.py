@@ -1,4 +1,4 @@
-"""Which calls of a rehearsal belong together, which can be made, and which never can.
+"""Matching of the calls of a rehearsal: those that belong together, that can be made, and that never can.
 
 Calls of a group are matched in the order in which each of its members makes them, as a backend does; transfers by peer and tag.
 """
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nsadiag.evidence.rehearsal import ALL_TO_ALL, ANY_SOURCE, CREATION, RECEIVE, SEND, Call
+from nsadiag.evidence.rehearsal.calls import ALL_TO_ALL, ANY_SOURCE, CREATION, RECEIVE, SEND, Call
 
 Key = tuple[str, tuple[int, ...]]  # a group's name and members
 

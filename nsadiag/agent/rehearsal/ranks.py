@@ -64,7 +64,7 @@ def _interpreter(torchrun: str) -> str | None:
 
 
 def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """Of one rank, as torchrun makes it."""
+    """One rank's, as torchrun makes it."""
     one_node = {
         "LOCAL_RANK": rank, "RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank, "LOCAL_WORLD_SIZE": ranks,
         "WORLD_SIZE": ranks, "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": ranks, "MASTER_PORT": port,

@@ -10,7 +10,7 @@ from nsadiag.agent.rehearsal.coordinator import Coordinator
 from nsadiag.agent.stillness.judgement import Judgement
 from nsadiag.agent.watching.state import Answer, Look, RankState
 from nsadiag.agent.watching.watch import Watch
-from nsadiag.evidence.rehearsal import Call
+from nsadiag.evidence.rehearsal.calls import Call
 
 # For the calls of the ranks that are still on their way: what they say decides who is unlike the rest.
 GATHER_S = 0.4
@@ -23,7 +23,7 @@ APART_S = 0.3  # between two snapshots of ranks whose calls cannot be made
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Why some calls can never be made."""
+    """The reason for which some calls can never be made."""
 
     why: str
     calls: tuple[Call, ...]

@@ -38,9 +38,8 @@ def install(link: Link) -> None:
             sleep(STEP_S)
             link.ahead_s += seconds - STEP_S
 
-    time.sleep = skip
-    for name in ("time", "monotonic", "perf_counter"):
-        setattr(time, name, _ahead(getattr(time, name), link))
+    clocks = {name: _ahead(getattr(time, name), link) for name in ("time", "monotonic", "perf_counter")}
+    vars(time).update({"sleep": skip, **clocks})
 
 
 def _is_alone() -> bool:

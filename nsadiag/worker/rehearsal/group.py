@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
-from nsadiag.evidence.rehearsal import ALL_TO_ALL, ANY_SOURCE, BARRIER, CREATION, RECEIVE, SEND
+from nsadiag.evidence.rehearsal.calls import ALL_TO_ALL, ANY_SOURCE, BARRIER, CREATION, RECEIVE, SEND
 from nsadiag.worker.place import user_place
 from nsadiag.worker.rehearsal.link import Link, Peers
 from nsadiag.worker.rehearsal.values import read, reduced, write
@@ -21,7 +21,7 @@ Compute = Callable[[list[list[torch.Tensor]]], Tensors]
 NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
-class RehearsedGroup(dist.ProcessGroup):
+class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
     """Its methods are those that torch calls on a group, from Python and from C++ (DDP, functional collectives)."""
 
     def __init__(self, link: Link, name: str, members: Sequence[int], rank: int) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from nsadiag.evidence import rehearsal
+from nsadiag.evidence.rehearsal import calls
+from nsadiag.worker.interruptions import pass_on
 
 Peers = list[tuple[int, int]]  # rank and number of each call that was met
 Apply = Callable[[Peers], object]
@@ -42,12 +43,12 @@ class Link:
             tuple[int, int], list[int]
         ] = {}  # elements for each member, of the all_to_all that is applied
         self._pid = os.getpid()
-        self.say(do="hello", rank=rank, pid=self._pid)
+        self.say(do="hello", rank=rank)
         threading.Thread(target=self._read, name="nsadiag-rehearsal", daemon=True).start()
 
     @property
     def calls(self) -> int:
-        """How many were announced so far."""
+        """The number of those that were announced so far."""
         return self._number
 
     def say(self, **message: Any) -> None:
@@ -56,23 +57,23 @@ class Link:
             self._socket.sendall((json.dumps(message) + "\n").encode())
 
     def call(self, apply: Apply, data: list[torch.Tensor], **about: Any) -> torch.futures.Future[Any]:
-        """Announces a call; its future completes when it was met. `about` are fields of rehearsal.Call."""
+        """Announces a call; its future completes when it was met. `about` are fields of calls.Call."""
         future: torch.futures.Future[Any] = torch.futures.Future()
         with self._lock:
             self._number += 1
             number = self._number
             self._waiting[number] = _Waiting(future=future, apply=apply)
             if data:
-                self._put(rehearsal.data_file(self.path, self.rank, number), data)
+                self._put(calls.data_file(self.path, self.rank, number), data)
             self.say(do="call", number=number, ahead_s=self.ahead_s, **about)
         return future
 
     def data_of(self, rank: int, number: int) -> bytes:
         """The input of a peer's call, one tensor behind the other."""
-        return rehearsal.data_file(self.path, rank, number).read_bytes()
+        return calls.data_file(self.path, rank, number).read_bytes()
 
     def part_of(self, rank: int, number: int, member: int, element_size: int) -> bytes:
-        """What a peer's all_to_all has for a member."""
+        """The part of a peer's all_to_all that is for a member."""
         sizes = self._sent[rank, number]
         begin = sum(sizes[:member]) * element_size
         return self.data_of(rank, number)[begin : begin + sizes[member] * element_size]
@@ -92,6 +93,7 @@ class Link:
                 try:
                     result = waiting.apply([(rank, number) for rank, number, _ in met["peers"]])
                 except Exception as error:
+                    pass_on(error)
                     waiting.future.set_exception(error)
                 else:
                     waiting.future.set_result(result)

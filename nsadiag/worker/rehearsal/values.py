@@ -1,4 +1,4 @@
-"""What a call comes to, from the inputs of all members."""
+"""Results of calls, from the inputs of all members."""
 
 from __future__ import annotations
 

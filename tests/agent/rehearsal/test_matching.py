@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nsadiag.agent.rehearsal.matching import Matching
-from nsadiag.evidence.rehearsal import ANY_SOURCE, Call
+from nsadiag.evidence.rehearsal.calls import ANY_SOURCE, Call
 
 TENSOR = ((8, "float32"),)
 

@@ -19,7 +19,7 @@ from nsadiag.commands.run import RunRequest, RunResult, run_once
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_FINDING, EXIT_HEALTHY, EXIT_USAGE
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.phrases import count
-from nsadiag.evidence.rehearsal import SOCKET, Answer, Rehearsal
+from nsadiag.evidence.rehearsal.calls import SOCKET, Answer, Rehearsal
 
 
 @dataclass(frozen=True, kw_only=True)

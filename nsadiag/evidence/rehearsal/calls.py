@@ -6,6 +6,7 @@ input reads it there.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -89,8 +90,34 @@ def data_file(socket: Path, rank: int, number: int) -> Path:
     return socket.with_name(f"{rank}-{number}.data")
 
 
-def from_json(said: dict[str, Any]) -> Call:
-    """Raises TypeError, ValueError or KeyError for what is no call."""
-    lists = {name: tuple(int(n) for n in said.get(name, ())) for name in ("members", "sent", "received")}
-    tensors = tuple((int(count), str(dtype)) for count, dtype in said.get("tensors", ()))
-    return Call(**{**said, **lists, "tensors": tensors})
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """A rank's first message."""
+
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A rank has read the inputs of a call, which may go."""
+
+    number: int
+
+
+Message = Hello | Call | Done
+
+
+def read_message(line: bytes, rank: int) -> Message:
+    """One line from a rank; `rank` is its number, once it has said it. Raises ValueError for what is no message."""
+    try:
+        said = json.loads(line)
+        what = said.pop("do")
+        if what == "hello":
+            return Hello(rank=int(said["rank"]))
+        if what == "done":
+            return Done(number=int(said["number"]))
+        lists = {name: tuple(int(n) for n in said.get(name, ())) for name in ("members", "sent", "received")}
+        tensors = tuple((int(count), str(dtype)) for count, dtype in said.get("tensors", ()))
+        return Call(**{**said, **lists, "tensors": tensors, "rank": rank})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"no message of a rank: {error!r}") from None
