@@ -77,8 +77,11 @@ class RunResult:
     left_running: bool = False
 
 
-def run_once(request: RunRequest) -> RunResult:
-    """Runs the job to its end or ours. Raises NsadiagError before anything was started, never after."""
+def run_once(request: RunRequest, *, launched: list[str] | None = None, **more: Any) -> RunResult:
+    """Runs the job to its end or ours. Raises NsadiagError before anything was started, never after.
+
+    `launched` is what is started in the place of the command; `more` are settings of `run_command` besides those of the request.
+    """
     check_request(request)
     attempt = f"-attempt{request.attempt}" if request.attempt > 1 else ""
     run = output.prepare(request.out, name_of(request.command) + attempt, force=request.force)
@@ -100,15 +103,14 @@ def run_once(request: RunRequest) -> RunResult:
             showing(status, pace.words),
         ):
             watch = run_command(
-                request.command,
+                launched or request.command,
                 run,
                 options_of(request),
                 probes=request.probes,
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
                 notices=lines,
-                outlives_watch=True,
-                **around(run, request, follow),
+                **({"outlives_watch": True} | around(run, request, follow) | more),
             )
     except KeyboardInterrupt:
         interrupted = True

@@ -10,6 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from nsadiag.evidence.rehearsal import calls
 from nsadiag.worker import output, ptracer
 from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.imports.shadowed import standard_library_first
@@ -56,6 +57,11 @@ def _install() -> None:
     from nsadiag.worker.probes import install_probes  # they import torch
 
     _name_recorder_size_for_older_torch()
+    if calls.SOCKET in os.environ:
+        from nsadiag.worker.rehearsal.install import install
+
+        # Before the probes: they observe the functions that the script calls, whatever group answers.
+        install()
     install_probes()
     rank = session.current()
     if _start_server not in session.on_opened:

@@ -1,0 +1,1 @@
+"""The coordinator of a rehearsal, and the watch over it."""

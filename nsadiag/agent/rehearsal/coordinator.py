@@ -1,0 +1,113 @@
+"""The coordinator of a rehearsal: it hears of every call before it is made, and says which can be made."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsadiag.agent.rehearsal.matching import Matching, Met
+from nsadiag.evidence.rehearsal.calls import SEND, Call, Hello, Message, data_file, read_message
+
+POLL_S = 0.05
+MOST_LINE = 2**24  # bytes of one message
+
+
+@dataclass(eq=False)
+class _Rank:
+    """One connection."""
+
+    socket: socket.socket
+    number: int = -1
+    buffer: bytearray = field(default_factory=bytearray)
+
+
+class Coordinator(threading.Thread):
+    """Listens on a socket of its own in a directory that is ours; everything that it knows is read under its lock."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(name="nsadiag-coordinator", daemon=True)
+        self.path = directory / "rehearsal.sock"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        self._listener.listen(1024)
+        self._ranks: dict[int, _Rank] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._stopped = threading.Event()
+        self.lock, self.matching = threading.Lock(), Matching()
+        self.heard = time.monotonic()  # when the last message came
+        self._unread: dict[tuple[int, int], tuple[set[tuple[int, int]], list[Call]]] = {}
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            for key, _ in self._selector.select(POLL_S):
+                if key.data is None:
+                    connection, _address = self._listener.accept()
+                    self._selector.register(connection, selectors.EVENT_READ, _Rank(socket=connection))
+                else:
+                    self._hear(key.data)
+
+    def close(self) -> None:
+        """Ends the thread, and all connections."""
+        self._stopped.set()
+        self.join()
+        for key in list(self._selector.get_map().values()):
+            with suppress(OSError):
+                key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+    def _hear(self, rank: _Rank) -> None:
+        try:
+            data = rank.socket.recv(1 << 20)
+        except OSError:
+            data = b""
+        with self.lock:
+            self.heard = time.monotonic()
+            if not data or len(rank.buffer) > MOST_LINE:
+                self._selector.unregister(rank.socket)
+                rank.socket.close()
+                if rank.number >= 0:
+                    self.matching.ended.add(rank.number)
+                return
+            rank.buffer += data
+            *lines, rest = bytes(rank.buffer).split(b"\n")
+            rank.buffer = bytearray(rest)
+            for line in lines:
+                self._take(rank, read_message(line, rank.number))
+
+    def _take(self, rank: _Rank, message: Message) -> None:
+        if isinstance(message, Hello):
+            rank.number = message.rank
+            self._ranks[rank.number] = rank
+        elif isinstance(message, Call):
+            for met in self.matching.add(message):
+                self._answer(met)
+        else:
+            self._done((rank.number, message.number))
+
+    def _answer(self, met: Met) -> None:
+        calls = list(met.calls)
+        names = {(call.rank, call.number) for call in calls}
+        for name in names:
+            self._unread[name] = names, calls
+        peers = [(c.rank, c.number, list(c.sent)) for c in calls]
+        if calls[0].op == SEND:
+            peers = peers[:1]
+        for call in calls:
+            answer = {"number": call.number, "peers": peers, "ahead_s": met.ahead_s}
+            with suppress(OSError):
+                self._ranks[call.rank].socket.sendall((json.dumps(answer) + "\n").encode())
+
+    def _done(self, name: tuple[int, int]) -> None:
+        """Inputs are removed as soon as every member has read them."""
+        names, calls = self._unread.pop(name, (set(), []))
+        names.discard(name)
+        if not names:
+            for call in calls:
+                data_file(self.path, call.rank, call.number).unlink(missing_ok=True)

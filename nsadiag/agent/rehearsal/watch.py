@@ -1,0 +1,94 @@
+"""The watch over a rehearsal: it ends as soon as the coordinator knows that some call can never be made."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.agent.rehearsal.coordinator import Coordinator
+from nsadiag.agent.stillness.judgement import Judgement
+from nsadiag.agent.watching.state import Answer, Look, RankState
+from nsadiag.agent.watching.watch import Watch
+from nsadiag.evidence.rehearsal.calls import Call
+
+# For the calls of the ranks that are still on their way: what they say decides who is unlike the rest.
+GATHER_S = 0.4
+# After a rank has ended: its peers' calls, and how it ended, arrive behind it.
+SETTLE_S = 0.2
+# Without any message while every rank waits: long enough for threads that are about to call.
+STILL_S = 0.8
+APART_S = 0.3  # between two snapshots of ranks whose calls cannot be made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """The reason for which some calls can never be made."""
+
+    why: str
+    calls: tuple[Call, ...]
+
+
+class RehearsalWatch(Watch):
+    """Asks the coordinator in each round; a silence without open calls is judged as in any job."""
+
+    def __init__(self, *args: Any, coordinator: Coordinator, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._coordinator = coordinator
+        self._differs_since: float | None = None
+        self._looked = 0.0
+        self.proof: Proof | None = None
+
+    def _is_due(self, alive: list[RankState]) -> bool:
+        self.proof = self._proven(alive)
+        return self.proof is not None or self._all_wait(alive) or super()._is_due(alive)
+
+    def look(self, apart_s: float | None = None) -> Judgement:
+        """Two snapshots; what is proven needs no silence in between."""
+        if self.proof is None:
+            judgement = super().look(APART_S if self._all_wait(self._alive()) else apart_s)
+            self._looked = time.monotonic()
+            return judgement
+        started = time.monotonic()
+        pair = self._pair(APART_S)
+        self.looks.append(
+            Look(
+                t_s=started - self._started,
+                first=pair.first,
+                second=pair.second,
+                judgement="still",
+                reason=self.proof.why,
+                motions=[dict(vars(motion)) for motion in self._joined(pair)],
+            )
+        )
+        self._answer(pair.second)
+        return "still"
+
+    def _is_final(self, answer: Answer) -> bool:
+        return self.proof is not None or super()._is_final(answer)
+
+    def _proven(self, alive: list[RankState]) -> Proof | None:
+        with self._coordinator.lock:
+            matching, now = self._coordinator.matching, time.monotonic()
+            quiet_s = now - self._coordinator.heard
+            if unanswerable := matching.unanswerable():
+                failed = any(r.end and (r.end.exit_code or r.end.signal) for r in self.ranks.values())
+                # Of ranks that failed the launcher ends the others, and the failure is the answer.
+                if quiet_s > SETTLE_S and not failed:
+                    return Proof(why="a call needs a rank whose program is over", calls=tuple(unanswerable))
+                return None
+            if differing := matching.difference():
+                self._differs_since = self._differs_since or now
+                if now - self._differs_since > GATHER_S:
+                    return Proof(why="calls that belong together differ", calls=tuple(differing))
+                return None
+            self._differs_since = None
+        return None
+
+    def _all_wait(self, alive: list[RankState]) -> bool:
+        """Whether every rank has a call open, and none has been heard of for a while: worth a closer look."""
+        with self._coordinator.lock:
+            waiting = {call.rank for call in self._coordinator.matching.open_calls()}
+            heard = self._coordinator.heard
+        quiet_s = time.monotonic() - max(heard, self._looked)
+        return bool(alive) and quiet_s > STILL_S and waiting >= {rank.directory.rank for rank in alive}

@@ -1,0 +1,1 @@
+"""The messages and documents of a rehearsal."""

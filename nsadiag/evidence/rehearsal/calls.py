@@ -1,0 +1,123 @@
+"""The rehearsal of a job: what its ranks and their coordinator say to each other, and what is left of it on disk.
+
+Messages are lines of JSON over one Unix socket a rank. Values travel as files beside the socket: whoever needs a peer's
+input reads it there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+SOCKET = "NSADIAG_REHEARSAL"  # variable with the path of the coordinator's socket
+# CREATION is the meeting of a group's members when they create it.
+CREATION, SEND, RECEIVE, BARRIER = "new_group", "send", "recv", "barrier"
+ALL_TO_ALL = "all_to_all"
+ANY_SOURCE = -1
+
+Answer = Literal["differs", "raised", "agreed", "undecided", "can't"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of one rank, before it is made.
+
+    `tensors`: elements and dtype of each. `root` and `peer` are ranks within the group; `peer` is ANY_SOURCE where any will do.
+    `sent` and `received`: elements for and from each member of an all_to_all.
+    """
+
+    rank: int
+    number: int  # among the rank's calls, from 1
+    op: str
+    group: str
+    members: tuple[int, ...]
+    tensors: tuple[tuple[int, str], ...] = ()
+    reduction: str = ""
+    root: int | None = None
+    peer: int | None = None
+    tag: int = 0
+    sent: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
+    place: str = ""  # file:line of the user's that makes it
+    ahead_s: float = 0.0  # by how much the rank's clock has been put forward
+
+    @property
+    def is_transfer(self) -> bool:
+        return self.op in (SEND, RECEIVE)
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Whatever has to be the same in the calls of all members."""
+        return self.op, self.reduction, self.root, () if self.op == ALL_TO_ALL else self.tensors
+
+    @property
+    def words(self) -> str:
+        """The call, as a person reads it."""
+        sizes = ", ".join(f"{dtype}[{count:,}]" for count, dtype in self.tensors[:3])
+        more = f" and {len(self.tensors) - 3} more" if len(self.tensors) > 3 else ""
+        to = "to" if self.op == SEND else "from"
+        peer = (
+            ""
+            if self.peer is None
+            else f" {to} any rank"
+            if self.peer < 0
+            else f" {to} {self._rank(self.peer)}"
+        )
+        root = "" if self.root is None else f" of {self._rank(self.root)}"
+        reduction = f" {self.reduction}" if self.reduction else ""
+        return f"{self.op}{root}{peer}{reduction} {sizes}{more}".rstrip()
+
+    def _rank(self, within: int) -> str:
+        return f"rank {self.members[within]}" if 0 <= within < len(self.members) else f"no member ({within})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """rehearsal.json: what the comparison of all calls came to."""
+
+    answer: Answer
+    why: str
+    matched: int = 0  # meetings of all members of a group, and transfers
+    world_size: int = 0
+    calls: tuple[Call, ...] = ()  # those that cannot be matched, or that were open at the end
+    ended: dict[str, str] = field(default_factory=dict)  # how each rank ended, by number
+
+
+def data_file(socket: Path, rank: int, number: int) -> Path:
+    """The input of a call."""
+    return socket.with_name(f"{rank}-{number}.data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """A rank's first message."""
+
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A rank has read the inputs of a call, which may go."""
+
+    number: int
+
+
+Message = Hello | Call | Done
+
+
+def read_message(line: bytes, rank: int) -> Message:
+    """One line from a rank; `rank` is its number, once it has said it. Raises ValueError for what is no message."""
+    try:
+        said = json.loads(line)
+        what = said.pop("do")
+        if what == "hello":
+            return Hello(rank=int(said["rank"]))
+        if what == "done":
+            return Done(number=int(said["number"]))
+        lists = {name: tuple(int(n) for n in said.get(name, ())) for name in ("members", "sent", "received")}
+        tensors = tuple((int(count), str(dtype)) for count, dtype in said.get("tensors", ()))
+        return Call(**{**said, **lists, "tensors": tensors, "rank": rank})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"no message of a rank: {error!r}") from None

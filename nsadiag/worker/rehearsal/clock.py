@@ -1,0 +1,52 @@
+"""A clock that is put forward instead of sleeping: a rehearsal does not wait for what only time brings.
+
+A rank that sleeps while nothing else of it runs skips the sleep, and its clocks show the time after it; its peers' follow
+when they next meet it. One that sleeps at a line again and again polls for something real, and sleeps for real.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from nsadiag.worker.rehearsal.link import Link
+
+SHORT_S = 0.02  # sleeps up to this are slept
+STEP_S = 0.01  # what is slept of a longer one, for others to run
+MOST_SKIPPED = 3  # in a row at one line, without a call in between
+OURS = "nsadiag"
+
+
+def install(link: Link) -> None:
+    """From here on `time.sleep` of this process is skipped where it may be."""
+    sleep, skipped = time.sleep, Counter[tuple[str, int]]()
+    calls = [0]
+
+    def skip(seconds: float) -> None:
+        caller = sys._getframe(1)
+        place = (caller.f_code.co_filename, caller.f_lineno)
+        if calls[0] != link.calls:
+            calls[0] = link.calls
+            skipped.clear()
+        skipped[place] += 1
+        if seconds <= SHORT_S or skipped[place] > MOST_SKIPPED or not _is_alone():
+            sleep(seconds)
+        else:
+            sleep(STEP_S)
+            link.ahead_s += seconds - STEP_S
+
+    clocks = {name: _ahead(getattr(time, name), link) for name in ("time", "monotonic", "perf_counter")}
+    vars(time).update({"sleep": skip, **clocks})
+
+
+def _is_alone() -> bool:
+    """Whether nothing but this thread could do anything meanwhile."""
+    others = [t for t in threading.enumerate() if t is not threading.current_thread()]
+    return all(thread.name.startswith(OURS) for thread in others)
+
+
+def _ahead(clock: Callable[[], float], link: Link) -> Callable[[], float]:
+    return lambda: clock() + link.ahead_s

@@ -1,0 +1,71 @@
+"""Puts rehearsed groups in the place of those that a script creates, by whatever function and backend."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from nsadiag.evidence.rehearsal.calls import SOCKET
+from nsadiag.worker.rehearsal import clock
+from nsadiag.worker.rehearsal.group import RehearsedGroup
+from nsadiag.worker.rehearsal.link import Link
+
+BACKEND = "nsadiag"
+_link: Link | None = None
+_asked: dict[str, str] = {}  # the backend that the script asked for, by group
+
+
+def install() -> None:
+    """From here on groups are rehearsed. Raises OSError where the coordinator does not answer."""
+    dist.Backend.register_backend(BACKEND, _created, extended_api=True, devices=["cpu", "cuda"])
+    original = distributed_c10d._new_process_group_helper
+
+    @functools.wraps(original)
+    def helper(
+        size: int, rank: int, members: Any, backend: Any, store: Any, group_name: Any, *args: Any, **more: Any
+    ) -> Any:
+        _asked[str(group_name)] = str(backend) if backend else ""
+        more |= {"backend_options": None, "device_id": None}
+        return original(size, rank, members, BACKEND, store, group_name, *_without_options(args), **more)
+
+    _everywhere(original, helper)
+    _everywhere(distributed_c10d.get_backend, _backend_of)
+
+
+def _without_options(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Options of another backend would be refused; they come first, where they are given by position."""
+    return args[1:] and (None, *args[1:])
+
+
+def _created(options: Any, _: Any) -> RehearsedGroup:
+    global _link
+    members = list(options.global_ranks_in_group) or list(range(options.group_size))
+    name = str(options.group_id)
+    if _link is None:
+        _link = Link(Path(os.environ[SOCKET]), members[options.group_rank])
+        clock.install(_link)
+    group = RehearsedGroup(_link, name, members, options.group_rank)
+    group.meet()
+    return group
+
+
+def _backend_of(group: Any = None) -> str:
+    """`get_backend`: what the script asked for, as it may branch on it."""
+    chosen = group or distributed_c10d._get_default_group()
+    asked = _asked.get(distributed_c10d._world.pg_names.get(chosen, ""), "")
+    return (asked.partition(":")[2].partition(",")[0] if ":" in asked else asked) or "gloo"
+
+
+def _everywhere(original: Any, replacement: Any) -> None:
+    """In every module of torch.distributed that has imported it by name."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.distributed") and module is not None:
+            for attribute, value in list(vars(module).items()):
+                if value is original:
+                    setattr(module, attribute, replacement)

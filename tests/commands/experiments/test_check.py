@@ -1,0 +1,113 @@
+"""`nsadiag check`: scripts whose ranks disagree are told without a hang, healthy ones agree, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from support.jobs import Jobs
+from support.promises import script_of
+
+TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
+EVERY_CALL = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+mine = torch.full((2, 2), float(rank + 1))
+total = mine.clone(); dist.all_reduce(total); assert total.eq(3).all()
+mean = mine.clone(); dist.all_reduce(mean, op=dist.ReduceOp.AVG); assert mean.eq(1.5).all() and mine.eq(rank + 1).all()
+mine = torch.full((2,), float(rank + 1))
+parts = [torch.zeros(2) for _ in range(size)]; dist.all_gather(parts, mine); assert [p[0].item() for p in parts] == [1, 2]
+whole = torch.zeros(4); dist.all_gather_into_tensor(whole, mine); assert whole.tolist() == [1, 1, 2, 2]
+piece = torch.zeros(1); dist.reduce_scatter_tensor(piece, torch.arange(2.0) + rank); assert piece.item() == [1, 3][rank]
+best = mine.clone(); dist.broadcast(best, src=1); assert best.tolist() == [2, 2]
+sent = mine.clone(); dist.reduce(sent, dst=0); assert rank or sent.tolist() == [3, 3]
+got = [torch.zeros(2) for _ in range(size)] if rank == 0 else None
+dist.gather(mine, got, dst=0); assert rank or [g[0].item() for g in got] == [1, 2]
+share = torch.zeros(2); dist.scatter(share, [mine, mine * 4] if rank == 0 else None, src=0); assert share.tolist() == [[1, 1], [4, 4]][rank]
+swapped = torch.zeros(2); dist.all_to_all_single(swapped, torch.tensor([10.0, 20.0]) + rank); assert swapped.tolist() == [[10, 11], [20, 21]][rank]
+uneven = torch.zeros([3, 1][rank]); dist.all_to_all_single(uneven, torch.arange(2.0) + 10 * rank, [[1, 2], [1, 0]][rank], [[1, 1], [2, 0]][rank])
+assert uneven.tolist() == [[0, 10, 11], [1]][rank]
+things = [None] * size; dist.all_gather_object(things, {"rank": rank}); assert things == [{"rank": 0}, {"rank": 1}]
+if rank == 0: dist.send(mine, dst=1); box = torch.zeros(2); dist.recv(box, src=1); assert box.tolist() == [2, 2]
+else: box = torch.zeros(2); assert dist.recv(box) == 0 and box.tolist() == [1, 1]; dist.send(mine, dst=0)
+pair = dist.new_group([0, 1]); dist.barrier(group=pair)
+work = dist.all_reduce(mine, async_op=True); work.wait(); assert mine.tolist() == [3, 3]
+dist.destroy_process_group()
+print("all right")
+"""
+
+
+def rehearsed(jobs: Jobs, script: Path, *options: str) -> tuple[int, dict[str, object], dict[str, object]]:
+    done = jobs.run("check", "--out", "run", *options, "--json", "--", *TORCHRUN, script)
+    run = jobs.directory / "run"
+    return (
+        done.returncode,
+        json.loads((run / "rehearsal.json").read_text()),
+        json.loads((run / "verdict.json").read_text()),
+    )
+
+
+def test_values_are_exchanged_as_a_backend_does(jobs: Jobs, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(EVERY_CALL)
+    code, rehearsal, _ = rehearsed(jobs, script)
+    assert (code, rehearsal["answer"]) == (0, "agreed"), rehearsal
+
+
+def test_a_healthy_job_under_ddp_agrees(jobs: Jobs) -> None:
+    code, rehearsal, _ = rehearsed(jobs, script_of("healthy_ddp"))
+    assert (code, rehearsal["answer"]) == (0, "agreed"), rehearsal
+
+
+@pytest.mark.parametrize("name", ["uneven_inputs_shards", "collective_order_mismatch_background_save"])
+def test_calls_that_differ_are_told_with_the_verdict_of_a_run(jobs: Jobs, name: str) -> None:
+    script = script_of(name)
+    code, rehearsal, verdict = rehearsed(jobs, script)
+    assert (code, rehearsal["answer"]) == (1, "differs"), rehearsal
+    assert verdict["class"] == script.parent.name
+    assert len({call["rank"] for call in rehearsal["calls"]}) == 2  # type: ignore[attr-defined]
+
+
+def test_a_rank_that_raises_is_told(jobs: Jobs, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "assert dist.get_rank() == 0, 'bad shard'\ndist.barrier()\n"
+    )
+    code, rehearsal, verdict = rehearsed(jobs, script)
+    assert (code, rehearsal["answer"], verdict["guilty_ranks"]) == (1, "raised", [1]), rehearsal
+
+
+def test_what_is_not_here_is_named_and_nobody_accused(jobs: Jobs, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\nimport a_package_of_nobody\n"
+    )
+    code, rehearsal, _ = rehearsed(jobs, script)
+    assert (code, rehearsal["answer"]) == (2, "can't")
+    assert "a_package_of_nobody" in str(rehearsal["why"])
+
+
+def test_an_endless_job_is_undecided(jobs: Jobs, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "while True: dist.all_reduce(torch.ones(1))\n"
+    )
+    code, rehearsal, _ = rehearsed(jobs, script, "--seconds", "15")
+    assert (code, rehearsal["answer"]) == (3, "undecided"), rehearsal
+    assert rehearsal["matched"]
+
+
+def test_sleep_takes_no_time(jobs: Jobs, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "began = time.monotonic()\nif dist.get_rank() == 0: time.sleep(3000)\n"
+        "dist.barrier()\nassert time.monotonic() - began >= 3000\n"
+    )
+    code, rehearsal, _ = rehearsed(jobs, script)
+    assert (code, rehearsal["answer"]) == (0, "agreed"), rehearsal
