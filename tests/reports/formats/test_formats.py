@@ -133,3 +133,11 @@ def test_a_healthy_matrix_is_no_bug(matrix: Path) -> None:
     write_json(matrix / "cells/way=a/verdict.json", verdict)
     with pytest.raises(UsageError, match="no finding"):
         rendered(matrix, "issue")
+
+
+@pytest.mark.parametrize("format_name", ["md", "issue"])
+def test_sections_of_markdown_have_headings(stuck: RunDir, format_name: str) -> None:
+    text = rendered(stuck.path, format_name)
+    titles = [line.lstrip("# ") for line in text.splitlines() if line.startswith("##")]
+    assert {"Evidence", "What it is not"} <= {*titles}
+    assert "\\#" not in text
