@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from nsadiag.analysis.external.inputs.listing import check_paths
+from nsadiag.analysis.external.inputs.listing import STDIN, check_paths
 from nsadiag.analysis.external.load import load_attempts
 from nsadiag.analysis.ingest.run_directory import read_cell
 from nsadiag.analysis.records import CellEvidence
@@ -32,7 +32,7 @@ def is_run_directory(path: Path) -> bool:
 
 
 def judged_paths(path: Path) -> tuple[Path, ...]:
-    """What `analyze --out` judged, of the directory that it wrote; nothing of any other."""
+    """Paths that `analyze --out` judged, of the directory that it wrote; nothing of any other."""
     document = read_json(RunDir(path=path).run, {})
     paths = document.get("paths") if document.get("kind") == COLLECTED else None
     return tuple(map(Path, map(str, paths))) if isinstance(paths, list) else ()
@@ -44,7 +44,7 @@ def load_run(path: Path) -> CellEvidence:
 
 
 def load_collected(*paths: Path) -> tuple[CellEvidence, ...]:
-    """What other tools left, by attempt, the last one last. Raises UsageError where none of it is evidence."""
+    """Evidence of other tools, by attempt, the last one last. Raises UsageError where none of it is evidence."""
     check_paths(paths)
     for path in paths:
         if is_run_directory(path):
@@ -55,12 +55,19 @@ def load_collected(*paths: Path) -> tuple[CellEvidence, ...]:
     return load_attempts(paths)
 
 
+def _is_ours(path: Path) -> bool:
+    """Whether a run directory is to be read: also an empty one, and one that is gone."""
+    if path.is_dir():
+        return is_run_directory(path) or not any(path.iterdir())
+    return not path.exists()
+
+
 def load_cell(*paths: Path) -> CellEvidence:
     """The evidence in a run directory, or in what other tools left, of several attempts the last.
 
     Raises UsageError where there are files, and none of them is evidence.
     """
     path = paths[0]
-    if len(paths) == 1 and path.is_dir() and (is_run_directory(path) or not any(path.iterdir())):
+    if len(paths) == 1 and path != STDIN and _is_ours(path):
         return load_run(path)
     return load_collected(*paths)[-1]

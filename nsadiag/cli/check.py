@@ -20,7 +20,7 @@ from nsadiag.printing import show
 def check(
     context: typer.Context,
     out: Annotated[Path | None, OUT] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Stop undecided after this many seconds")] = 60.0,
+    seconds: Annotated[float, typer.Option(metavar="S", min=1, help="Stop undecided after S seconds")] = 60.0,
     force: Annotated[bool, FORCE] = False,
     verbose: Annotated[bool, VERBOSE] = False,
     as_json: Annotated[bool, JSON] = False,

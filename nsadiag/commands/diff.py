@@ -31,7 +31,7 @@ def rows_of(a: Path, b: Path) -> list[Row]:
 
 
 def _side(path: Path) -> Side:
-    """What other tools left has no verdict beside it: it is judged here."""
+    """Judges evidence of other tools, which has no verdict beside it."""
     found = side(path)
     if found.cell.collected is None:
         return found

@@ -50,7 +50,7 @@ def of_recording(archive: Path) -> list[Sentence]:
     with tempfile.TemporaryDirectory() as folder:
         run: RunDir = unpack(archive, Path(folder))
         verdict = judge_directory(run.path).to_json()
-        return [*of_verdict(verdict), *of_trials(explain(run.path))]
+        return [*of_verdict(verdict), *of_trials(explain([run.path]))]
 
 
 def main() -> None:

@@ -118,7 +118,7 @@ def _last(gathered: Gathered, read: Sequence[LogRead]) -> tuple[CellEvidence, bo
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """What dumps and stacks show beside the logs."""
+    """Evidence of dumps and stacks beside the logs."""
 
     dumps: DumpSet = field(default_factory=lambda: DumpSet(ranks={}))
     closer: Details = field(default_factory=lambda: Details(documents={}))

@@ -14,7 +14,7 @@ from nsadiag.analysis.ingest import logs
 
 
 class LogRead(NamedTuple):
-    """What one log says of one attempt."""
+    """Statements of one log on one attempt."""
 
     file: Found
     facts: logs.LogFacts

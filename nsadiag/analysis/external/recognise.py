@@ -101,7 +101,7 @@ def _kinds(family: list[Found], refusals: Refusals) -> Iterator[tuple[Found, Kin
 
 
 def _kind(file: Found) -> str:
-    """What a file is, or why it is nothing that can be read."""
+    """The kind of a file, or the reason for which it cannot be read."""
     try:
         content = content_of(file.on_disk, Path(file.root))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a reader has to know of a finding from other tools' files: numbers that are no ranks, and logs that end early."""
+"""Caveats of a finding from other tools' files: numbers that are no ranks, and logs that end early."""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ def told(*rows: dict[str, Any]) -> list[Disagreement]:
 
 def cell() -> Any:
     return SimpleNamespace(
-        rank=lambda number: SimpleNamespace(source=f"ranks/{number:05d}"), weight=lambda number: 1.0
+        rank=lambda number: SimpleNamespace(source=f"ranks/{number:05d}"),
+        weight=lambda number: 1.0,
+        collected=None,
     )
 
 

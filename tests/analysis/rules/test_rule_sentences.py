@@ -53,7 +53,7 @@ def slips_in(text: str) -> Iterator[str]:
     "archive", sorted(GOLDEN.glob("*.tar.*")), ids=lambda path: path.name.partition(".")[0]
 )
 def test_the_sentences_of_a_verdict_have_no_slips(archive: Path, verdicts: Verdicts, tmp_path: Path) -> None:
-    said = [*of_verdict(verdicts.of(archive)), *of_trials(explain(unpack(archive, tmp_path).path))]
+    said = [*of_verdict(verdicts.of(archive)), *of_trials(explain([unpack(archive, tmp_path).path]))]
     found = {f"{slip}: {text}" for _, text in said for slip in slips_in(text)}
     assert found == set()
 

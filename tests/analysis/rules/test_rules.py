@@ -141,7 +141,7 @@ def test_why_not_names_the_fact_that_keeps_a_class_away(recording: Callable[[str
 def test_why_not_of_a_class_that_is_outranked_names_the_rule_that_explains_it(
     recording: Callable[[str], Path],
 ) -> None:
-    document = explain(recording("rank_conditional_validation"))
+    document = explain([recording("rank_conditional_validation")])
     lost = [row for row in document["rules"] if row["result"] == "outranked"]
     assert {row["by"] for row in lost} == {"rank_conditional_collective"}
     assert "collective_order_mismatch" in {row["class"] for row in lost}
@@ -160,7 +160,7 @@ def test_every_fact_is_said_with_the_line_of_code_that_found_it(recording: Calla
 
 
 def test_a_conclusion_is_said_with_the_line_of_code_that_drew_it(recording: Callable[[str], Path]) -> None:
-    document = explain(recording("rank_killed_sigkill"))
+    document = explain([recording("rank_killed_sigkill")])
     (row,) = [row for row in document["rules"] if row["result"] == "concluded"]
     assert row["line"].startswith("nsadiag/analysis/rules/exits/rank_killed.py:")
     assert row["line"] in text_of(document)
@@ -181,7 +181,7 @@ def test_a_rule_that_fails_is_said_with_the_line_that_raised(
         yield from {}["nothing"]
 
     with_check(monkeypatch, broken)
-    (row,) = [r for r in explain(recording("healthy_ddp"))["rules"] if r["rule"] == "stale_optimizer"]
+    (row,) = [r for r in explain([recording("healthy_ddp")])["rules"] if r["rule"] == "stale_optimizer"]
     assert row["failed"] == "KeyError('nothing')"
     assert row["line"].endswith(f"tests/analysis/rules/test_rules.py:{broken.__code__.co_firstlineno + 1}")
 
@@ -209,7 +209,7 @@ def test_a_rule_that_says_nothing_is_said_with_the_line_at_which_it_gave_up(
         yield
 
     with_check(monkeypatch, silent)
-    document = why_not(recording("healthy_ddp"), "silently_wrong")
+    document = why_not([recording("healthy_ddp")], "silently_wrong")
     (row,) = [r for r in document["rules"] if r["rule"] == "stale_optimizer"]
     assert row["line"].endswith(f"tests/analysis/rules/test_rules.py:{silent.__code__.co_firstlineno + 2}")
     assert row["line"] in text_of(document)
@@ -223,7 +223,7 @@ def test_what_is_ruled_out_is_what_why_not_says(recording: Callable[[str], Path]
     rejected = judge_directory(run).rejected
     assert rejected
     for row in rejected:
-        said = text_of(why_not(run, row.cls))
+        said = text_of(why_not([run], row.cls))
         assert row.because.removeprefix(EXPLAINED).removesuffix("...").strip() in said
 
 
@@ -266,7 +266,7 @@ def test_the_contract_has_the_keys_of_what_explain_and_why_not_print(
     _, _, section = page.partition("### The rules that were tried")
     rows = re.findall(r"^\| (`.*?`) \|", section.partition("\n## ")[0], re.MULTILINE)
     documents = [
-        explain(recording("rank_conditional_full_tensor")),
+        explain([recording("rank_conditional_full_tensor")]),
         why_not([recording("rank_killed_sigkill")], "data_divergent_control_flow"),
     ]
     assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == {*keys_in(documents)} | OF_A_FAULT
@@ -280,7 +280,7 @@ def test_why_not_is_a_page_for_the_class_with_the_most_rules(
     name = next(recorded, None)
     if name is None:
         pytest.skip("no script of the class has a recording")
-    document = why_not(recording(name), "silently_wrong")
+    document = why_not([recording(name)], "silently_wrong")
     lines = text_of(document).splitlines()
     assert len(lines) <= MOST_LINES < len(text_of(document, everything=True).splitlines())
     # Every rule has its line.
@@ -288,7 +288,7 @@ def test_why_not_is_a_page_for_the_class_with_the_most_rules(
 
 
 def test_why_not_takes_a_mechanism(recording: Callable[[str], Path]) -> None:
-    document = why_not(recording("silently_wrong_max_on_one_rank"), "shared_draws")
+    document = why_not([recording("silently_wrong_max_on_one_rank")], "shared_draws")
     assert (document["class"], document["mechanism"]) == ("silently_wrong", "shared_draws")
     assert [row["rule"] for row in document["rules"]] == ["shared_draws", "reduce_operations"]
     first, *_ = text_of(document).splitlines()
@@ -296,7 +296,7 @@ def test_why_not_takes_a_mechanism(recording: Callable[[str], Path]) -> None:
 
 
 def test_explain_lists_every_rule_in_its_order(recording: Callable[[str], Path]) -> None:
-    document = explain(recording("uneven_inputs_shards"))
+    document = explain([recording("uneven_inputs_shards")])
     about_ranks = [rule.name for rule in RULES if rule.about == "ranks"]
     assert [row["rule"] for row in document["rules"]] == about_ranks
     assert document["candidates"][0]["class"] == "uneven_inputs" and "lost" not in document["candidates"][0]
@@ -307,18 +307,18 @@ def test_every_candidate_but_the_best_has_the_fact_that_it_lost_by(
     recording: Callable[[str], Path],
 ) -> None:
     run = recording("rank_conditional_epoch_metric")
-    best, *lost = explain(run)["candidates"]
+    best, *lost = explain([run])["candidates"]
     assert (best["class"], best["guilty_ranks"]) == ("rank_conditional_collective", [0])
     (by_length,) = [row for row in lost if row["class"] == "uneven_inputs"]
     assert "depends on the rank, and this one on" in by_length["lost"]
-    assert by_length in why_not(run, "uneven_inputs")["candidates"]
+    assert by_length in why_not([run], "uneven_inputs")["candidates"]
     assert all(row["lost"] for row in lost)
 
 
 def test_nothing_is_written_by_looking_at_the_rules(recording: Callable[[str], Path]) -> None:
     run = recording("uneven_inputs_shards")
     before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
-    explain(run)
+    explain([run])
     assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
 
 

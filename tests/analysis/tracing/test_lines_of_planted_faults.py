@@ -118,7 +118,7 @@ DEEP_FAULTS = {
         'r"connection (closed|reset|refused)',
         'r"expects each|connection (closed|reset|refused)',
         ("rank_exception_bad_batch", "rank_exception"),
-        "pattern=FOLLOWS_A_PEER",
+        "words: 'expects each'",
     ),
 }
 
@@ -163,7 +163,7 @@ def test_a_fault_below_the_rules_is_named_with_the_row_condition_or_words(fault:
     file, is_, planted, (name, cls), beside = DEEP_FAULTS[fault]
     said = said_with(file, is_, planted, name, cls, tmp_path)
     (line,) = [n for n, text in enumerate((ROOT / file).read_text().splitlines(), 1) if is_ in text]
-    at = f"{file}:{line}" if beside != "pattern=FOLLOWS_A_PEER" else "'expects each'"
+    at = f"{file}:{line}" if "expects each" not in beside else beside
     assert any(at in each and beside in each for each in said.splitlines()), said
 
 

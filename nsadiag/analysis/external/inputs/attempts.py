@@ -58,7 +58,7 @@ def attempts_in(lines: Iterable[Line]) -> Iterator[Iterator[Line]]:
 
 
 class _Attempts:
-    """What is known of the attempt that a line is of."""
+    """State of the attempt that a line is of."""
 
     def __init__(self) -> None:
         self.attempt = 0

@@ -80,7 +80,7 @@ MOST_KNOWN = 100_000
 
 
 class Sieve:
-    """What has been learned of a log's lines so far: most are like others, but for their digits."""
+    """Shapes of a log's lines so far: most are like others, but for their digits."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {}

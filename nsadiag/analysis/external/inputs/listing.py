@@ -60,7 +60,8 @@ def check_paths(paths: Sequence[Path]) -> None:
             whole = f"{url[0]}/{str(path)[url.end() :]}"
             raise UsageError(f"{whole} is a URL: nsadiag fetches nothing", "download it, and give the file")
         raise UsageError(
-            f"{path} does not exist", "give a run directory, or dumps, stacks or logs of other tools"
+            f"{path} does not exist",
+            "give a directory that nsadiag wrote, or dumps, stacks or logs of other tools",
         )
 
 

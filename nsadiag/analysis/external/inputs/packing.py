@@ -47,7 +47,7 @@ class CannotUnpack(OSError):
 
 
 def packing_of(begin: bytes, name: str = "") -> Packing | None:
-    """What the first bytes say; None of a file that is not packed. The oldest tars are known by their names alone."""
+    """The kind of packing by the first bytes; None of a file that is not packed. The oldest tars are known by their names alone."""
     for magic, packing in MAGIC:
         if begin.startswith(magic):
             return packing
@@ -76,7 +76,7 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
 
 @dataclass
 class Content:
-    """What a file holds, unpacked where it is one compressed file, from its beginning; a damaged one ends early."""
+    """The content of a file, unpacked where it is one compressed file, from its beginning; a damaged one ends early."""
 
     file: IO[bytes]
     why: str = ""  # it ended early

@@ -44,7 +44,7 @@ LONGEST_NAME = 200  # bytes of one part of a path
 
 @dataclass
 class Budget:
-    """What may still be unpacked."""
+    """The amount that may still be unpacked."""
 
     bytes: int = MOST_BYTES
     members: int = MOST_MEMBERS
