@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from nsadiag.analysis.external.inputs.files import Found
-from nsadiag.analysis.external.inputs.interest import INTEREST, Sieve
+from nsadiag.analysis.external.inputs.interest import DIGITS, INTEREST, Sieve
 from nsadiag.analysis.external.inputs.packing import Content, content_of
 
 BLOCK_BYTES = 2**20
@@ -147,10 +147,13 @@ def _lines_of(number: int, row: bytes) -> Iterator[tuple[int, str]]:
     if b"\r" not in row:
         yield number, _text(row)
         return
-    states = [state for state in row.split(b"\r") if state] or [b""]
-    last = len(states) - MOST_UPDATES
-    for at, state in enumerate(states):
-        if at >= last or INTEREST.search(state):
+    # Most states are alike but for their digits: each shape is looked at once.
+    states, shapes = row.split(b"\r"), row.translate(None, DIGITS).split(b"\r")
+    worth = {shape for shape in set(shapes) if INTEREST.search(shape)}
+    written = [(state, shape) for state, shape in zip(states, shapes, strict=True) if state] or [(b"", b"")]
+    last = len(written) - MOST_UPDATES
+    for at, (state, shape) in enumerate(written):
+        if at >= last or shape in worth:
             yield number, _text(state)
 
 
