@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from nsadiag.analysis.external.inputs.listing import STDIN, check_paths
+from nsadiag.analysis.external.inputs.listing import check_paths
 from nsadiag.analysis.external.load import load_attempts
 from nsadiag.analysis.ingest.run_directory import read_cell
 from nsadiag.analysis.records import CellEvidence
@@ -56,10 +56,8 @@ def load_collected(*paths: Path) -> tuple[CellEvidence, ...]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a run directory is to be read: also an empty one, and one that is gone."""
-    if path.is_dir():
-        return is_run_directory(path) or not any(path.iterdir())
-    return not path.exists()
+    """Whether a run directory is to be read, if only an empty one."""
+    return path.is_dir() and (is_run_directory(path) or not any(path.iterdir()))
 
 
 def load_cell(*paths: Path) -> CellEvidence:
@@ -68,6 +66,6 @@ def load_cell(*paths: Path) -> CellEvidence:
     Raises UsageError where there are files, and none of them is evidence.
     """
     path = paths[0]
-    if len(paths) == 1 and path != STDIN and _is_ours(path):
+    if len(paths) == 1 and _is_ours(path):
         return load_run(path)
     return load_collected(*paths)[-1]

@@ -53,9 +53,13 @@ def load_collected(*paths: Path) -> RunReport:
 
 def cell_of(run: RunReport) -> CellEvidence:
     """The evidence behind a report. Raises UsageError."""
-    from nsadiag.analysis.load import load_cell
+    from nsadiag.analysis.load import load_cell, load_run
 
-    return run.collected or load_cell(*run.evidence)
+    if run.collected:
+        return run.collected
+    first = run.evidence[0]
+    # The report says what is known of a cell whose directory is gone.
+    return load_cell(*run.evidence) if first.exists() else load_run(first)
 
 
 def _name_of(paths: Sequence[Path]) -> str:

@@ -107,7 +107,7 @@ def test_sleep_takes_no_time(jobs: Jobs, tmp_path: Path) -> None:
     script.write_text(
         "import time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "began = time.monotonic()\nif dist.get_rank() == 0: time.sleep(3000)\n"
-        "dist.barrier()\nassert time.monotonic() - began >= 3000\n"
+        "dist.barrier()\nassert time.monotonic() - began > 2999\n"
     )
     code, rehearsal, _ = rehearsed(jobs, script)
     assert (code, rehearsal["answer"]) == (0, "agreed"), rehearsal
