@@ -82,7 +82,7 @@ def _script_table(by_class: dict[str, list[Fault]]) -> Iterator[str]:
     yield "| folder | scripts | what happens in them |\n|---|---|---|\n"
     for cls, found in by_class.items():
         if found:
-            yield f"| [`{cls}/`]({cls}) | {len(found)} | {_cell(CLASSES[cls])} ([scripts](../docs/classes/{cls}.md)) |\n"
+            yield f"| `{cls}/` | {len(found)} | {_cell(CLASSES[cls])} ([scripts](../docs/classes/{cls}.md)) |\n"
 
 
 def _fact_tables() -> Iterator[str]:
