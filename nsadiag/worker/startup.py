@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from nsadiag.evidence.rehearsal import calls
+from nsadiag.evidence import rehearsal
 from nsadiag.worker import output, ptracer
 from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.imports.shadowed import standard_library_first
@@ -57,7 +57,7 @@ def _install() -> None:
     from nsadiag.worker.probes import install_probes  # they import torch
 
     _name_recorder_size_for_older_torch()
-    if calls.SOCKET in os.environ:
+    if rehearsal.SOCKET in os.environ:
         from nsadiag.worker.rehearsal.install import install
 
         # Before the probes: they observe the functions that the script calls, whatever group answers.

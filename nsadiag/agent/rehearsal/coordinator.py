@@ -70,16 +70,23 @@ class Coordinator(threading.Thread):
         with self.lock:
             self.heard = time.monotonic()
             if not data or len(rank.buffer) > MOST_LINE:
-                self._selector.unregister(rank.socket)
-                rank.socket.close()
-                if rank.number >= 0:
-                    self.matching.ended.add(rank.number)
+                self._drop(rank)
                 return
             rank.buffer += data
             *lines, rest = bytes(rank.buffer).split(b"\n")
             rank.buffer = bytearray(rest)
-            for line in lines:
-                self._take(rank, read_message(line, rank.number))
+            try:
+                for line in lines:
+                    self._take(rank, read_message(line, rank.number))
+            except ValueError:  # no rank of ours says such a thing
+                self._drop(rank)
+
+    def _drop(self, rank: _Rank) -> None:
+        """Ends a connection; the program of a rank that closes it is over."""
+        self._selector.unregister(rank.socket)
+        rank.socket.close()
+        if rank.number >= 0:
+            self.matching.ended.add(rank.number)
 
     def _take(self, rank: _Rank, message: Message) -> None:
         if isinstance(message, Hello):

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nsadiag.evidence.rehearsal.calls import ALL_TO_ALL, ANY_SOURCE, CREATION, RECEIVE, SEND, Call
+from nsadiag.evidence.rehearsal.calls import ALL_TO_ALL, ANY_SOURCE, RECEIVE, SEND, Call
 
 Key = tuple[str, tuple[int, ...]]  # a group's name and members
 
@@ -121,8 +121,3 @@ def _is_for(sent: Call, call: Call) -> bool:
     from_sender = call.peer in (ANY_SOURCE, sent.members.index(sent.rank))
     addressed = 0 <= sent.peer < len(sent.members) and sent.members[sent.peer] == call.rank
     return same_group and from_sender and addressed and sent.tag == call.tag
-
-
-def creations(calls: list[Call]) -> list[Call]:
-    """Those of them that create groups."""
-    return [call for call in calls if call.op == CREATION]

@@ -19,7 +19,8 @@ from nsadiag.commands.run import RunRequest, RunResult, run_once
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_FINDING, EXIT_HEALTHY, EXIT_USAGE
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.phrases import count
-from nsadiag.evidence.rehearsal.calls import SOCKET, Answer, Rehearsal
+from nsadiag.evidence.rehearsal import SOCKET
+from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-SOCKET = "NSADIAG_REHEARSAL"  # variable with the path of the coordinator's socket
 # CREATION is the meeting of a group's members when they create it.
 CREATION, SEND, RECEIVE, BARRIER = "new_group", "send", "recv", "barrier"
 ALL_TO_ALL = "all_to_all"

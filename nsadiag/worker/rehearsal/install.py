@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from nsadiag.evidence.rehearsal.calls import SOCKET
+from nsadiag.evidence.rehearsal import SOCKET
 from nsadiag.worker.rehearsal import clock
 from nsadiag.worker.rehearsal.group import RehearsedGroup
 from nsadiag.worker.rehearsal.link import Link
