@@ -108,7 +108,9 @@ def _answer(result: RunResult, watch: RehearsalWatch | None) -> tuple[Answer, st
     if watch is not None and watch.proof is not None:
         return "differs", watch.proof.why
     if watch is not None and watch.stopped == "hang":
-        return "differs", "every rank waits for another one"
+        if verdict is not None and verdict.certainty == "proven":
+            return "differs", "every rank waits for another one"
+        return "undecided", "nothing moves, and something outside the job could still move it"
     if missing := _missing(result.directory):
         return "can't", missing
     if verdict is not None and verdict.outcome == "crashed":
