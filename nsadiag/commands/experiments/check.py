@@ -16,11 +16,12 @@ from nsadiag.agent.rehearsal.ranks import started_directly
 from nsadiag.agent.rehearsal.watch import RehearsalWatch
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands.run import RunRequest, RunResult, run_once
-from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_FINDING, EXIT_HEALTHY, EXIT_USAGE
+from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_USAGE
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.rehearsal import SOCKET
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
+from nsadiag.evidence.user_code import is_user
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ class Checked:
 
     @property
     def exit_code(self) -> int:
+        if self.run.exit_code == EXIT_INTERRUPTED:
+            return EXIT_INTERRUPTED
         return EXIT_FINDING if self.is_wrong else EXITS[self.rehearsal.answer]
 
     @property
@@ -54,7 +57,7 @@ MOST_CALLS = 8
 MOST_OF_MESSAGE = 200
 ABSENT = ("ModuleNotFoundError",)
 ABSENT_DEVICE = re.compile(
-    r"not compiled with CUDA|No CUDA GPUs are available|no NVIDIA driver|CUDA (?:is not|driver)|invalid device ordinal"
+    r"not compiled with CUDA|No CUDA GPUs are available|no NVIDIA driver|has no attribute '_cuda_|CUDA (?:is not|driver)|invalid device ordinal"
 )
 EXITS: dict[Answer, int] = {
     "agreed": EXIT_HEALTHY, "differs": EXIT_FINDING, "raised": EXIT_FINDING, "undecided": EXIT_ENVIRONMENT,
@@ -127,6 +130,7 @@ def _missing(directory: Path) -> str:
     for rank in load_run(directory).ranks:
         raised = rank.exception
         if raised is not None and (raised.type in ABSENT or ABSENT_DEVICE.search(raised.message)):
-            at = f" at {raised.frames[-1].file}:{raised.frames[-1].line}" if raised.frames else ""
+            asked = next((f for f in reversed(raised.frames) if is_user(f.file)), None)
+            at = f" at {asked.file}:{asked.line}" if asked else ""
             return f"rank {rank.rank} asked for what is not here: {raised.type}: {raised.message[:MOST_OF_MESSAGE]}{at}"
     return ""

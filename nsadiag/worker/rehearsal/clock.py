@@ -22,14 +22,14 @@ OURS = "nsadiag"
 
 def install(link: Link) -> None:
     """From here on `time.sleep` of this process is skipped where it may be."""
-    sleep, skipped = time.sleep, Counter[tuple[str, int]]()
-    calls = [0]
+    sleep, skipped, calls = time.sleep, Counter[tuple[str, int]](), 0
 
     def skip(seconds: float) -> None:
+        nonlocal calls
         caller = sys._getframe(1)
         place = (caller.f_code.co_filename, caller.f_lineno)
-        if calls[0] != link.calls:
-            calls[0] = link.calls
+        if calls != link.calls:
+            calls = link.calls
             skipped.clear()
         skipped[place] += 1
         if seconds <= SHORT_S or skipped[place] > MOST_SKIPPED or not _is_alone():

@@ -193,6 +193,11 @@ class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # -- what a group has to answer besides -------------------------------------------------------
 
+    @property
+    def group_name(self) -> str:
+        """By which functional collectives find it."""
+        return self._name
+
     def getBackendName(self) -> str:
         return "nsadiag"
 

@@ -39,10 +39,9 @@ class Link:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(path))
         self._lock, self._waiting, self._number = threading.Lock(), dict[int, _Waiting](), 0
-        self._sent: dict[
-            tuple[int, int], list[int]
-        ] = {}  # elements for each member, of the all_to_all that is applied
-        self._pid = os.getpid()
+        # Of the all_to_all that is applied, by call: elements for each member.
+        self._sent: dict[tuple[int, int], list[int]] = {}
+        self._pid, self._sending = os.getpid(), threading.Lock()
         self.say(do="hello", rank=rank)
         threading.Thread(target=self._read, name="nsadiag-rehearsal", daemon=True).start()
 
@@ -52,9 +51,10 @@ class Link:
         return self._number
 
     def say(self, **message: Any) -> None:
-        """One line to the coordinator."""
-        if os.getpid() == getattr(self, "_pid", os.getpid()):
-            self._socket.sendall((json.dumps(message) + "\n").encode())
+        """One line to the coordinator, from whatever thread; nothing of a process that the rank forked."""
+        if os.getpid() == self._pid:
+            with self._sending:
+                self._socket.sendall((json.dumps(message) + "\n").encode())
 
     def call(self, apply: Apply, data: list[torch.Tensor], **about: Any) -> torch.futures.Future[Any]:
         """Announces a call; its future completes when it was met. `about` are fields of calls.Call."""

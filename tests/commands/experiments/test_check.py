@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from support.jobs import Jobs
 from support.promises import script_of
 
@@ -57,8 +58,9 @@ def test_values_are_exchanged_as_a_backend_does(jobs: Jobs, tmp_path: Path) -> N
     assert (code, rehearsal["answer"]) == (0, "agreed"), rehearsal
 
 
-def test_a_healthy_job_under_ddp_agrees(jobs: Jobs) -> None:
-    code, rehearsal, _ = rehearsed(jobs, script_of("healthy_ddp"))
+@pytest.mark.parametrize("name", ["healthy_ddp", "healthy_fsdp2", "healthy_join_uneven"])
+def test_a_healthy_job_agrees(jobs: Jobs, name: str) -> None:
+    code, rehearsal, _ = rehearsed(jobs, script_of(name))
     assert (code, rehearsal["answer"]) == (0, "agreed"), rehearsal
 
 
@@ -81,14 +83,25 @@ def test_a_rank_that_raises_is_told(jobs: Jobs, tmp_path: Path) -> None:
     assert (code, rehearsal["answer"], verdict["guilty_ranks"]) == (1, "raised", [1]), rehearsal
 
 
-def test_what_is_not_here_is_named_and_nobody_accused(jobs: Jobs, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("import a_package_of_nobody", "a_package_of_nobody"),
+        pytest.param(
+            "torch.cuda.set_device(0)",
+            "cuda",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, as the script asks"),
+        ),
+    ],
+)
+def test_what_is_not_here_is_named_and_nobody_accused(
+    jobs: Jobs, tmp_path: Path, line: str, named: str
+) -> None:
     script = tmp_path / "train.py"
-    script.write_text(
-        "import torch.distributed as dist\ndist.init_process_group('gloo')\nimport a_package_of_nobody\n"
-    )
+    script.write_text(f"import torch, torch.distributed as dist\ndist.init_process_group('nccl')\n{line}\n")
     code, rehearsal, _ = rehearsed(jobs, script)
     assert (code, rehearsal["answer"]) == (2, "can't")
-    assert "a_package_of_nobody" in str(rehearsal["why"])
+    assert named in str(rehearsal["why"]) and str(rehearsal["why"]).endswith("train.py:3")
 
 
 def test_an_endless_job_is_undecided(jobs: Jobs, tmp_path: Path) -> None:
