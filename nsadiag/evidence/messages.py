@@ -43,7 +43,8 @@ class ProcessEnd(Fact):
     is_of_its_speaker: ClassVar[bool] = False
 
     by: Literal[
-        "torchrun", "spawn", "slurm", "ray", "kernel", "kubernetes", "deepspeed", "accelerate", "shell"
+        "torchrun", "spawn", "slurm", "ray", "kernel", "kubernetes", "deepspeed", "accelerate", "shell",
+        "lightning", "mpirun",
     ]
     why: Literal["unknown", "memory", "time limit", "preemption", "node failure", "eviction", "cancelled"] = (
         "unknown"
@@ -121,12 +122,8 @@ class StuckWatchdog(Fact):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnnumberedTimeout(Fact):
-    """A collective that timed out on a rank, in the words of a torch that gives no number: which call of many it is, nothing says."""
-
-    op: str
-    seconds: float | None = None  # for which it had run
-    limit: float | None = None  # the timeout that was set, in s
+class TakenDown(Fact):
+    """A rank whose watchdog ends it: a collective of its own timed out or failed, and another line may say which."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from nsadiag.analysis.facts.texts.fingerprints import fingerprints
 from nsadiag.analysis.facts.texts.speakers import speaker_of
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.messages.deepspeed import Waits
+from nsadiag.analysis.ingest.messages.lines import stamp_ns
 from nsadiag.analysis.ingest.messages.starters import first_known, launcher_in
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut
 from nsadiag.analysis.records import CaptureEvidence, CommunicatorInit, Said, SummarisedWaits
@@ -240,7 +241,7 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int) -> lis
         rank = raised.rank if raised.rank is not None else own
         if rank < 0 and (speaker := speaker_of(raised.exception.message)) is not None:
             rank = speaker
-        exception = _exception(raised.exception, f"{source}#line {raised.line}")
+        exception = _exception(raised.exception, f"{source}#line {raised.line}", stamp_ns(raised.time))
         if rank >= 0:
             drafts.of(rank, source).exceptions.append(exception)
             # A message may say what a peer did.
@@ -272,8 +273,8 @@ def _put_stacks(draft: Draft, facts: logs.LogFacts, source: str, speaker: int | 
         draft.captures.append(capture_of(source=source, stacks=threads))
 
 
-def _exception(exception: Cause, source: str) -> Raised:
-    return Raised(**vars(exception), thread="MainThread", t_mono_ns=0, source=source)
+def _exception(exception: Cause, source: str, stamped_ns: int = 0) -> Raised:
+    return Raised(**vars(exception), thread="MainThread", t_mono_ns=0, t_wall_ns=stamped_ns, source=source)
 
 
 def read_errors(files: Iterable[Found], drafts: Drafts) -> None:

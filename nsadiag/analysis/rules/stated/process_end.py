@@ -25,6 +25,8 @@ BY = {
     "torchrun": "torchrun",
     "spawn": "the process that started it",
     "shell": "the shell",
+    "lightning": "Lightning's launcher",
+    "mpirun": "mpirun",
 }
 MEMORY_FIX = {
     "ray": "The node's memory ran out, and Ray ended the process that it chose: give tasks and actors more (memory=...), run fewer on a node, or keep less in each; the threshold is RAY_memory_usage_threshold.",
