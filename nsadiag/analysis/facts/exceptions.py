@@ -6,6 +6,7 @@ import re
 
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.texts.error_causes import is_its_own, last_error
+from nsadiag.analysis.ingest.messages.tracebacks import CUT
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
@@ -59,9 +60,16 @@ DEVICE_ASSERT = re.compile(
 )
 
 
+def is_cut(exception: Cause) -> bool:
+    """Whether its last line is not in the log, so that nothing says what it is."""
+    return exception.message == CUT
+
+
 def follows_a_peer(exception: Cause) -> bool:
-    """Whether the exception only says that a peer is gone."""
+    """Whether the exception only says that a peer is gone, or is cut before it says anything: then it may."""
     message = exception.message
+    if is_cut(exception):
+        return True
     says_so = exception.type in FOLLOWER_TYPES or words(FOLLOWS_A_PEER, message)
     return bool(says_so) and not is_its_own(exception)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, headline, place_of
+from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, headline, is_same, place_of
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.rules.exits.exception_advice import actions_of, class_of, fix_of, next_of
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import Cause, Raised, TracebackFrame
 from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Strength
 
@@ -56,14 +57,36 @@ def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
 
 def _whose(cell: CellEvidence) -> tuple[tuple[int, ...], str]:
     """The rank that it can only be, and why; nobody where it may be several."""
-    failed = [r.rank for r in cell.ranks if (r.end.exit_code or 0) > 0 and not r.exception]
-    if len(failed) == 1:
-        return (failed[0],), f"rank {failed[0]} is the only one that ended with an exit code of its own"
+    failed = tuple(r.rank for r in cell.ranks if (r.end.exit_code or 0) > 0 and not r.exception)
+    raised = _processes(cell.unnamed)
+    if failed and len(failed) == raised:
+        one = raised == 1
+        return (
+            failed,
+            f"{these(failed)} {'is the only one' if one else 'are the ones'} that ended with an exit code of {'its' if one else 'their'} own",
+        )
     silent = sorted(cell.absent)
-    if len(silent) == 1 and len(cell.ranks) > 1:
+    if len(silent) == 1 and len(cell.ranks) > 1 and raised == 1:
         return (silent[0],), f"rank {silent[0]} is the only one of which no other line is there"
     left = f", and of {these(silent)} no other line is there" if silent else ""
     return (), f"the log does not tell which rank it was{left}"
+
+
+def _processes(raised: Sequence[Raised]) -> int:
+    """The number of processes that raised errors of their own: what one logs and raises again has fewer frames the first time."""
+    own = [first_of(each) for each in raised if not follows_a_peer(first_of(each))]
+    return sum(not any(_is_part(one, whole) for whole in own) for one in own)
+
+
+def _is_part(one: Cause, whole: Cause) -> bool:
+    inner = whole.frames[len(whole.frames) - len(one.frames) :]
+    return (
+        len(one.frames) < len(whole.frames) and is_same(one, whole) and _places(inner) == _places(one.frames)
+    )
+
+
+def _places(frames: Sequence[TracebackFrame]) -> list[tuple[str, int]]:
+    return [(frame.file, frame.line) for frame in frames]
 
 
 RULE = Rule(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from nsadiag.analysis.facts.texts.signals import signal_of
 from nsadiag.analysis.records import CellEvidence, Collected
 from nsadiag.analysis.rules.rule import Claims
-from nsadiag.evidence.messages import Fact, ProcessEnd, StuckWatchdog, ToolAnswer
+from nsadiag.evidence.messages import Fact, ProcessEnd, StuckWatchdog, TakenDown, ToolAnswer
 from nsadiag.evidence.phrases import capitalized, these
 
 MOST_CITED = 4
@@ -19,7 +20,13 @@ def said_of_job(cell: CellEvidence) -> tuple[str, Claims] | None:
     told = cell.collected
     if told is None:
         return None
-    return _cancelled(told) or _stuck(told) or _operations(told)
+    return (
+        _cancelled(told)
+        or _stuck(told)
+        or _operations(told)
+        or _taken_down(cell, told)
+        or _aborted(cell, told)
+    )
 
 
 def _cancelled(told: Collected) -> tuple[str, Claims] | None:
@@ -54,6 +61,32 @@ def _stuck(told: Collected) -> tuple[str, Claims] | None:
     return (
         f"NCCL's watchdog{whose} made no progress{for_s}: a call of CUDA's or NCCL's in it does not return, or a thread holds the interpreter lock; which collective the ranks were in this log does not tell",
         _cited(stuck),
+    )
+
+
+def _taken_down(cell: CellEvidence, told: Collected) -> tuple[str, Claims] | None:
+    """Ranks that NCCL's watchdog ended, where no line tells of the call."""
+    found = told.of(TakenDown)
+    ranks = sorted({rank for fact, _ in found if (rank := told.rank_of(fact)) is not None})
+    if not ranks or any(rank.captures for rank in cell.ranks):
+        return None
+    return (
+        f"NCCL's watchdog ended {these(ranks)}, since a collective there had timed out or failed; the lines that say which one are not in these files",
+        _cited(found),
+    )
+
+
+def _aborted(cell: CellEvidence, told: Collected) -> tuple[str, Claims] | None:
+    """A process that ended itself: what the end looks like says nothing of the cause."""
+    ranks = [rank.rank for rank in cell.ranks if rank.end.signal == signal.SIGABRT]
+    ends = [(end, source) for end, source in told.of(ProcessEnd) if signal_of(end) == signal.SIGABRT]
+    if not ranks and not ends:
+        return None
+    who = these(ranks) if ranks else "A process"
+    seen: Claims = _cited(ends) or {f"{these(ranks)} ended by SIGABRT": told.launcher_log or "."}
+    return (
+        f"{capitalized(who)} aborted (SIGABRT), which a process does to itself: NCCL's watchdog after a timeout, an uncaught C++ exception or a failed assertion; {'their' if len(ranks) > 1 else 'its'} own last lines say which, and are not in these files",
+        seen,
     )
 
 

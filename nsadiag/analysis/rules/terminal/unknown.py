@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exceptions import first_of, headline, place_of
+from nsadiag.analysis.facts.exceptions import first_of, headline, is_cut, place_of
 from nsadiag.analysis.facts.exits import breaks, earliest_failure
 from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -114,6 +114,8 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
     if said := said_of_job(cell):
         return "unknown", said[0]
     if lost := _lost_peers(cell):
+        if cut := _cut_off(cell):
+            return "crashed", f"The traceback of {cut} is cut before its last line, which names the error"
         return (
             "crashed",
             f"These files have only errors that follow from the loss of a peer ({len(lost)} of them): whoever failed first does not say so in them",
@@ -139,6 +141,15 @@ def _lost_peers(cell: CellEvidence) -> Claims:
     for raised in cell.unnamed:
         found[f"an error of a process without a name: {headline(first_of(raised))}"] = raised.source
     return found
+
+
+def _cut_off(cell: CellEvidence) -> str:
+    """Whose tracebacks lack their end, where that is all there is; empty otherwise."""
+    raised = [(broke.rank.rank, broke.rank.exception) for broke in breaks(cell) if broke.rank.exception]
+    every = [*raised, *((None, each) for each in cell.unnamed)]
+    if not all(is_cut(first_of(each)) for _, each in every):
+        return ""
+    return these([rank for rank, _ in raised]) if raised else "a process"
 
 
 def _timeouts(case: Case) -> Claims:

@@ -74,14 +74,6 @@ ROWS = (
         source="open-mpi/ompi docs/man-openmpi/man1/mpirun.1.rst",
     ),
     MessageRow(
-        makes=ProcessEnd,
-        fixed={"by": "mpirun"},
-        mark="Process name: [[",
-        pattern=r"Process name: \[\[\d+,\d+\],(?P<rank>\d{1,9})\]",
-        example="  Process name: [[41012,1],5]\n  Exit code:    1",
-        source="open-mpi/ompi docs/man-openmpi/man1/mpirun.1.rst",
-    ),
-    MessageRow(
         makes=ClosedProcess,
         mark="Killing subprocess ",
         pattern=r"Killing subprocess (?P<pid>\d{1,9})",
