@@ -44,7 +44,7 @@ class ProcessEnd(Fact):
 
     by: Literal[
         "torchrun", "spawn", "slurm", "ray", "kernel", "kubernetes", "deepspeed", "accelerate", "shell",
-        "lightning", "mpirun",
+        "lightning", "mpirun", "composer",
     ]
     why: Literal["unknown", "memory", "time limit", "preemption", "node failure", "eviction", "cancelled"] = (
         "unknown"
@@ -177,11 +177,10 @@ class LostPeer(Fact):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParameterCount(Fact):
-    """DDP's comparison of parameters: how many a rank has, and how many rank 0 or another has."""
+class UnplacedRequest(Fact):
+    """A request of resources that Ray has not placed."""
 
-    here: int
-    there: int
+    asks: str = ""  # as Ray writes it; empty where the line does not say
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,7 @@ class Statements:
     said: list[Said] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)  # the rank of each process that lines name with it
     world_size: int = 0  # as some line says
+    unread: list[Said] = field(default_factory=list)  # lines like errors that nothing understands
 
 
 @dataclass
@@ -163,6 +164,7 @@ def read_logs(read: Sequence[LogRead], drafts: Drafts) -> Statements:
     blamed: tuple[int, str] | None = None
     said: list[Said] = []
     pids: dict[int, int] = {}
+    unread: list[Said] = []
     for file, facts, named, _ in read:
         source = file.name
         own = rank_of(file) if _is_of_one_rank(file, facts) else -1
@@ -170,6 +172,7 @@ def read_logs(read: Sequence[LogRead], drafts: Drafts) -> Statements:
         world_size = max(world_size, facts.world_size)
         said += [Said(fact=fact, source=f"{source}#line {fact.line}") for fact in facts.facts]
         pids |= {**named} | {**facts.rank_of_pid} | {ended.pid: ended.rank for ended in facts.ended}
+        unread += [Said(fact=fact, source=f"{source}#line {fact.line}") for fact in facts.unread]
         started_by += [*facts.started_by, launcher_in(source)]
         if facts.ended:
             launcher = source
@@ -191,6 +194,7 @@ def read_logs(read: Sequence[LogRead], drafts: Drafts) -> Statements:
         said=said,
         pids=pids,
         world_size=world_size,
+        unread=unread,
     )
 
 

@@ -49,6 +49,7 @@ from nsadiag.evidence.messages import (
     TakenDown,
     ToolAnswer,
     TransportWarning,
+    UnplacedRequest,
     Version,
 )
 from nsadiag.evidence.phrases import count
@@ -60,7 +61,7 @@ NOTHING_LATER = "after this attempt the job started again, and what follows show
 # Messages that say what happened, whatever else a log has.
 TELLING = (
     ProcessEnd, ClosedProcess, HardwareFault, TransportWarning, StuckWatchdog, StoreWait, Rendezvous, PortTaken, LostPeer,
-    RankDisagreement, ToolAnswer, StatedError, TakenDown,
+    RankDisagreement, ToolAnswer, StatedError, TakenDown, UnplacedRequest,
 )  # fmt: skip
 WORTH_SHARE = 0.2  # of the communication itself: a shorter wait for others is the noise of any network
 LOOKS_FOR = (
@@ -184,6 +185,7 @@ def _collected(cell: CellEvidence, statements: Statements, pending_s: float | No
         summarised=tuple(statements.waits),
         blamed=statements.blamed,
         said=tuple(statements.said),
+        unread=tuple(statements.unread),
         pids=statements.pids,
     )
 
@@ -202,7 +204,7 @@ def _can_be_judged(cell: CellEvidence) -> bool:
     made = {init.communicator for init in told.communicators if init.complete}
     unmade = {init.communicator for init in told.communicators} - made
     waited = any(row.more_ms >= WORTH_SHARE * row.least_ms for row in told.summarised)
-    stated = any(told.of(kind) for kind in TELLING)
+    stated = any(told.of(kind) for kind in TELLING) or bool(told.unread)
     return bool(says_why or told.absent_from_barrier or unmade or waited or stated)
 
 

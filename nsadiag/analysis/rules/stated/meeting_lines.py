@@ -47,6 +47,17 @@ def _port(told: Collected) -> Iterator[Draft]:
 
 
 def _rendezvous(told: Collected) -> Iterator[Draft]:
+    more = [(fact, source) for fact, source in told.of(Rendezvous) if fact.joined > fact.expected]
+    if more:
+        fact = more[-1][0]
+        yield _draft(
+            more,
+            cls="rendezvous_mismatch",
+            summary=f"The meeting counts {fact.joined} processes for a world of {fact.expected}: its store still holds those of an earlier start, or of another job.",
+            fix="Give each start of the job a store of its own: another port, another --rdzv-id, or a fresh file for init_method='file://...'; and end what is left of the earlier one.",
+            next_step="ss -ltnp | grep $MASTER_PORT; ls -l <the file of init_method>",
+            actions=("fix environment",),
+        )
     met = [(fact, source) for fact, source in told.of(Rendezvous) if fact.joined < fact.expected]
     if not met:
         return

@@ -11,7 +11,7 @@ from nsadiag.analysis.facts.texts.signals import killed_by
 from nsadiag.analysis.records import CellEvidence, Collected, Declined
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.messages import ProcessEnd
+from nsadiag.evidence.messages import ProcessEnd, Rendezvous
 from nsadiag.evidence.phrases import capitalized, count, these
 from nsadiag.evidence.records import Act, Strength, Where
 
@@ -28,6 +28,7 @@ BY = {
     "shell": "the shell",
     "lightning": "Lightning's launcher",
     "mpirun": "mpirun",
+    "composer": "Composer's launcher",
 }
 MEMORY_FIX = {
     "ray": "The node's memory ran out, and Ray ended the process that it chose: give tasks and actors more (memory=...), run fewer on a node, or keep less in each; the threshold is RAY_memory_usage_threshold.",
@@ -55,7 +56,7 @@ def process_end(case: Case) -> Iterator[Draft | Declined]:
     if memory:
         yield _of_memory(case, told, memory)
     other = [(end, source) for end, source in ends if end.why in OTHER]
-    if other:
+    if other and not _started_again(told):
         yield _of_a_limit(case, told, other)
     # A watchdog, CUDA or an assertion aborts the process that it has spoken of.
     killed = [
@@ -63,7 +64,9 @@ def process_end(case: Case) -> Iterator[Draft | Declined]:
         for end, source in ends
         if end.why == "unknown" and killed_by(end) not in ("", "SIGABRT")
     ]
-    if killed and first_break(case.cell) is None and not case.cell.unnamed and case.calls.empty:
+    # Whose stacks were taken stood still before it was ended.
+    hung = bool(case.thread_states) or not case.calls.empty
+    if killed and first_break(case.cell) is None and not case.cell.unnamed and not hung:
         yield _of_a_signal(case, told, killed)
     known = ", ".join(sorted({BY[end.by] for end, _ in ends}))
     yield Declined(f"{known} gave no reason for the end of {count(len(ends), 'process')}", ends[0][1])
@@ -124,6 +127,11 @@ def _of_memory(case: Case, told: Collected, ends: list[tuple[ProcessEnd, str]]) 
         fix=MEMORY_FIX.get(best.by, MEMORY),
         actions=("fix environment",),
     )
+
+
+def _started_again(told: Collected) -> bool:
+    """Whether a later start counts more processes than there are: what ended the one before is not what failed."""
+    return any(met.joined > met.expected for met, _ in told.of(Rendezvous))
 
 
 def _ended_by_sigkill(cell: CellEvidence) -> tuple[int, ...]:

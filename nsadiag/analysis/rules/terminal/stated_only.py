@@ -21,11 +21,19 @@ def said_of_job(cell: CellEvidence) -> tuple[str, Claims] | None:
     if told is None:
         return None
     return (
-        _cancelled(told)
-        or _stuck(told)
-        or _operations(told)
-        or _taken_down(cell, told)
-        or _aborted(cell, told)
+        _cancelled(told) or _stuck(told) or _operations(told) or _taken_down(cell, told)
+        or _aborted(cell, told) or _not_understood(cell, told)
+    )  # fmt: skip
+
+
+def _not_understood(cell: CellEvidence, told: Collected) -> tuple[str, Claims] | None:
+    """Lines that look like errors, where nothing else tells of a failure."""
+    if not told.unread or cell.unnamed or any(rank.exception or rank.captures for rank in cell.ranks):
+        return None
+    first = told.unread[0]
+    return (
+        f"No line of these files says what failed, or whether anything did; what looks most like it is `{first.fact.text[:160]}`",
+        _cited([(each.fact, each.source) for each in told.unread]),
     )
 
 
