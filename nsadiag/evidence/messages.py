@@ -43,8 +43,18 @@ class ProcessEnd(Fact):
     is_of_its_speaker: ClassVar[bool] = False
 
     by: Literal[
-        "torchrun", "spawn", "slurm", "ray", "kernel", "kubernetes", "deepspeed", "accelerate", "shell",
-        "lightning", "mpirun", "composer",
+        "torchrun",
+        "spawn",
+        "slurm",
+        "ray",
+        "kernel",
+        "kubernetes",
+        "deepspeed",
+        "accelerate",
+        "shell",
+        "lightning",
+        "mpirun",
+        "composer",
     ]
     why: Literal["unknown", "memory", "time limit", "preemption", "node failure", "eviction", "cancelled"] = (
         "unknown"
@@ -141,6 +151,15 @@ class CollectiveStack(Fact):
     """The call of a collective that timed out or failed."""
 
     frames: tuple[TracebackFrame, ...]  # outermost first
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeStack(Fact):
+    """A thread's stack as a debugger prints it."""
+
+    thread: int | None = None  # the debugger's number: 1 is the main one
+    functions: tuple[str, ...] = ()  # those that have a name, innermost first
+    frames: tuple[TracebackFrame, ...] = ()  # Python's, outermost first, where it was asked for them
 
 
 @dataclass(frozen=True, kw_only=True)

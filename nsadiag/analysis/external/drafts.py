@@ -19,9 +19,9 @@ from nsadiag.analysis.external.threads import at_work
 from nsadiag.analysis.facts.texts.fingerprints import fingerprints
 from nsadiag.analysis.facts.texts.speakers import speaker_of
 from nsadiag.analysis.ingest import logs
-from nsadiag.analysis.ingest.messages.deepspeed import Waits
 from nsadiag.analysis.ingest.messages.lines import stamp_ns
 from nsadiag.analysis.ingest.messages.starters import first_known, launcher_in
+from nsadiag.analysis.ingest.messages.tools.deepspeed import Waits
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut
 from nsadiag.analysis.records import CaptureEvidence, CommunicatorInit, Said, SummarisedWaits
 from nsadiag.evidence.documents.exceptions import Cause, Raised
@@ -35,6 +35,7 @@ from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import from_faulthandler
 
 MOST_TEXT_BYTES = 32 * 2**20
+LEAST_PID = 4096  # a number in a file's name from here on is rather a process's
 MOST_PIDS = 8  # in a sentence
 NAMED_FOR_A_RANK = re.compile(
     r"rank[_.=-]?\d+|(?:^|[_.-])(?:stderr|stdout|std|log|out|err|worker)[_.-]?\d+", re.IGNORECASE
@@ -93,7 +94,7 @@ def read_stacks(
     nameless: list[tuple[int | None, CaptureEvidence]] = []
     for file in sorted([*gathered.py_spy_json, *gathered.stacks]):
         try:
-            found = _processes(_text(file))
+            found = _processes(_text(file), is_json=file in gathered.py_spy_json)
         except (OSError, ValueError, TypeError) as error:
             gathered.refusals.add(file.name, f"could not be read: {error}"[:200])
             continue
@@ -140,11 +141,11 @@ def _names_a_rank(file: Found, gathered: Gathered) -> bool:
     """A lone number may be a pid: then it is larger than the number of files."""
     files = len(gathered.stacks) + len(gathered.py_spy_json)
     rank = rank_of(file)
-    return 0 <= rank < max(4096, files) and ("rank" in file.name.lower() or rank < 2 * files)
+    return 0 <= rank < max(LEAST_PID, files) and ("rank" in file.name.lower() or rank < 2 * files)
 
 
-def _processes(text: str) -> list[stacks.ProcessStacks]:
-    if text.lstrip()[:1] in ("[", "{"):
+def _processes(text: str, *, is_json: bool) -> list[stacks.ProcessStacks]:
+    if is_json:
         return [stacks.ProcessStacks(pid=None, rank=None, threads=stacks.from_json(text), native="")]
     found = list(stacks.from_py_spy(text))
     if found:
@@ -200,6 +201,8 @@ def read_logs(read: Sequence[LogRead], drafts: Drafts) -> Statements:
 
 def _is_of_one_rank(file: Found, facts: logs.LogFacts) -> bool:
     if len(facts.ranks) > 1 or facts.ended:
+        return False
+    if rank_of(file) >= LEAST_PID and "rank" not in file.name.lower():
         return False
     return bool(
         TORCHRUN_LOG.search(file.name)

@@ -37,6 +37,7 @@ from nsadiag.evidence.messages import (
     ClosedProcess,
     HardwareFault,
     LostPeer,
+    NativeStack,
     PortTaken,
     ProcessEnd,
     RankDisagreement,
@@ -61,7 +62,7 @@ NOTHING_LATER = "after this attempt the job started again, and what follows show
 # Messages that say what happened, whatever else a log has.
 TELLING = (
     ProcessEnd, ClosedProcess, HardwareFault, TransportWarning, StuckWatchdog, StoreWait, Rendezvous, PortTaken, LostPeer,
-    RankDisagreement, ToolAnswer, StatedError, TakenDown, UnplacedRequest,
+    RankDisagreement, ToolAnswer, StatedError, TakenDown, UnplacedRequest, NativeStack,
 )  # fmt: skip
 WORTH_SHARE = 0.2  # of the communication itself: a shorter wait for others is the noise of any network
 LOOKS_FOR = (

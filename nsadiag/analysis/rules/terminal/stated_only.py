@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 
 from nsadiag.analysis.facts.texts.signals import signal_of
 from nsadiag.analysis.records import CellEvidence, Collected
 from nsadiag.analysis.rules.rule import Claims
-from nsadiag.evidence.messages import Fact, ProcessEnd, StuckWatchdog, TakenDown, ToolAnswer
+from nsadiag.evidence.messages import Fact, NativeStack, ProcessEnd, StuckWatchdog, TakenDown, ToolAnswer
 from nsadiag.evidence.phrases import capitalized, these
 
 MOST_CITED = 4
+MOST_THREADS = 8
 BY_HAND = {"SIGHUP": "its terminal or session was closed", "SIGINT": "somebody pressed Ctrl-C", "SIGTERM": "a scheduler, a parent process or a person ended it"}  # fmt: skip
 
 
@@ -22,8 +24,46 @@ def said_of_job(cell: CellEvidence) -> tuple[str, Claims] | None:
         return None
     return (
         _cancelled(told) or _stuck(told) or _operations(told) or _taken_down(cell, told)
-        or _aborted(cell, told) or _not_understood(cell, told)
+        or _aborted(cell, told) or _debugged(told) or _not_understood(cell, told)
     )  # fmt: skip
+
+
+# What a call of a library's waits for, by the begin of its name.
+TELLING = re.compile(
+    r"^_*(?:nccl|c10d::|gloo::|cuda|cu[A-Z]|ibv_|fi_|pthread_(?:mutex|cond)|lll_lock|GI_.*lock|sem_|futex|poll|epoll|recv|send|read|kmp_|omp_|GOMP|tcp|MPI_)",
+    re.IGNORECASE,
+)
+
+
+def _debugged(told: Collected) -> tuple[str, Claims] | None:
+    """Threads in a debugger, each by the innermost call that tells something, and the one of torch's or NCCL's around it."""
+    found = told.of(NativeStack)
+    if not found:
+        return None
+    seen: Claims = {}
+    for stack, source in found[:MOST_THREADS]:
+        seen.setdefault(f"{_thread(stack)} {_stands(stack)}", source)
+    main = next((stack for stack, _ in found if stack.thread == 1), found[0][0])
+    of = f" of process {main.pid}" if main.pid else ""
+    return (
+        f"A debugger shows {_thread(main)}{of} {_stands(main)}; for whom it waits the stacks of one process do not tell",
+        seen,
+    )
+
+
+def _thread(stack: NativeStack) -> str:
+    return (
+        "the main thread" if stack.thread == 1 else f"thread {stack.thread}" if stack.thread else "a thread"
+    )
+
+
+def _stands(stack: NativeStack) -> str:
+    """`in ncclLocalOpAppend, called by c10d::ProcessGroupNCCL::_allgather_base`."""
+    names = [name for name in stack.functions if TELLING.match(name)] or [*stack.functions]
+    inner = names[0] if names else stack.frames[-1].function
+    around = next((n for n in names[1:] if n.startswith(("c10d::", "gloo::", "nccl"))), "")
+    outer = next((n for n in reversed(names[1:]) if n.startswith("c10d::")), around)
+    return f"in {inner}" + (f", called by {outer}" if outer else "")
 
 
 def _not_understood(cell: CellEvidence, told: Collected) -> tuple[str, Claims] | None:

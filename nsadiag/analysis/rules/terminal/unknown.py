@@ -17,12 +17,14 @@ from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.analysis.rules.terminal.stated_only import said_of_job
 from nsadiag.evidence.documents.watch import NO_END
+from nsadiag.evidence.messages import NativeStack
 from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
 from nsadiag.evidence.records import Outcome, Place, Strength, Where
 
 NO_RECORDER = "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S, -E or -I"
 
 AGAIN = "take the stacks again some seconds later, and the flight recorder's dumps with them"
+OTHERS = "gdb -p PID -batch -ex 'thread apply all bt'   # of every rank's process, and py-spy dump --native --pid PID"
 MOST_CAMPS = 4  # places at which ranks stand, in one sentence
 
 
@@ -55,7 +57,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     is_busy = cell.attached and not is_still(cell)
     again = "nsadiag run --probes full --timeout 120 -- <the same command>"
     if cell.collected:
-        again = AGAIN if case.thread_states else ""
+        again = AGAIN if case.thread_states else OTHERS if cell.collected.of(NativeStack) else ""
         evidence |= _timeouts(case) | (said[1] if (said := said_of_job(cell)) else {})
     if cell.attached:
         again = "take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
