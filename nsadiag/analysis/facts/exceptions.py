@@ -83,7 +83,12 @@ def words(pattern: re.Pattern[str], text: str) -> str:
 def is_of_the_world(exception: Cause) -> bool:
     """Whether it is of a socket of the user's own, or of a library's, as HTTP clients have: who is at its other end may be no peer."""
     files = [frame.file for frame in exception.frames]
-    if not files or is_of_a_collective(exception) or any(TO_PEERS.search(file) for file in files):
+    if (
+        not files
+        or is_cut(exception)
+        or is_of_a_collective(exception)
+        or any(TO_PEERS.search(file) for file in files)
+    ):
         return False
     # What C++ raises is a RuntimeError, at the user's line.
     return not is_user(files[-1]) or exception.type in OF_SOCKETS

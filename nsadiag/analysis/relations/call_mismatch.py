@@ -242,7 +242,7 @@ def _recorded_otherwise(
     if all(STRICT_RECORDED.match(op) for op in ops.values()):
         aspects.append(("type", {r: str(row["input_dtypes"]) for r, row in rows.items()}))
         aspects.append(("size", {r: elements_of(row["input_sizes"]) for r, row in rows.items()}))
-    elif {*rows} == {*members} and all(EXCHANGE.match(op) for op in ops.values()):
+    elif {*rows} == {*members} and all(EXCHANGE.match(r["op"]) and r["pending"] for r in rows.values()):
         # Whatever the splits are: what all of them send is what all of them receive.
         given, got = (
             sum(elements_of(row[f"{way}_sizes"]) or 0 for row in rows.values()) for way in ("input", "output")

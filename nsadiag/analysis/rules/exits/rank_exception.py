@@ -63,7 +63,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     source = f"{rank.source}/exception.json"
     alike = [b.rank.rank for b in breaks(cell) if _is_like(cell, b, first)]
     victims = [b for b in breaks(cell) if b.rank.rank not in alike]
-    evidence = {f"rank {rank.rank} {_when(case, first)}: {headline(root)}": source}
+    evidence = {f"rank {rank.rank} {_when(case, first, alike)}: {headline(root)}": source}
     if root is not exception:
         evidence[f"it ended by an exception that this one caused: {headline(exception)}"] = source
     if hidden := exception.hidden:
@@ -103,9 +103,9 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     )
 
 
-def _when(case: Case, first: Break) -> str:
-    """The words for when it raised: a log has the order of its lines, and few of its times are of the error itself."""
-    if case.cell.collected is None:
+def _when(case: Case, first: Break, alike: Collection[int]) -> str:
+    """The words for when it raised: a log may have no times, and of several that raised the same none was first."""
+    if case.cell.collected is None or (case.cell.started_mono_ns and len(alike) == 1):
         return f"was the first to raise, at {first.t_s:.1f} s"
     return "raised"
 

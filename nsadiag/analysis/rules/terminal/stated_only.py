@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from nsadiag.analysis.facts.texts.signals import signal_of
 from nsadiag.analysis.records import CellEvidence, Collected
 from nsadiag.analysis.rules.rule import Claims
+from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.messages import Fact, NativeStack, ProcessEnd, StuckWatchdog, TakenDown, ToolAnswer
 from nsadiag.evidence.phrases import capitalized, these
 
@@ -66,9 +67,16 @@ def _stands(stack: NativeStack) -> str:
     return f"in {inner}" + (f", called by {outer}" if outer else "")
 
 
+def shows_no_failure(cell: CellEvidence) -> bool:
+    """Whether these files have neither an error, an end, a stack nor a call of any process."""
+    return cell.collected is not None and not (
+        cell.unnamed or any(rank.exception or rank.captures or rank.end != NO_END for rank in cell.ranks)
+    )
+
+
 def _not_understood(cell: CellEvidence, told: Collected) -> tuple[str, Claims] | None:
     """Lines that look like errors, where nothing else tells of a failure."""
-    if not told.unread or cell.unnamed or any(rank.exception or rank.captures for rank in cell.ranks):
+    if not told.unread or not shows_no_failure(cell):
         return None
     first = told.unread[0]
     return (

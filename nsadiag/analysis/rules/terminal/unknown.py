@@ -15,7 +15,7 @@ from nsadiag.analysis.relations.pending import PendingCall, is_still, is_suspend
 from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
-from nsadiag.analysis.rules.terminal.stated_only import said_of_job
+from nsadiag.analysis.rules.terminal.stated_only import said_of_job, shows_no_failure
 from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.messages import NativeStack
 from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
@@ -69,7 +69,11 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         where=_where(case),
         evidence=evidence,
         gaps=() if cell.ranks or cell.collected else (NO_RECORDER,),
-        actions=("wait",) if is_suspended(cell) or is_busy else (),
+        actions=("wait",)
+        if is_suspended(cell) or is_busy
+        else ("unknown",)
+        if shows_no_failure(cell)
+        else (),
         next=again or None,
     )
 
