@@ -35,6 +35,7 @@ from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import from_faulthandler
 
 MOST_TEXT_BYTES = 32 * 2**20
+STREAM = re.compile(r"stdout|stderr|std|out|err|log", re.IGNORECASE)
 LEAST_PID = 4096  # a number in a file's name from here on is rather a process's
 MOST_PIDS = 8  # in a sentence
 NAMED_FOR_A_RANK = re.compile(
@@ -166,10 +167,11 @@ def read_logs(read: Sequence[LogRead], drafts: Drafts) -> Statements:
     said: list[Said] = []
     pids: dict[int, int] = {}
     unread: list[Said] = []
+    own_of = _own_ranks(read)
     for file, facts, named, _ in read:
         source = file.name
-        own = rank_of(file) if _is_of_one_rank(file, facts) else -1
-        unnamed += _put_log(drafts, facts, source, own)
+        own = own_of[file.name]
+        unnamed += _put_log(drafts, facts, source, own, named)
         world_size = max(world_size, facts.world_size)
         said += [Said(fact=fact, source=f"{source}#line {fact.line}") for fact in facts.facts]
         pids |= {**named} | {**facts.rank_of_pid} | {ended.pid: ended.rank for ended in facts.ended}
@@ -197,6 +199,19 @@ def read_logs(read: Sequence[LogRead], drafts: Drafts) -> Statements:
         world_size=world_size,
         unread=unread,
     )
+
+
+def _own_ranks(read: Sequence[LogRead]) -> dict[str, int]:
+    """By file, the one rank whose log it is, or -1; numbers that files of several series share are no ranks (`master-0`, `worker-0`)."""
+    found = {file.name: rank_of(file) if _is_of_one_rank(file, facts) else -1 for file, facts, *_ in read}
+    series: dict[int, set[str]] = {}
+    for file, *_ in read:
+        series.setdefault(rank_of(file), set()).add(STREAM.sub("", re.sub(r"\d+", "#", file.name)))
+    shared = {rank for rank, names in series.items() if rank >= 0 and len(names) > 1}
+    return {
+        name: -1 if shared and "rank" not in name.lower() and not TORCHRUN_LOG.search(name) else rank
+        for name, rank in found.items()
+    }
 
 
 def _is_of_one_rank(file: Found, facts: logs.LogFacts) -> bool:
@@ -232,7 +247,9 @@ def _waits(waits: Waits, own: int, source: str) -> SummarisedWaits:
     )
 
 
-def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int) -> list[Raised]:
+def _put_log(
+    drafts: Drafts, facts: logs.LogFacts, source: str, own: int, pids: Mapping[int, int]
+) -> list[Raised]:
     """Assign what a log says to its ranks; returns the exceptions of which it does not tell the rank.
 
     `own`: the one rank whose log it is, or -1.
@@ -245,7 +262,7 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int) -> lis
         _put_stacks(draft, facts, source, speaker)
     unnamed = []
     for raised in facts.raised:
-        rank = raised.rank if raised.rank is not None else own
+        rank = raised.rank if raised.rank is not None else pids.get(raised.speaker.pid or 0, own)
         if rank < 0 and (speaker := speaker_of(raised.exception.message)) is not None:
             rank = speaker
         exception = _exception(raised.exception, f"{source}#line {raised.line}", stamp_ns(raised.time))

@@ -119,3 +119,101 @@ def test_where_a_cut_traceback_stood_is_told(tmp_path: Path) -> None:
     assert "cut before its last line" in verdict.summary
     assert verdict.where is not None
     assert (verdict.where.file, verdict.where.line) == ("/job/train.py", 10)
+
+
+def spied(pid: int, call: str, line: int) -> str:
+    return (
+        f"Process {pid}: python train.py\nPython v3.11.5 (/usr/bin/python3.11)\n\n"
+        f'Thread {pid} (active): "MainThread"\n    {call}\n    main (/job/train.py:{line})\n    <module> (/job/train.py:90)\n\n'
+    )
+
+
+REDUCES, SAVES = "all_reduce (torch/distributed/distributed_c10d.py:2806)", "save (/job/ckpt.py:5)"
+
+
+@pytest.mark.parametrize("heading", ["=== rank {} ===", "# Rank {} (node a)", "rank{}:"])
+def test_a_heading_above_a_process_names_its_rank(tmp_path: Path, heading: str) -> None:
+    stacks = {3: REDUCES, 0: REDUCES, 1: SAVES, 2: REDUCES}
+    text = "".join(
+        f"{heading.format(rank)}\n{spied(900 + n, call, 40)}" for n, (rank, call) in enumerate(stacks.items())
+    )
+    assert judged(tmp_path, text).guilty_ranks == (1,)
+
+
+def test_stacks_in_a_log_that_begins_with_a_bracket_are_read(tmp_path: Path) -> None:
+    verdict = judged(
+        tmp_path, f"[2026-01-29 13:12:37 PP1 TP0] Pyspy dump for PID 90227:\n{spied(90227, REDUCES, 40)}"
+    )
+    assert not [gap for gap in verdict.gaps if "could not be read" in gap]
+    assert verdict.where is not None
+    assert verdict.where.line == 40
+
+
+def test_numbers_that_files_of_several_series_share_are_no_ranks(tmp_path: Path) -> None:
+    files = {"job-master-0.log": watchdog_lines(0), "job-worker-0.log": raised("", "KeyError: 'x'")}
+    assert judged(tmp_path, files).guilty_ranks == ()
+
+
+def test_a_number_in_a_files_name_that_is_a_pid_is_no_rank(tmp_path: Path) -> None:
+    assert judged(tmp_path, {"worker_26346.log": raised("", "KeyError: 'x'")}).guilty_ranks == ()
+
+
+def test_a_line_of_rays_tells_the_rank_of_a_process(tmp_path: Path) -> None:
+    told = "(TorchTrainer pid=80) - (node_id=ab12, ip=10.0.0.4, pid=882) world_rank=3, local_rank=3, node_rank=0\n"
+    text = told + raised("(RayTrainWorker pid=882, ip=10.0.0.4) ", "KeyError: 'x'")
+    assert judged(tmp_path, text).guilty_ranks == (3,)
+
+
+@pytest.mark.parametrize(("came", "guilty"), [((0, 1, 3), (2,)), ((0,), ())])
+def test_who_did_not_come_to_a_meeting_is_known_where_all_who_came_say_so(
+    tmp_path: Path, came: tuple[int, ...], guilty: tuple[int, ...]
+) -> None:
+    told = "RuntimeError: Timed out initializing process group in store based barrier on rank: {}, for key: store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)"
+    verdict = judged(tmp_path, "".join(raised("", told.format(rank)) for rank in came))
+    assert (verdict.cls, verdict.guilty_ranks) == ("rendezvous_mismatch", guilty)
+
+
+def test_more_in_a_meeting_than_there_are_is_an_earlier_start(tmp_path: Path) -> None:
+    told = "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=8, worker_count=16, timeout=0:30:00)"
+    verdict = judged(tmp_path, raised("", told))
+    assert verdict.cls == "rendezvous_mismatch"
+    assert "earlier start" in verdict.summary
+
+
+def test_all_culprits_in_one_line_of_a_tool_are_named(tmp_path: Path) -> None:
+    line = "error msg: Culprit rank 22; Error type: SIZE_OR_SYNTAX_MISMATCH, Culprit rank 110; Error type: SIZE_OR_SYNTAX_MISMATCH\n"
+    assert judged(tmp_path, line).guilty_ranks == (22, 110)
+
+
+@pytest.mark.parametrize(("output", "cls"), [(4, "collective_args_mismatch"), (2, "network_stall")])
+def test_an_exchange_in_which_more_is_received_than_sent_has_no_fitting_splits(
+    tmp_path: Path, output: int, cls: str
+) -> None:
+    text = "".join(watchdog_lines(r, seq=1, op="ALLTOALL_BASE", elements=2, output=output) for r in (0, 1))
+    assert judged(tmp_path, text).cls == cls
+
+
+def test_a_worker_that_a_process_lost_is_a_loaders_at_no_line_of_chance(tmp_path: Path) -> None:
+    lost = "RuntimeError: DataLoader worker (pid 29001) is killed by signal: Killed."
+    verdict = judged(tmp_path, raised("", lost))
+    assert verdict.cls == "dataloader_worker_fault"
+    assert verdict.where is None or verdict.where.line is None
+
+
+def test_a_rename_that_another_process_made_before_is_a_race(tmp_path: Path) -> None:
+    error = "FileNotFoundError: [Errno 2] No such file or directory: '/out/tmp-checkpoint-10' -> '/out/checkpoint-10'"
+    verdict = judged(tmp_path, raised("[rank1]: ", error))
+    assert (verdict.cls, verdict.guilty_ranks) == ("checkpoint_write_race", (1,))
+
+
+def test_a_request_that_ray_never_placed_is_told(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, "Demands:\n {'GPU': 1.0} * 2 (PACK): 1+ pending placement groups\n")
+    assert verdict.cls == "actor_unschedulable"
+    assert "{'GPU': 1.0} * 2" in verdict.summary
+
+
+def test_what_nothing_understands_is_quoted_and_blames_nobody(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, "step 1\nError executing job with overrides: ['machine=a']\n")
+    assert (verdict.cls, verdict.guilty_ranks) == ("unknown", ())
+    assert "Error executing job" in verdict.summary
+    assert verdict.evidence[0].source == "job.log#line 2"
