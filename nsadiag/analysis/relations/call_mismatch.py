@@ -242,15 +242,19 @@ def _recorded_otherwise(
     if all(STRICT_RECORDED.match(op) for op in ops.values()):
         aspects.append(("type", {r: str(row["input_dtypes"]) for r, row in rows.items()}))
         aspects.append(("size", {r: elements_of(row["input_sizes"]) for r, row in rows.items()}))
-    elif {*rows} == {*members} and all(EXCHANGE.match(r["op"]) and r["pending"] for r in rows.values()):
-        # Whatever the splits are: what all of them send is what all of them receive.
-        given, got = (
-            sum(elements_of(row[f"{way}_sizes"]) or 0 for row in rows.values()) for way in ("input", "output")
-        )
-        known = all(row[f"{way}_sizes"] for row in rows.values() for way in ("input", "output"))
-        aspects.append(("splits", dict.fromkeys(rows, int(known and given != got))))
+    elif {*rows} == {*members} and all(EXCHANGE.match(op) for op in ops.values()):
+        aspects.append(("splits", dict.fromkeys(rows, int(_does_not_fit([*rows.values()])))))
     seq = int(next(iter(rows.values()))["seq"])
     return _first(group, seq, aspects, lambda rank, key: _recorded(cell, rows[rank], key), recorded=True)
+
+
+def _does_not_fit(rows: list[dict[Any, Any]]) -> bool:
+    """Whether members that are in an exchange receive another amount than they send, whatever the splits are."""
+    known = all(row["input_sizes"] and row["output_sizes"] for row in rows)
+    # One that no device has begun stands behind another call.
+    is_on = all(row["pending"] for row in rows) and any(row["started"] for row in rows)
+    given, got = (sum(elements_of(row[f"{way}_sizes"]) for row in rows) for way in ("input", "output"))
+    return known and is_on and given != got
 
 
 def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> CallArguments:
