@@ -72,6 +72,7 @@ class Recorded(NamedTuple):
     op: Annotated[str, "the operation of the backend"]
     input_sizes: Annotated[list[list[int]] | None, "of each tensor that goes in"]
     input_dtypes: Annotated[list[str] | None, "of each tensor that goes in"]
+    output_sizes: Annotated[list[list[int]] | None, "of each tensor that comes out"]
     pending: Annotated[bool, "whether it was not over at the dump"]
     started: Annotated[bool, "whether its device had begun it, where the backend says so"]
     wall_ns: Annotated[int, "when it was issued, in nanoseconds since 1970"]
@@ -147,6 +148,7 @@ def recorded_of(rank: RankEvidence, groups: Groups) -> Iterator[Recorded]:
                 op=entry["profiling_name"].partition(":")[2] or entry["profiling_name"],
                 input_sizes=entry.get("input_sizes"),
                 input_dtypes=entry.get("input_dtypes"),
+                output_sizes=entry.get("output_sizes"),
                 pending=id(entry) in open_,
                 started=entry.get("state") == "started",
                 wall_ns=entry.get("time_created_ns") or 0,

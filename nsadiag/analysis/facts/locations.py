@@ -40,7 +40,8 @@ place = model.place
 def of_frames(frames: Iterable[StackFrame]) -> Place | None:
     """The innermost user line of one thread's frames, innermost first."""
     for frame in frames:
-        if is_user(frame.filename):
+        # One without a line is native.
+        if frame.line and is_user(frame.filename):
             return place(frame.filename, frame.line, frame.name)
     return None
 
@@ -49,7 +50,7 @@ def of_wait(threads: Threads) -> tuple[str, str, int] | None:
     """The call into torch.distributed, or the backward pass, in which the main thread stands, and the user's line of it."""
     frames = frames_of_main(threads)
     call = call_in(frames)
-    user = next((f for f in frames if is_user(f.filename)), None)
+    user = next((f for f in frames if f.line and is_user(f.filename)), None)
     return (call, user.filename, user.line) if call and user else None
 
 
