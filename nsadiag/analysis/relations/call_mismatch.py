@@ -29,7 +29,7 @@ STRICT = re.compile(
 STRICT_RECORDED = re.compile(
     r"^_?(all_?reduce|broadcast|reduce|all_gather|reduce_scatter)(_base|_coalesced|_into_tensor)*$"
 )
-SHAPE = re.compile(r"(?:(\d+)x)?(\w+)\[([\d,]*)\]")
+SHAPE = re.compile(r"(?:(\d{1,6})x)?(\w+)\[([\d,]*)\]")
 TRUNCATED = re.compile(r"\+\d+\)")
 
 

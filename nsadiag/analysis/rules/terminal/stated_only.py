@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from nsadiag.analysis.records import CellEvidence, Collected
 from nsadiag.analysis.rules.rule import Claims
 from nsadiag.evidence.messages import Fact, ProcessEnd, StuckWatchdog, ToolAnswer
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.phrases import capitalized, these
 
 MOST_CITED = 4
@@ -37,7 +38,8 @@ def _cancelled(told: Collected) -> tuple[str, Claims] | None:
 def _signal(text: str) -> str:
     """`SIGHUP`, of the name or of the number."""
     try:
-        return signal.Signals(int(text)).name if text.isdigit() else text
+        number = natural(text)
+        return text if number is None else signal.Signals(number).name
     except ValueError:
         return ""
 
