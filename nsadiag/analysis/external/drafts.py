@@ -30,6 +30,7 @@ from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.documents.watch import NO_END, End
 from nsadiag.evidence.messages import CommunicatorStep, ProcessEnd
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import from_faulthandler
@@ -317,9 +318,9 @@ def read_errors(files: Iterable[Found], drafts: Drafts) -> None:
         first = facts.raised[-1].exception if facts.raised else Cause(type=kind, message=rest)
         line = facts.raised[-1].line if facts.raised else 1
         exception = _exception(first, f"{file.name}#line {line}")
-        moment = str(extra.get("timestamp", ""))
-        if moment.isdigit():
-            exception = replace(exception, t_mono_ns=int(moment) * 10**9)
+        moment = natural(str(extra.get("timestamp", "")))
+        if moment is not None:
+            exception = replace(exception, t_mono_ns=moment * 10**9)
         if rank >= 0:
             drafts.of(rank, file.name).exceptions.insert(0, exception)
 

@@ -11,6 +11,7 @@ from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
 from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence import recorder
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind
 
@@ -85,7 +86,7 @@ TRANSFER_COLUMNS, CALL_COLUMNS = [*Transfer._fields], [*Recorded._fields]
 NO_COLLECTIVE = re.compile(r"^(?:to|from|key)=")  # sends, receives and the store
 # They end in the name of a wait, or make one of several.
 WAITS = re.compile(r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$")
-PEER = re.compile(r"(to|from)=(any|\d+) tag=(\d+)(?: (\w+\[[\d,]*\]))?")
+PEER = re.compile(r"(to|from)=(any|\d{1,18}) tag=(\d{1,18})(?: (\w+\[[\d,]*\]))?")
 CREATIONS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 
 
@@ -96,7 +97,7 @@ def asked_of(rank: int, spans: Iterable[Span], label: Callable[[int, str], str])
         if span.kind != Kind.COLLECTIVE or NO_COLLECTIVE.search(span.detail) or WAITS.search(span.name):
             continue
         words = span.detail.split()
-        root = next((int(w[5:]) for w in words if w.startswith("root=") and w[5:].isdigit()), None)
+        root = next((natural(w[5:]) for w in words if w.startswith("root=")), None)
         splits = next((w[7:] for w in words if w.startswith("splits=")), None)
         rows.append(
             CollectiveCall(

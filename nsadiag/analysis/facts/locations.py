@@ -12,6 +12,7 @@ from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
 from nsadiag.evidence.documents.training import Sample
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.recorder import Entry
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Phase
@@ -115,7 +116,8 @@ def of_text(text: str) -> Place | None:
     if text.count(":") < 2:
         return None
     file, line, function = text.rsplit(":", 2)
-    return place(file, int(line), function) if line.isdigit() and is_user(file) else None
+    number = natural(line)
+    return place(file, number, function) if number is not None and is_user(file) else None
 
 
 def of_black_box(rank: RankEvidence) -> Place | None:

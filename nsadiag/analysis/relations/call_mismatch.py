@@ -30,7 +30,7 @@ STRICT_RECORDED = re.compile(
     r"^_?(all_?reduce|broadcast|reduce|all_gather|reduce_scatter)(_base|_coalesced|_into_tensor)*$"
 )
 EXCHANGE = re.compile(r"^_?all_?to_?all")
-SHAPE = re.compile(r"(?:(\d+)x)?(\w+)\[([\d,]*)\]")
+SHAPE = re.compile(r"(?:(\d{1,6})x)?(\w+)\[([\d,]*)\]")
 TRUNCATED = re.compile(r"\+\d+\)")
 
 

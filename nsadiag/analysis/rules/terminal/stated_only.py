@@ -11,6 +11,7 @@ from nsadiag.analysis.records import CellEvidence, Collected
 from nsadiag.analysis.rules.rule import Claims
 from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.messages import Fact, NativeStack, ProcessEnd, StuckWatchdog, TakenDown, ToolAnswer
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.phrases import capitalized, these
 
 MOST_CITED = 4
@@ -100,7 +101,8 @@ def _cancelled(told: Collected) -> tuple[str, Claims] | None:
 def _signal(text: str) -> str:
     """`SIGHUP`, of the name or of the number."""
     try:
-        return signal.Signals(int(text)).name if text.isdigit() else text
+        number = natural(text)
+        return text if number is None else signal.Signals(number).name
     except ValueError:
         return ""
 
