@@ -33,7 +33,12 @@ def test_a_training_step_does_not_import_it() -> None:
 
 @pytest.mark.slow
 def test_what_compiles_imports_it_after_a_step_without_it() -> None:
-    run(TRAINS, COMPILES, "assert is_imported() and type(torch._dynamo).__name__ == 'module'", TRAINS.partition("\n")[2].partition("\n")[2])
+    run(
+        TRAINS,
+        COMPILES,
+        "assert is_imported() and type(torch._dynamo).__name__ == 'module'",
+        TRAINS.partition("\n")[2].partition("\n")[2],
+    )
 
 
 @pytest.mark.slow
