@@ -74,6 +74,8 @@ class RehearsalWatch(Watch):
             matching, now = self._coordinator.matching, time.monotonic()
             quiet_s = now - self._coordinator.heard
             if unanswerable := matching.unanswerable():
+                if matching.ended & {rank.directory.rank for rank in alive}:
+                    return None  # its connection is closed, and how it ends is not known yet
                 failed = any(r.end and (r.end.exit_code or r.end.signal) for r in self.ranks.values())
                 # Of ranks that failed the launcher ends the others, and the failure is the answer.
                 if quiet_s > SETTLE_S and not failed:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import socket
 import sys
+import time
 import warnings
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
@@ -21,6 +23,9 @@ from nsadiag.worker import session
 from nsadiag.worker.interruptions import tolerated
 
 PR_SET_PDEATHSIG = 1
+READABLE_S = (
+    0.15  # how long the last of the ranks stays a zombie: longer than the watch takes between two looks
+)
 # Asking CUDA whether it is there would initialise it, and a process forked after that cannot use it.
 ASK_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -32,14 +37,16 @@ def main(descriptor: int) -> None:
         request = json.loads(requests.readline())
         sys.path[0] = request["path"]
         import_torch()
+        pids = []
         while request:
             pid = _fork()
             if pid == 0:
                 break
+            pids.append(pid)
             _say(launcher, rank=request["rank"], pid=pid)
             request = json.loads(requests.readline() or "{}")
         else:
-            _report_ends(launcher)
+            _report_ends(launcher, pids)
     _become(request)
 
 
@@ -76,14 +83,24 @@ def _say(launcher: socket.socket, **message: int) -> None:
     launcher.sendall((json.dumps(message) + "\n").encode())
 
 
-def _report_ends(launcher: socket.socket) -> None:
-    """Returns never: this process ends with the last of its ranks."""
-    while True:
-        try:
-            pid, status = os.wait()
-        except ChildProcessError:
-            os._exit(0)
-        _say(launcher, pid=pid, code=os.waitstatus_to_exitcode(status))
+def _report_ends(launcher: socket.socket, pids: list[int]) -> None:
+    """Returns never: this process ends behind the last of its ranks.
+
+    They are not reaped before: how a process ended can be read from outside as long as it is a zombie.
+    """
+    poll = select.poll()
+    ranks = {os.pidfd_open(pid): pid for pid in pids}
+    for descriptor in ranks:
+        poll.register(descriptor, select.POLLIN)
+    while ranks:
+        for descriptor, _ in poll.poll():
+            poll.unregister(descriptor)
+            ended = os.waitid(os.P_PID, ranks.pop(descriptor), os.WEXITED | os.WNOWAIT)
+            if ended is not None:
+                code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                _say(launcher, pid=ended.si_pid, code=code)
+    time.sleep(READABLE_S)
+    os._exit(0)
 
 
 def _become(request: dict[str, Any]) -> None:
@@ -105,7 +122,7 @@ def _become(request: dict[str, Any]) -> None:
     sys.argv = [first, *rest]
     loader = SourceFileLoader("__main__", file)
     vars(module).update(__file__=file, __loader__=loader, __cached__=None, __builtins__=__builtins__)
-    exec(loader.source_to_code(loader.get_data(file), file), vars(module))  # noqa: S102
+    exec(loader.source_to_code(loader.get_data(file), file), vars(module))
 
 
 if __name__ == "__main__":
