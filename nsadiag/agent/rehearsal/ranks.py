@@ -27,8 +27,8 @@ from pathlib import Path
 import nsadiag
 from nsadiag.agent.job.entry_script import NO_SCRIPT, TORCHRUN, TORCHRUN_SWITCHES, TORCHRUN_WITH_VALUE
 
+NAME = __spec__.name if __spec__ else __name__  # also where it is run as a program
 KILL_AFTER_S = 5.0
-POLL_S = 0.02
 ZYGOTES = 2
 PROGRAM = Path(nsadiag.__file__).parent / "worker" / "rehearsal" / "zygote.py"
 # With any other option the line is torchrun's to understand.
@@ -50,7 +50,7 @@ def started_directly(command: Sequence[str], ranks: int | None = None) -> list[s
     if not plain or not rest or rest[0].startswith("-") or not asked.isdigit() or int(asked) < 1:
         return list(command)
     program = ["-m", *rest] if "module" in options else rest
-    return [sys.executable, "-m", __spec__.name if __spec__ else __name__, asked, python, *program]
+    return [sys.executable, "-m", NAME, asked, python, *program]
 
 
 def options_of(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -182,5 +182,10 @@ def _end(zygotes: list[Zygote]) -> None:
         zygote.process.wait()
 
 
+def main(words: list[str]) -> int:
+    """The exit code of N PYTHON SCRIPT [ARG...]."""
+    return run(int(words[0]), words[1], words[2:])
+
+
 if __name__ == "__main__":
-    sys.exit(run(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(main(sys.argv[1:]))

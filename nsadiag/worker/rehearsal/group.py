@@ -28,9 +28,9 @@ class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
         super().__init__(rank, len(members))
         self._link, self._name, self._members, self._own = link, name, list(members), rank
 
-    def meet(self) -> None:
-        """The group's creation: returns when all members create it."""
-        self._call(CREATION, [], lambda _: []).wait()
+    def meet(self, detail: str = "") -> None:
+        """The creation of this group, or of one within it: returns when all members create the same."""
+        self._call(CREATION, [], lambda _: [], detail=detail).wait()
 
     # -- one call ---------------------------------------------------------------------------------
 
