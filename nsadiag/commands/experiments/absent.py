@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 from nsadiag.analysis.records import CellEvidence, Raised
@@ -21,9 +22,10 @@ HOSTS = re.compile(
     r"Max retries exceeded|couldn't connect to|LocalEntryNotFoundError|offline mode"
 )
 USAGE = 2  # the code with which a script leaves whose arguments are missing
+LEFT = {str(USAGE), str(-signal.SIGTERM)}
 
 
-def absent(cell: CellEvidence, found: Rehearsal) -> str:
+def absent(cell: CellEvidence, found: Rehearsal, launcher_code: int | None) -> str:
     """A sentence with the line that asked; empty where no rank ended for want of anything."""
     raised = {rank.rank: rank.exception for rank in cell.ranks if rank.exception is not None}
     for rank, error in raised.items():
@@ -36,12 +38,10 @@ def absent(cell: CellEvidence, found: Rehearsal) -> str:
             return f"every rank asked for another host, and a rehearsal has no network: {_said(raised[min(raised)])}"
         if all(error.type == "FileNotFoundError" for error in raised.values()):
             return f"every rank asked for a file that is not here: {_said(raised[min(raised)])}"
-    ended = list(found.ended.values())
-    if found.matched == 0 and ended and set(ended) == {str(USAGE)}:
-        line = next(
-            (rank.stderr_tail.strip().splitlines()[-1] for rank in cell.ranks if rank.stderr_tail.strip()), ""
-        )
-        return f"every rank left with code {USAGE} before its first call: {line[:MOST_OF_MESSAGE]}"
+    # Of the others, which the launcher ended, the first to leave is not known to differ.
+    if not found.matched and not raised and launcher_code == USAGE and set(found.ended.values()) <= LEFT:
+        last = (rank.stderr_tail.strip().rpartition("\n")[2] for rank in cell.ranks)
+        return f"the script left with code {USAGE} before its first call: {next(filter(None, last), '')[:MOST_OF_MESSAGE]}"
     return ""
 
 

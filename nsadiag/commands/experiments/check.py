@@ -162,7 +162,7 @@ def _answer(result: RunResult, watch: RehearsalWatch | None, found: Rehearsal) -
         return "undecided", "nothing moves, and something outside the job could still move it"
     from nsadiag.analysis.load import load_run
 
-    if missing := absent(load_run(result.directory), found):
+    if missing := absent(load_run(result.directory), found, watch.job.poll() if watch else None):
         return "can't", missing
     if verdict is not None and verdict.outcome == "crashed":
         return "raised", verdict.summary
