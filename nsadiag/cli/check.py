@@ -43,7 +43,7 @@ def check(
 
     request = RunRequest(
         command=list(context.args), out=out, timeout_s=seconds, force=force, silent=True, quiet_stdout=True,
-        die_with_me=True,
+        die_with_me=True, healthy_report=False,
     )  # fmt: skip
     options = CheckOptions(ranks=nproc, steps=steps, in_place=in_place, network=network)
     checked = check_once(request, options)

@@ -32,7 +32,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is to be kept apart. `report` is the file that says what was; `room` an empty directory of ours."""
+    """Whatever is to be kept apart. `report` is the file that says what was; `room` an empty directory of ours."""
 
     report: str
     room: str
@@ -49,21 +49,22 @@ class Request:
 def isolate(request: Request) -> Isolation:
     """Enters the namespaces. Returns what was kept apart, and why the rest was not."""
     addresses = _own_addresses() if request.network else []
-    reasons: dict[str, str] = {}
-    wanted = {"files": request.files, "network": request.network}
     flags = (CLONE_NEWNS if request.files else 0) | (CLONE_NEWNET if request.network else 0)
     try:
         if flags:
             _unshare(flags)
     except OSError as error:
-        reasons = {name: f"no namespace: {error.strerror}" for name in wanted if wanted[name]}
-        return Isolation(**reasons)
+        why = f"no namespace: {error.strerror}"
+        return Isolation(files=why if request.files else "", network=why if request.network else "")
+    files = network = ""
     if request.files:
-        reasons["files"] = _tried(lambda: _overlay(Path.cwd(), Path(request.room), request.kept))
+        files = _tried(lambda: _overlay(Path.cwd(), Path(request.room), request.kept))
     if request.network:
-        reasons["network"] = _tried(lambda: _raise_loopback(addresses))
-    apart = {f"{name}_apart": wanted[name] and not reasons[name] for name in wanted}
-    return Isolation(**apart, **reasons)
+        network = _tried(lambda: _raise_loopback(addresses))
+    return Isolation(
+        files=files, files_apart=request.files and not files,
+        network=network, network_apart=request.network and not network,
+    )  # fmt: skip
 
 
 def _tried(enter: Callable[[], None]) -> str:

@@ -6,7 +6,8 @@ import re
 import signal
 from pathlib import Path
 
-from nsadiag.analysis.records import CellEvidence, Raised
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.rehearsal.calls import Rehearsal
 from nsadiag.evidence.user_code import is_user
 

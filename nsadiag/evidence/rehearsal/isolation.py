@@ -1,4 +1,4 @@
-"""What a rehearsal was kept apart from."""
+"""The isolation of a rehearsal: files and network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Isolation:
     network: str = ""
 
     def lines(self) -> Iterator[str]:
-        """What was not kept apart though it was to be, and what was."""
+        """Sentences on either, where it was to be kept apart."""
         if self.files_apart:
             yield "files: what it wrote below the working directory is gone (--in-place keeps it)"
         elif self.files:

@@ -25,16 +25,16 @@ def install(everywhere: Callable[[Any, Any], None]) -> None:
     """For the rest of this process. `everywhere` puts a function in another's place in all modules of torch.distributed."""
     _OnCpu().__enter__()
     vars(torch.cuda).update(_stand_ins())
-    torch.Tensor.cuda = lambda self, *_, **__: self
-    torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[method-assign, assignment]
-    DistributedDataParallel.__init__ = _model_alone(DistributedDataParallel.__init__)  # type: ignore[method-assign]
+    for kind in (torch.Tensor, torch.nn.Module):
+        setattr(kind, CUDA, lambda self, *_, **__: self)
+    DistributedDataParallel.__init__ = _model_alone(DistributedDataParallel.__init__)
     everywhere(distributed_c10d.init_process_group, _without_device(distributed_c10d.init_process_group))
     everywhere(device_mesh.init_device_mesh, _on_cpu(device_mesh.init_device_mesh))
     device_mesh.DeviceMesh.__init__ = _on_cpu(device_mesh.DeviceMesh.__init__)
     everywhere(distributed_c10d.is_nccl_available, lambda: True)
 
 
-class _OnCpu(TorchFunctionMode):
+class _OnCpu(TorchFunctionMode):  # type: ignore[misc]
     """Every function of torch's that is given a device."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

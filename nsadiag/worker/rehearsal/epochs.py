@@ -16,9 +16,9 @@ from nsadiag.evidence.rehearsal import STEPS
 
 
 def install() -> None:
-    """Where steps are limited. A loader over a stream, whose end nobody knows, stays as it is."""
+    """Shorten epochs, if steps are limited. A loader over a stream, whose end nobody knows, stays as it is."""
     steps = int(os.environ.get(STEPS) or 0)
-    plain = DataLoader._index_sampler.fget  # type: ignore[attr-defined]
+    plain = DataLoader._index_sampler.fget
     if not steps:
         return
 
@@ -26,7 +26,7 @@ def install() -> None:
         sampler = plain(self)
         return Shortened(sampler, steps) if hasattr(sampler, "__len__") else sampler
 
-    DataLoader._index_sampler = property(index_sampler)  # type: ignore[assignment, method-assign]
+    DataLoader._index_sampler = property(index_sampler)
 
 
 class Shortened:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from nsadiag.evidence.rehearsal.calls import ALL_TO_ALL, ANY_SOURCE, BARRIER, CREATION, RECEIVE, SEND
 from nsadiag.worker.place import user_place
 from nsadiag.worker.rehearsal.link import Link, Peers
-from nsadiag.worker.rehearsal.results import FromAnybody, Result
+from nsadiag.worker.rehearsal.results import FromAnybody, Result, uncompiled
 from nsadiag.worker.rehearsal.values import read, reduced, shape_of
 
 Tensors = Sequence[torch.Tensor]
@@ -21,6 +21,7 @@ Compute = Callable[[list[list[torch.Tensor]]], Tensors]
 NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
+@uncompiled
 class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
     """Its methods are those that torch calls on a group, from Python and from C++ (DDP, functional collectives)."""
 

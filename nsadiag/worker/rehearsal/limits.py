@@ -1,4 +1,4 @@
-"""What a rank of a rehearsal may take: its share of the memory, and no connection to other hosts."""
+"""Limits of a rank in a rehearsal: its share of the memory, and no connection to other hosts."""
 
 from __future__ import annotations
 
