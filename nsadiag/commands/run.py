@@ -63,6 +63,7 @@ class RunRequest:
     notify: tuple[str, ...] = ()  # addresses and commands
     metrics: Path | None = None
     silent: bool = False  # nothing on stderr before the verdict but errors
+    healthy_report: bool = True  # report.md and report.html of a healthy job, too
     quiet_stdout: bool = False  # stdout is for JSON: the job's output goes to stderr
 
 
@@ -211,7 +212,7 @@ def answer(
 ) -> tuple[Verdict | None, Exception | None]:
     """The verdict, or the reason for a missing one where the exit code is still the job's."""
     try:
-        return judge_and_report(run, about), None
+        return judge_and_report(run, about, healthy_report=request.healthy_report), None
     except Exception as error:
         error = explained(error, run)
         if interrupted or not request.passthrough:
@@ -323,14 +324,14 @@ def answer_first(run: RunDir) -> Answer | None:
     return Answer(certainty=verdict.certainty or "suspected", says=verdict.summary)
 
 
-def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:
+def judge_and_report(run: RunDir, about: dict[str, Any], *, healthy_report: bool = True) -> Verdict:
     """Verdict first, on disk, whatever interrupts; then the documents that show it, unless somebody is in a hurry."""
     with interrupts.held_off():
         from nsadiag.analysis.verdict import judge_directory
 
         verdict = judge_directory(run.path, live=True)
         output.write_run(run, **about, ended_at=output.now(), world_size=verdict.world_size)
-    if not interrupts.hurried():
+    if not interrupts.hurried() and (healthy_report or verdict.outcome != "healthy"):
         try:
             with interrupts.skippable():
                 from nsadiag.reports.formats.registry import write_reports
