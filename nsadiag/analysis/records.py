@@ -185,6 +185,8 @@ class Collected:
     cut: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)  # of libraries, as lines say
     settings: Mapping[str, str] = field(default_factory=dict)  # variables of the environment, as lines say
+    # Whether something says how many ranks there are: beyond the highest number that was heard of there may be more.
+    knows_size: bool = False
     numbered: Mapping[int, int] = field(default_factory=dict)  # pids behind numbers that are no ranks
     said: tuple[Said, ...] = ()  # whatever else messages of logs say, in their order
     unread: tuple[Said, ...] = ()  # lines like errors that nothing understands, the most frequent of each log
