@@ -38,7 +38,7 @@ def check(
     )  # fmt: skip
     checked = check_once(request)
     if not as_json:
-        for line in checked.lines():
+        for line in checked.rehearsal.lines():
             show(line)
     if checked.rehearsal.answer != "agreed" or checked.is_wrong or as_json:
         print_directory(checked.run.directory, as_json=as_json, is_new=True, verbose=verbose)

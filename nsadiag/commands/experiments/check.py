@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,7 @@ from nsadiag.agent.rehearsal.watch import RehearsalWatch
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands.run import RunRequest, RunResult, run_once
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_USAGE
-from nsadiag.evidence.layout import write_json
-from nsadiag.evidence.phrases import count
+from nsadiag.evidence.layout import RunDir, write_json
 from nsadiag.evidence.rehearsal import SOCKET
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
 from nsadiag.evidence.user_code import is_user
@@ -43,17 +40,7 @@ class Checked:
         verdict = self.run.verdict
         return self.rehearsal.answer == "agreed" and verdict is not None and verdict.outcome == "wrong"
 
-    def lines(self) -> Iterator[str]:
-        """The answer, as a terminal shows it."""
-        found = self.rehearsal
-        ranks = f" on {count(found.world_size, 'rank')}" if found.world_size else ""
-        before = "" if found.answer == "agreed" else " before"
-        yield f"{found.answer}: {found.why}; {count(found.matched, 'call')} matched{ranks}{before}"
-        for call in found.calls[:MOST_CALLS]:
-            yield f"  rank {call.rank}  {call.words}  {call.place}"
 
-
-MOST_CALLS = 8
 MOST_OF_MESSAGE = 200
 ABSENT = ("ModuleNotFoundError",)
 ABSENT_DEVICE = re.compile(
@@ -82,7 +69,7 @@ def check_once(request: RunRequest) -> Checked:
         finally:
             coordinator.close()
     rehearsal = _concluded(result, watches[0] if watches else None, coordinator)
-    write_json(result.directory / "rehearsal.json", dataclasses.asdict(rehearsal))
+    write_json(RunDir(path=result.directory).rehearsal, rehearsal.to_json())
     return Checked(run=result, rehearsal=rehearsal)
 
 
