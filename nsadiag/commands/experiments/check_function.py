@@ -19,7 +19,7 @@ from nsadiag.evidence.rehearsal import SOCKET
 from nsadiag.evidence.rehearsal.calls import Answer, Call, Rehearsal
 from nsadiag.reports.loaded import Run, load
 
-ENTRY = Path(__file__).resolve().parents[2] / "worker" / "rehearsal" / "function.py"
+ENTRY = ("-m", "nsadiag.worker.rehearsal.function")
 GRACE_S = 120.0  # beyond the limit of the rehearsal: start-up, last snapshots and the verdict
 STOP_S = 30.0  # for a rehearsal past its limit to stop its ranks
 
@@ -91,7 +91,7 @@ def check(
         call.write_bytes(_pickled(function, args))
         where = ["--force", "--out", str(out)] if out is not None else []
         judge = [sys.executable, "-m", "nsadiag", "check", "--json", *where, "--seconds", str(seconds), "--"]
-        line = [*judge, *_launcher(), "--standalone", "--nproc-per-node", str(ranks), str(ENTRY), str(call)]
+        line = [*judge, *_launcher(), "--standalone", "--nproc-per-node", str(ranks), *ENTRY, str(call)]
         return _answer(line, seconds, {**os.environ, **(env or {})})
 
 

@@ -1,4 +1,4 @@
-"""A rank that is a call of one function: `python function.py FILE`, with FILE as `nsadiag.check` has written it.
+"""A rank that is a call of one function: `python -m nsadiag.worker.rehearsal.function FILE`, with FILE as `nsadiag.check` has written it.
 
 As multiprocessing's spawn does it: the module of the function is imported again, the script of the caller under another name
 than `__main__`.
@@ -10,8 +10,6 @@ from multiprocessing import spawn
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Beside this file lie modules of nsadiag's; the path of the caller comes with the call.
-    del sys.path[0]
     caller, call = pickle.loads(Path(sys.argv[1]).read_bytes())
     spawn.prepare(caller)
     function, arguments = pickle.loads(call)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from nsadiag.evidence.rehearsal import SOCKET
-from nsadiag.worker.rehearsal import clock
+from nsadiag.worker.rehearsal import clock, compiler
 from nsadiag.worker.rehearsal.group import RehearsedGroup
 from nsadiag.worker.rehearsal.link import Link
 
@@ -38,6 +38,7 @@ def install() -> None:
 
     _everywhere(original, helper)
     _everywhere(distributed_c10d.get_backend, _backend_of)
+    compiler.postpone()
 
 
 def _without_options(args: tuple[Any, ...]) -> tuple[Any, ...]:
