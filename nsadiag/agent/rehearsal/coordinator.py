@@ -7,7 +7,8 @@ import selectors
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,3 +138,14 @@ class Coordinator(threading.Thread):
         if not names:
             for call in calls:
                 data_file(self.path, call.rank, call.number).unlink(missing_ok=True)
+
+
+@contextmanager
+def coordinating(directory: Path) -> Iterator[Coordinator]:
+    """A coordinator that listens in the directory, within the block."""
+    coordinator = Coordinator(directory)
+    coordinator.start()
+    try:
+        yield coordinator
+    finally:
+        coordinator.close()
