@@ -14,7 +14,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,10 @@ if TYPE_CHECKING:
 
 MARK, RANKS = "distributed", "ranks"
 IN_A_RANK = "NSADIAG_TEST_RANK"
-REPORTS = "NSADIAG_TEST_REPORTS"  # a directory, in which each rank says what came of its test
+REPORTS = (
+    "NSADIAG_TEST_REPORTS"  # the directory with a folder for each rank, where it says what came of its test
+)
+REPORT = "test.json"
 PLUGIN = "nsadiag.pytest_plugin"
 NPROC, TIMEOUT_S = 2, 60.0
 GRACE_S = 120.0  # beyond the test's own limit: start-up of nsadiag, last snapshots and the verdict
@@ -120,15 +122,16 @@ def _rehearsing(item: pytest.Item, ranks: int, timeout_s: float) -> Callable[[],
     def runtest() -> None:
         # What the test is expected to do is for the process to say that started the ranks.
         words = ("--runxfail", *_inner(item))
-        with tempfile.TemporaryDirectory(prefix="nsadiag-test-") as folder:
-            try:
-                found = nsadiag.check(
-                    run_on_rank, ranks, (str(item.config.invocation_params.dir), words), seconds=timeout_s,
-                    out=_directory(item), env={IN_A_RANK: "1", REPORTS: folder},
-                )  # fmt: skip
-            except NsadiagError as error:
-                pytest.fail(f"{error.message}\nhint: {error.hint}", pytrace=False)
-            reports = {int(file.stem): json.loads(file.read_text()) for file in Path(folder).glob("*.json")}
+        directory = _directory(item)
+        try:
+            found = nsadiag.check(
+                run_on_rank, ranks, (str(item.config.invocation_params.dir), words), seconds=timeout_s,
+                out=directory, env={IN_A_RANK: "1", REPORTS: str(directory / "ranks")},
+            )  # fmt: skip
+        except NsadiagError as error:
+            pytest.fail(f"{error.message}\nhint: {error.hint}", pytrace=False)
+        files = directory.glob(f"ranks/*/{REPORT}")
+        reports = {int(file.parent.name): json.loads(file.read_text()) for file in files}
         print(found.output)
         skipped = [text for outcome, text in reports.values() if outcome == "skipped"]
         if len(skipped) == ranks:
@@ -163,7 +166,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     folder = os.environ.get(REPORTS)
     if folder and not report.passed:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-        Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps([report.outcome, reason]))
+        rank = f"{int(os.environ['RANK']):05d}"  # what is written elsewhere may be gone when the rehearsal is over
+        Path(folder, rank, REPORT).write_text(json.dumps([report.outcome, reason]))
 
 
 def _inner(item: pytest.Item) -> tuple[str, ...]:

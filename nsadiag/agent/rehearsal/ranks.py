@@ -10,6 +10,7 @@ depends on it would be hidden. Two zygotes share the ranks: enough for two order
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import shutil
@@ -27,9 +28,11 @@ from pathlib import Path
 import nsadiag
 from nsadiag.agent.job.entry_script import NO_SCRIPT, TORCHRUN, TORCHRUN_SWITCHES, TORCHRUN_WITH_VALUE
 
+NAME = __spec__.name if __spec__ else __name__  # also where it is run as a program
 KILL_AFTER_S = 5.0
-POLL_S = 0.02
 ZYGOTES = 2
+# After a rank has failed: what all of them lack is told from what one lacks.
+TOGETHER_S = 0.3
 PROGRAM = Path(nsadiag.__file__).parent / "worker" / "rehearsal" / "zygote.py"
 # With any other option the line is torchrun's to understand.
 UNDERSTOOD = {"standalone", "nnodes", "nproc-per-node", "max-restarts", "master-addr", "master-port", "rdzv-backend",
@@ -50,7 +53,7 @@ def started_directly(command: Sequence[str], ranks: int | None = None) -> list[s
     if not plain or not rest or rest[0].startswith("-") or not asked.isdigit() or int(asked) < 1:
         return list(command)
     program = ["-m", *rest] if "module" in options else rest
-    return [sys.executable, "-m", __spec__.name if __spec__ else __name__, asked, python, *program]
+    return [sys.executable, "-m", NAME, asked, python, *program]
 
 
 def options_of(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -160,13 +163,15 @@ def _first_failure(zygotes: list[Zygote], ranks: int) -> int:
     with selectors.DefaultSelector() as selector:
         for zygote in zygotes:
             selector.register(zygote.socket, selectors.EVENT_READ, zygote)
-        while left:
-            for key, _ in selector.select():
+        failed, until = 0, math.inf
+        while left and time.monotonic() < until:
+            for key, _ in selector.select(None if until == math.inf else TOGETHER_S):
                 codes = key.data.hear()
-                if failed := next(filter(None, codes), None):
-                    return failed if failed > 0 else 128 - failed
                 left -= len(codes)
-    return 0
+                failed = failed or next(filter(None, codes), 0)
+                if failed and until == math.inf:
+                    until = time.monotonic() + TOGETHER_S
+    return failed if failed >= 0 else 128 - failed
 
 
 def _end(zygotes: list[Zygote]) -> None:
@@ -182,5 +187,10 @@ def _end(zygotes: list[Zygote]) -> None:
         zygote.process.wait()
 
 
+def main(words: list[str]) -> int:
+    """The exit code of N PYTHON SCRIPT [ARG...]."""
+    return run(int(words[0]), words[1], words[2:])
+
+
 if __name__ == "__main__":
-    sys.exit(run(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(main(sys.argv[1:]))

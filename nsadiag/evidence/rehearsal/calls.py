@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from nsadiag.evidence.documents.values import Whole
 from nsadiag.evidence.phrases import count
+from nsadiag.evidence.rehearsal.isolation import Isolation
 
 # CREATION is the meeting of a group's members when they create it.
 CREATION, SEND, RECEIVE, BARRIER = "new_group", "send", "recv", "barrier"
@@ -29,7 +30,7 @@ class Call:
     """One call of one rank, before it is made.
 
     `tensors`: elements and dtype of each. `root` and `peer` are ranks within the group; `peer` is ANY_SOURCE where any will do.
-    `sent` and `received`: elements for and from each member of an all_to_all.
+    `detail`: what else has to be the same, as a person reads it. `sent` and `received`: elements for and from each member of an all_to_all.
     """
 
     rank: int
@@ -40,6 +41,7 @@ class Call:
     description: str = ""  # of the group, as torch describes it
     tensors: tuple[tuple[int, str], ...] = ()
     reduction: str = ""
+    detail: str = ""
     root: Whole | None = None
     peer: Whole | None = None
     tag: Whole = 0
@@ -55,7 +57,7 @@ class Call:
     @property
     def signature(self) -> tuple[Any, ...]:
         """Whatever has to be the same in the calls of all members."""
-        return self.op, self.reduction, self.root, () if self.op == ALL_TO_ALL else self.tensors
+        return self.op, self.reduction, self.detail, self.root, () if self.op == ALL_TO_ALL else self.tensors
 
     @property
     def words(self) -> str:
@@ -71,8 +73,8 @@ class Call:
             else f" {to} {self._rank(self.peer)}"
         )
         root = "" if self.root is None else f" of {self._rank(self.root)}"
-        reduction = f" {self.reduction}" if self.reduction else ""
-        return f"{self.op}{root}{peer}{reduction} {sizes}{more}".rstrip()
+        named = "".join(f" {name}" for name in (self.reduction, self.detail) if name)
+        return f"{self.op}{root}{peer}{named} {sizes}{more}".rstrip()
 
     def _rank(self, within: int) -> str:
         return f"rank {self.members[within]}" if 0 <= within < len(self.members) else f"no member ({within})"
@@ -88,6 +90,8 @@ class Rehearsal:
     world_size: int = 0
     calls: tuple[Call, ...] = ()  # those that cannot be matched, or that were open at the end
     ended: dict[str, str] = field(default_factory=dict)  # how each rank ended, by number
+    isolation: Isolation = field(default_factory=Isolation)
+    on_cpu: bool = False  # which stood in for the GPUs that the script names
 
     def lines(self) -> Iterator[str]:
         """The answer, and the calls behind it."""
@@ -96,6 +100,9 @@ class Rehearsal:
         yield f"{self.answer}: {self.why}; {count(self.matched, 'call')} matched{ranks}{before}"
         for call in self.calls[:MOST_CALLS]:
             yield f"  rank {call.rank}  {call.words}  {call.place}"
+        if self.on_cpu:
+            yield "cuda: the CPU stood in for GPUs; the order of streams, kernels and NCCL were not rehearsed"
+        yield from self.isolation.lines()
 
     def to_json(self) -> dict[str, Any]:
         """The document, each call with its words."""

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from nsadiag.evidence.rehearsal.calls import ALL_TO_ALL, ANY_SOURCE, BARRIER, CREATION, RECEIVE, SEND
 from nsadiag.worker.place import user_place
 from nsadiag.worker.rehearsal.link import Link, Peers
-from nsadiag.worker.rehearsal.results import FromAnybody, Result
+from nsadiag.worker.rehearsal.results import FromAnybody, Result, uncompiled
 from nsadiag.worker.rehearsal.values import read, reduced, shape_of
 
 Tensors = Sequence[torch.Tensor]
@@ -21,6 +21,7 @@ Compute = Callable[[list[list[torch.Tensor]]], Tensors]
 NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
+@uncompiled
 class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
     """Its methods are those that torch calls on a group, from Python and from C++ (DDP, functional collectives)."""
 
@@ -29,9 +30,9 @@ class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._link, self._name, self._members, self._own = link, name, list(members), rank
         self._description = description
 
-    def meet(self) -> None:
-        """The group's creation: returns when all members create it."""
-        self._call(CREATION, [], lambda _: []).wait()
+    def meet(self, detail: str = "") -> None:
+        """The creation of this group, or of one within it: returns when all members create the same."""
+        self._call(CREATION, [], lambda _: [], detail=detail).wait()
 
     # -- one call ---------------------------------------------------------------------------------
 

@@ -8,18 +8,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from nsadiag.worker.interruptions import tolerated
+from nsadiag.worker.probes.patch import not_compiled
 from nsadiag.worker.rehearsal.values import write
 
 Tensors = Sequence[torch.Tensor]
-Values = torch.futures.Future[Any]  # flat tensors, one for each output
+Values: TypeAlias = Any  # a torch.futures.Future of flat tensors, one for each output
+C = TypeVar("C", bound=type)
 
 
+def uncompiled(kind: C) -> C:
+    """The class, none of whose methods torch's compiler compiles: a backend's are C++, where it does not look."""
+    for function in vars(kind).values():
+        if isinstance(function, FunctionType):
+            not_compiled(function, what_it_calls=True)
+    return kind
+
+
+@uncompiled
 class Result(dist.Work):  # type: ignore[misc]
     """The work of one call. C++ (DDP, functional collectives) asks it through the same methods."""
 
@@ -80,6 +92,7 @@ class Result(dist.Work):  # type: ignore[misc]
     _source_rank = source_rank
 
 
+@uncompiled
 class FromAnybody(Result):
     """The same of a receive from any rank: its value begins with the sender."""
 

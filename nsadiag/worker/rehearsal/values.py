@@ -17,11 +17,11 @@ class Shape:
 
     @property
     def element_size(self) -> int:
-        return self.dtype.itemsize
+        return int(self.dtype.itemsize)
 
 
 def shape_of(tensor: torch.Tensor) -> Shape:
-    """Of a tensor's elements."""
+    """Size and dtype of a tensor's elements."""
     return Shape(count=tensor.numel(), dtype=tensor.dtype)
 
 

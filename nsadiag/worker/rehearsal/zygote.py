@@ -58,7 +58,7 @@ def die_with(parent: int) -> None:
 
 
 def import_torch() -> None:
-    """What all ranks need; a script that has none of it fails by itself, or does without."""
+    """Import whatever all ranks need; a script without torch fails by itself, or does without."""
     is_ours = ASK_DRIVER not in os.environ
     os.environ.setdefault(ASK_DRIVER, "1")
     with tolerated(ImportError):
@@ -104,7 +104,7 @@ def _report_ends(launcher: socket.socket, pids: list[int]) -> None:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """What Python does when it is started with this command line; its end is the interpreter's."""
+    """Do as Python does when it is started with this command line; the end is the interpreter's."""
     os.environ.update(request["env"])
     sys.orig_argv = [sys.executable, *request["options"], *request["argv"]]
     if "numpy.random" in sys.modules:
