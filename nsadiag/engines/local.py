@@ -307,15 +307,17 @@ def run_warm(
     *,
     world_size: int,
     probes: str,
+    env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     among: Mapping[str, Any] | None = None,
     make_watch: MakeWatch = Watch,
 ) -> Watch:
-    """Runs one cell to its end, watched; `world_size` is of the ranks here."""
+    """Runs one cell to its end, watched; `world_size` is of the ranks here. `env`: variables of this cell's alone."""
     make_private_dir(run.path)
     with scratch.made(run) as sockets, ring_storage.held(run) as (more, _), interrupts.held_off():
+        added = {**(env or {}), **more}
         job = launcher.job(
-            argv, run, sockets, world_size=world_size, probes=probes, env=more, cwd=cwd, among=among
+            argv, run, sockets, world_size=world_size, probes=probes, env=added, cwd=cwd, among=among
         )
         watch = make_watch(job, run, options)
         watch.run()

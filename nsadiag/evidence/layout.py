@@ -162,6 +162,7 @@ class RunDir:
     ends = property(lambda self: self.path / "ends.json")
     parity = property(lambda self: self.path / "parity.json")
     watch = property(lambda self: self.path / "watch.json")
+    rehearsal = property(lambda self: self.path / "rehearsal.json")
     report_md = property(lambda self: self.path / "report.md")
     report_html = property(lambda self: self.path / "report.html")
     sources = property(lambda self: self.path / "sources")

@@ -64,7 +64,16 @@ def test_a_healthy_job_agrees(jobs: Jobs, name: str) -> None:
     assert (code, rehearsal["answer"]) == (0, "agreed"), rehearsal
 
 
-@pytest.mark.parametrize("name", ["uneven_inputs_shards", "collective_order_mismatch_background_save"])
+# The calls of the last two are in no recorder of torch's, and in part in none of the ranks' own.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "uneven_inputs_shards",
+        "collective_order_mismatch_background_save",
+        "collective_args_mismatch_group_object",
+        "collective_order_mismatch_thread_pool",
+    ],
+)
 def test_calls_that_differ_are_told_with_the_verdict_of_a_run(jobs: Jobs, name: str) -> None:
     script = script_of(name)
     code, rehearsal, verdict = rehearsed(jobs, script)
