@@ -83,10 +83,17 @@ def run_once(request: RunRequest, *, launched: list[str] | None = None, **more: 
 
     `launched` is what is started in the place of the command; `more` are settings of `run_command` besides those of the request.
     """
-    check_request(request)
-    attempt = f"-attempt{request.attempt}" if request.attempt > 1 else ""
-    run = output.prepare(request.out, name_of(request.command) + attempt, force=request.force)
+    with interrupts.let_in():
+        check_request(request)
+        attempt = f"-attempt{request.attempt}" if request.attempt > 1 else ""
+        run = output.prepare(request.out, name_of(request.command) + attempt, force=request.force)
     kept.start()
+    # An interrupt ends the job, and nothing of what follows its end but what would be waited for.
+    with interrupts.held_off():
+        return _run(request, run, launched or request.command, more)
+
+
+def _run(request: RunRequest, run: RunDir, command: list[str], more: dict[str, Any]) -> RunResult:
     about = begin(run, request)
     interrupted, watch = False, None
     notifier = notifier_of(request, run)
@@ -104,7 +111,7 @@ def run_once(request: RunRequest, *, launched: list[str] | None = None, **more: 
             showing(status, pace.words),
         ):
             watch = run_command(
-                launched or request.command,
+                command,
                 run,
                 options_of(request),
                 probes=request.probes,
@@ -116,7 +123,8 @@ def run_once(request: RunRequest, *, launched: list[str] | None = None, **more: 
     except KeyboardInterrupt:
         interrupted = True
     except Unwatched as failed:
-        follow.finish()
+        with interrupts.skippable():
+            follow.finish()
         if not request.passthrough:
             raise failed.cause from None
         return RunResult(
@@ -233,11 +241,13 @@ def concluded(
     *,
     interrupted: bool,
 ) -> RunResult:
-    """Everybody is told, and the job's output has been shown when this returns."""
-    say_unwritten(watch)
-    follow.finish()
-    if verdict:
-        tell(request, run, notifier, verdict)
+    """Everybody is told, and the job's output has been shown when this returns; the next interrupt ends either wait."""
+    with interrupts.skippable():
+        say_unwritten(watch)
+        follow.finish()
+    with interrupts.skippable():
+        if verdict:
+            tell(request, run, notifier, verdict)
     left = watch is not None and watch.left_running
     if request.log_limit_mib and watch is not None and not left:
         close_holes(logs_of(run))
@@ -323,11 +333,10 @@ def judge_and_report(run: RunDir, about: dict[str, Any], *, healthy_report: bool
         output.write_run(run, **about, ended_at=output.now(), world_size=verdict.world_size)
     if not interrupts.hurried() and (healthy_report or verdict.outcome != "healthy"):
         try:
-            from nsadiag.reports.formats.registry import write_reports
+            with interrupts.skippable():
+                from nsadiag.reports.formats.registry import write_reports
 
-            write_reports(run.path)
-        except KeyboardInterrupt:
-            pass
+                write_reports(run.path)
         except Exception as error:
             # The verdict is there, and can still be shown on the terminal.
             error = explained(error, run)
