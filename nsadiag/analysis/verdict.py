@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nsadiag.analysis import because
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import Candidate, Rejection
 from nsadiag.analysis.explain.context import Context
@@ -64,11 +65,14 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     cause, weight = certainty.weighed(case, cause)
     cause = caveats.added(cell, victims.told(cell, cause))
     cause = citations.checked(cell, cause)
+    parted = because.is_divergence(cause)
     verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))
     return dataclasses.replace(
         verdict,
         certainty=weight,
         peer_waits=progress.peer_waits_in(case),
+        stands_at=because.stands_at(case, cause) if parted else None,
+        because=because.because_of(case, cause) if parted else None,
         hypotheses=hypotheses.hypotheses_of(case, cause),
     )
 

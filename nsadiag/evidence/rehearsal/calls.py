@@ -7,6 +7,7 @@ input reads it there.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -82,6 +83,15 @@ class Rehearsal:
     world_size: int = 0
     calls: tuple[Call, ...] = ()  # those that cannot be matched, or that were open at the end
     ended: dict[str, str] = field(default_factory=dict)  # how each rank ended, by number
+
+
+def in_short(about: Mapping[str, Any]) -> str:
+    """A call as the path of a rank names it: operation, group, members, and whatever else has to be the same."""
+    members = ",".join(map(str, about["members"]))
+    said = (about.get(name) for name in ("reduction", "root", "peer", "tag"))
+    rest = ",".join("" if each is None else str(each) for each in said)
+    sizes = " ".join(f"{dtype}[{count}]" for count, dtype in about["tensors"][:8])
+    return "\t".join((str(about["op"]), str(about["group"]), members, rest, sizes))
 
 
 def data_file(socket: Path, rank: int, number: int) -> Path:

@@ -1,0 +1,81 @@
+"""The two lines of a divergence: where the guilty rank stands, by its stack, and why, by recorded paths or by the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.explain.candidate import shown
+from nsadiag.analysis.explain.context import Context
+from nsadiag.analysis.explain.explanation import candidates
+from nsadiag.analysis.paths.chain import Chains
+from nsadiag.analysis.paths.partings import Alignment
+from nsadiag.analysis.paths.telling import told
+from nsadiag.analysis.paths.walk import Walk
+from nsadiag.analysis.rules.registry import RULES
+from nsadiag.evidence.records import Because, Finding, Link, Place
+from nsadiag.source.control import Condition
+
+# What the source's provenance of a condition is called as an origin.
+ORIGINS = {"rank": "rank", "data": "data", "input": "data", "uniform": "unknown"}
+MOST_PEERS = 3  # that a guilty rank is compared with, until one comparison tells
+
+
+def walks_of(case: Case) -> dict[int, Walk]:
+    """The recorded paths, by rank; none where one of them has been written over."""
+    whole = {rank.rank: rank.walked for rank in case.cell.ranks if rank.walked and rank.walked.is_whole}
+    return {number: Walk(number, walked) for number, walked in whole.items()}
+
+
+def is_divergence(cause: Finding) -> bool:
+    """Whether ranks did not do the same: what a path or the source can tell more of."""
+    families = {rule.family for rule in RULES if cause.cls in rule.concludes}
+    return cause.outcome in ("hung", "crashed") and bool(families & {"structure", "divergence"})
+
+
+def because_of(case: Case, cause: Finding) -> Because | None:
+    """Recorded where paths are there and tell; else inferred from the source."""
+    return _recorded(case, cause) or _inferred(case, cause)
+
+
+def _recorded(case: Case, cause: Finding) -> Because | None:
+    walks = case.once(walks_of)
+    for pair in _pairs(cause, sorted(walks)):
+        compared = Alignment(case.cell.code, walks[pair[0]], walks[pair[1]]).compared()
+        chains = Chains(case.cell.code, compared)
+        if chain := chains.chain():
+            return told(walks, compared, chains, chain)
+    return None
+
+
+def _pairs(cause: Finding, ranks: list[int]) -> Iterator[tuple[int, int]]:
+    """A guilty rank and one that waits for it; where nobody is guilty, any two."""
+    guilty = [rank for rank in cause.guilty_ranks if rank in ranks][:1] or ranks[:1]
+    others = [rank for rank in ranks if rank not in cause.guilty_ranks] or ranks
+    waiting = sorted(others, key=lambda rank: rank not in cause.blocked_ranks)
+    yield from [(a, b) for a in guilty for b in waiting if a != b][:MOST_PEERS]
+
+
+def _inferred(case: Case, cause: Finding) -> Because | None:
+    """The condition of the best explanation, if the verdict is of its class."""
+    best = next((c for c in case.once(candidates) if c.condition is not None and c.cls == cause.cls), None)
+    if best is None or best.condition is None:
+        return None
+    at, condition = best.condition.place, best.condition
+    link = Link(at=at, because=_sides(condition), how="inferred", ranks=case.cell.everyone(best.guilty))
+    return Because(
+        file=at.file, line=at.line, function=at.function, code=at.code, how="inferred",
+        origin=ORIGINS[best.provenance], chain=(link,),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _sides(condition: Condition) -> str:
+    return f"`{shown(condition)}` decided differently"
+
+
+def stands_at(case: Case, cause: Finding) -> Place | None:
+    """The line of the first guilty rank's own stack, or of the last thing that it recorded."""
+    rank = next(iter(cause.guilty_ranks), None)
+    if rank is None or rank not in {each.rank for each in case.cell.ranks}:
+        return None
+    return case.once(Context).place_of(rank)

@@ -1,0 +1,122 @@
+"""A chain as a verdict says it: a sentence for each link, and the values on all ranks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from nsadiag.analysis.paths.chain import Chains, Found
+from nsadiag.analysis.paths.partings import Compared, Parting
+from nsadiag.analysis.paths.walk import Announced, Step, Walk
+from nsadiag.evidence.phrases import count
+from nsadiag.evidence.records import Because, Link, Place, ValueOfRanks
+from nsadiag.evidence.rehearsal.reads import Read, names_read
+from nsadiag.source.model import place
+
+LONGEST = 70
+MOST_VALUES = 4
+
+
+def told(walks: Mapping[int, Walk], compared: Compared, chains: Chains, chain: tuple[Found, ...]) -> Because:
+    """The chain as a value; its own line is that of the first link."""
+    links = tuple(_link(walks, compared, chains, found) for found in chain)
+    at = links[0].at
+    return Because(
+        file=at.file, line=at.line, function=at.function, code=at.code, how=links[0].how,
+        origin=chain[-1].origin, chain=links,
+    )  # fmt: skip
+
+
+def _link(walks: Mapping[int, Walk], compared: Compared, chains: Chains, found: Found) -> Link:
+    node = chains.node(found)
+    return Link(
+        at=_place(found.pair[0]),
+        because=_sentence(compared, found, node),
+        how="recorded" if found.is_recorded else "inferred",
+        ranks=(compared.walks[0].rank,),
+        values=tuple(_values(walks, compared.walks[0], found, node)),
+    )
+
+
+def _place(step: Step) -> Place:
+    name = step.frame.code.text.rpartition(".")[2]
+    return place(step.frame.file, step.line, None if name == "<module>" else name)
+
+
+def _sentence(compared: Compared, found: Found, node: ast.stmt | None) -> str:
+    a, b = (f"rank {walk.rank}" for walk in compared.walks)
+    if any(found.caught):
+        who, kind = (a, found.caught[0]) if found.caught[0] else (b, found.caught[1])
+        return f"{who} caught a {kind.type if kind else 'n exception'} here"
+    if found.raised[0]:
+        return f"{a} raised {found.raised[0].type} here, and {b} did not"
+    if found.raised[1]:
+        return f"{b} raised {found.raised[1].type} here, and {a} did not"
+    if found.parting is not None:
+        return _of_parting(found.parting, node, a, b)
+    if found.name:
+        name = ".".join(found.name)
+        if found.is_recorded:
+            return f"`{name}` was {found.values[0] or 'not set'} on {a} and {found.values[1] or 'not set'} on {b}"
+        return f"`{name}` got its value here"
+    if len({*found.values}) > 1:
+        own = [" ".join(value.split("\t")[:1] + value.split("\t")[4:]) for value in found.values]
+        return f"the same line called {own[0]} on {a} and {own[1]} on {b}"
+    return "the value was returned here"
+
+
+def _of_parting(parting: Parting, node: ast.stmt | None, a: str, b: str) -> str:
+    if parting.rounds and parting.loop:
+        made = parting.rounds
+        return f"{a} made {count(made[0], 'iteration')} of the loop, {b} {made[1] or 'none'}"
+    if isinstance(node, ast.If):
+        inside = [_is_in(step, node) for step in parting.then]
+        if inside[0] != inside[1]:
+            held, not_held = (a, b) if inside[0] else (b, a)
+            return f"`if {_short(ast.unparse(node.test))}` held on {held} and not on {not_held}"
+    if isinstance(node, ast.For | ast.While | ast.AsyncFor):
+        inside = [_is_in(step, node) for step in parting.then]
+        if inside[0] != inside[1]:
+            went, left = (a, b) if inside[0] else (b, a)
+            return f"{left} left the loop, and {went} went on with another iteration"
+    ways = [
+        f"{who} went on to {_where(step, parting)}" for who, step in zip((a, b), parting.then, strict=True)
+    ]
+    return ", ".join(ways)
+
+
+def _calls(made: list[Announced]) -> str:
+    names = [each.op for each in made]
+    return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" if names else "no call"
+
+
+def _is_in(step: Step | None, node: ast.If | ast.For | ast.While | ast.AsyncFor) -> bool:
+    return step is not None and node.body[0].lineno <= step.line <= (node.body[-1].end_lineno or 0)
+
+
+def _where(step: Step | None, parting: Parting) -> str:
+    if step is None:
+        return "the end of the function"
+    here = parting.at[0].frame.file
+    return f"line {step.line}" if step.frame.file == here else f"{Path(step.frame.file).name}:{step.line}"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+def _values(
+    walks: Mapping[int, Walk], own: Walk, found: Found, node: ast.stmt | None
+) -> Iterator[ValueOfRanks]:
+    """Of each name that the line reads, its value on every rank at the same execution of the line."""
+    number = own.visit(found.pair[0])
+    names: tuple[Read, ...] = names_read(node) if node is not None else ()
+    shown = 0
+    for name in names:
+        steps = {rank: walk.visited(found.pair[0].at, number) for rank, walk in walks.items()}
+        by_rank = {str(r): v for r, s in steps.items() if s is not None and (v := walks[r].value(s, name))}
+        if len({*by_rank.values()}) > 1 and shown < MOST_VALUES:
+            shown += 1
+            yield ValueOfRanks(name=".".join(name), by_rank=by_rank)
