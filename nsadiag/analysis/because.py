@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import shown
@@ -27,15 +28,26 @@ def walks_of(case: Case) -> dict[int, Walk]:
     return {number: Walk(number, walked) for number, walked in whole.items()}
 
 
-def is_divergence(cause: Finding) -> bool:
-    """Whether ranks did not do the same: what a path or the source can tell more of."""
+@dataclass(frozen=True, kw_only=True)
+class BothLines:
+    """The two lines of a divergence, which say different things: neither stands in for the other."""
+
+    stands_at: Place | None = None
+    because: Because | None = None
+    failed: tuple[str, ...] = ()  # a gap, where we tripped over what nobody foresaw
+
+
+def lines_of(case: Case, cause: Finding) -> BothLines:
+    """Both lines of a verdict on a divergence; nothing of any other."""
     families = {rule.family for rule in RULES if cause.cls in rule.concludes}
-    return cause.outcome in ("hung", "crashed") and bool(families & {"structure", "divergence"})
-
-
-def because_of(case: Case, cause: Finding) -> Because | None:
-    """Recorded where paths are there and tell; else inferred from the source."""
-    return _recorded(case, cause) or _inferred(case, cause)
+    if cause.outcome not in ("hung", "crashed") or not families & {"structure", "divergence"}:
+        return BothLines()
+    try:
+        return BothLines(
+            stands_at=_stands_at(case, cause), because=_recorded(case, cause) or _inferred(case, cause)
+        )
+    except Exception as error:
+        return BothLines(failed=(f"the chain of causes failed: {error!r}",))
 
 
 def _recorded(case: Case, cause: Finding) -> Because | None:
@@ -73,7 +85,7 @@ def _sides(condition: Condition) -> str:
     return f"`{shown(condition)}` decided differently"
 
 
-def stands_at(case: Case, cause: Finding) -> Place | None:
+def _stands_at(case: Case, cause: Finding) -> Place | None:
     """The line of the first guilty rank's own stack, or of the last thing that it recorded."""
     rank = next(iter(cause.guilty_ranks), None)
     if rank is None or rank not in {each.rank for each in case.cell.ranks}:

@@ -65,14 +65,16 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     cause, weight = certainty.weighed(case, cause)
     cause = caveats.added(cell, victims.told(cell, cause))
     cause = citations.checked(cell, cause)
-    parted = because.is_divergence(cause)
-    verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))
+    lines = because.lines_of(case, cause)
+    verdict = verdict_of(
+        cell, cause, (*failed, *lines.failed), progress=progress.done_by(case), times=_times(cell, verdict_s)
+    )
     return dataclasses.replace(
         verdict,
         certainty=weight,
         peer_waits=progress.peer_waits_in(case),
-        stands_at=because.stands_at(case, cause) if parted else None,
-        because=because.because_of(case, cause) if parted else None,
+        stands_at=lines.stands_at,
+        because=lines.because,
         hypotheses=hypotheses.hypotheses_of(case, cause),
     )
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.analysis.paths.origins import origin_of
 from nsadiag.analysis.paths.partings import Compared, Pair, Parting
-from nsadiag.analysis.paths.walk import Exc, Frame, Step
+from nsadiag.analysis.paths.walk import Exc, Executed, Frame
 from nsadiag.analysis.paths.writers import Slices
 from nsadiag.evidence.records import Origin
-from nsadiag.evidence.rehearsal.reads import Read, head_of
+from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.model import SourceModel
+from nsadiag.source.patterns.statements import Statement
 
 DEEPEST = 7  # links
 MOST_QUESTIONS = 120
 RECENT = 8  # calls before the parting, in which a turn that was never taken before may have caused it
-DECIDES = (ast.If, ast.While, ast.For, ast.AsyncFor, ast.Match, ast.Try)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,8 +56,10 @@ class Chains:
         if first is not None:
             return tuple(self._from_control(first))
         if unlike := self._compared.unlike:
+            # The line of the calls is where the ranks stand; why they are not alike was decided before.
             pair = (unlike[0].step, unlike[1].step)
-            return (Found(pair=pair, values=(unlike[0].text, unlike[1].text)), *self._of_pair(pair, 1))
+            before = self._of_pair(pair, 1)
+            return tuple(before) or (Found(pair=pair, values=(unlike[0].text, unlike[1].text)),)
         return ()
 
     def _from_control(self, first: Parting) -> list[Found]:
@@ -77,10 +77,8 @@ class Chains:
 
     def _decides(self, parting: Parting) -> bool:
         """Whether the last common line chose: by a condition, a loop's end or an exception."""
-        node = self._slices[0].node(parting.at[0])
-        if isinstance(node, DECIDES) or any(self._raised(parting)) or node is None:
-            return True
-        return any(isinstance(n, ast.IfExp | ast.BoolOp) for part in head_of(node) for n in ast.walk(part))
+        found = self._slices[0].statement(parting.at[0])
+        return found is None or found.decides or any(self._raised(parting))
 
     def _recent(self, first: Parting) -> list[Parting]:
         """Partings before this one, and behind the last few calls that matched."""
@@ -95,19 +93,20 @@ class Chains:
         """Whether a rank took this turn for the first time."""
         walks = self._compared.walks
         return any(
-            step is not None and walk.visit(step) == 1
-            for walk, step in zip(walks, parting.then, strict=True)
+            step is not None and walk.visit(step) == 1 for walk, step in zip(walks, parting.then, strict=True)
         )
 
     def _of_parting(self, parting: Parting, depth: int) -> list[Found]:
         raised = self._raised(parting)
         if any(raised):
             return self._of_exception(parting, raised, depth)
-        before = self._of_pair(parting.at, depth + 1)
+        before = self._of_pair(self._entry(parting.at), depth + 1)
         origin = "unknown" if before else self._own_origin(parting.at)
         return [Found(pair=parting.at, parting=parting, origin=origin), *before]
 
-    def _of_exception(self, parting: Parting, raised: tuple[Exc | None, Exc | None], depth: int) -> list[Found]:
+    def _of_exception(
+        self, parting: Parting, raised: tuple[Exc | None, Exc | None], depth: int
+    ) -> list[Found]:
         """Where it was swallowed, where it was raised, and what led there."""
         side = 0 if raised[0] else 1
         pair = self._deepest(raised[side], parting)  # type: ignore[arg-type]
@@ -115,11 +114,28 @@ class Chains:
         caught = self._next(parting.at[side])
         if caught is not None and self._slices[side].is_handler(caught):
             links.insert(0, Found(pair=(caught, caught), parting=parting, caught=raised))
-        led = self._with(pair[0] if side == 0 else None, pair[1] if side == 1 else None, parting.at, inner=True)
+        led = self._with(
+            pair[0] if side == 0 else None, pair[1] if side == 1 else None, parting.at, inner=True
+        )
         before = self._of_parting(led, depth + 1) if led is not None and depth < DEEPEST else []
         return [*links, *before]
 
-    def _next(self, step: Step) -> Step | None:
+    def _entry(self, pair: Pair) -> Pair:
+        """What a `for` iterates over was decided when it began."""
+        found = self._slices[0].statement(pair[0])
+        if found is None or found.kind != "for":
+            return pair
+        a, b = (self._first_of(step, found) for step in pair)
+        return a, b
+
+    def _first_of(self, step: Executed, loop: Statement) -> Executed:
+        steps = step.frame.steps
+        at = bisect.bisect_left(steps, step.index, key=lambda each: each.index)
+        while at and loop.first <= steps[at - 1].line <= loop.last:
+            at -= 1
+        return steps[at]
+
+    def _next(self, step: Executed) -> Executed | None:
         """The step behind it in its frame."""
         steps = step.frame.steps
         at = bisect.bisect_right(steps, step.index, key=lambda each: each.index)
@@ -201,7 +217,8 @@ class Chains:
         if ends[0] is None or ends[1] is None or ends[0].at != ends[1].at:
             return []
         returned = (ends[0], ends[1])
-        if not isinstance(self._slices[0].node(returned[0]), ast.Return):
+        found = self._slices[0].statement(returned[0])
+        if found is None or found.kind != "return":
             return []
         before = self._of_pair(returned, depth + 1)
         return [Found(pair=returned, origin="unknown" if before else self._own_origin(returned)), *before]
@@ -235,23 +252,27 @@ class Chains:
             return before
         return [Found(pair=above, name=read, values=values, origin=self._own_origin(above))]
 
-    def _with(self, a: Step | None, b: Step | None, pair: Pair, *, inner: bool = False) -> Parting | None:
+    def _with(
+        self, a: Executed | None, b: Executed | None, pair: Pair, *, inner: bool = False
+    ) -> Parting | None:
         """The last parting before the line, or `inner` in it, that one of the two steps is inside of."""
         for parting in reversed(self._compared.partings):
             before = inner or parting.at[0].index < pair[0].index
-            if before and not any(parting.raised) and any(
-                step is not None and parting.holds(side, step) for side, step in enumerate((a, b))
+            if (
+                before
+                and not any(parting.raised)
+                and any(step is not None and parting.holds(side, step) for side, step in enumerate((a, b)))
             ):
                 return parting.by or parting
         return None
 
     def _own_origin(self, pair: Pair) -> Origin:
-        node = self._slices[0].node(pair[0])
-        return origin_of(node) if node is not None else "unknown"
+        found = self._slices[0].statement(pair[0])
+        return found.origin if found else "unknown"
 
-    def node(self, found: Found) -> ast.stmt | None:
+    def statement(self, found: Found) -> Statement | None:
         """The statement of a link."""
-        return self._slices[0].node(found.pair[0])
+        return self._slices[0].statement(found.pair[0])
 
 
 def _worth(found: list[Found]) -> tuple[bool, bool, int, int]:
@@ -262,7 +283,7 @@ def _worth(found: list[Found]) -> tuple[bool, bool, int, int]:
     return True, found[-1].origin != "unknown", recorded - (len(found) - recorded), -len(found)
 
 
-def _is_within(step: Step, frame: Frame) -> bool:
+def _is_within(step: Executed, frame: Frame) -> bool:
     outer: Frame | None = step.frame
     while outer is not None:
         if outer is frame:

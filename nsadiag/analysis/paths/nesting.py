@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nsadiag.analysis.paths.walk import Step
-from nsadiag.source.model import SourceFile
-
-
-@dataclass(frozen=True)
-class LoopLines:
-    """The lines of a loop. `head` is the one that each iteration begins with."""
-
-    first: int
-    last: int
-    head: int
-    body: int
+from nsadiag.analysis.paths.walk import Executed
+from nsadiag.source.patterns.statements import LoopLines
 
 
 @dataclass(eq=False)
@@ -35,23 +24,10 @@ class Rounds:
                    for one in self.each)  # fmt: skip
 
 
-Node: TypeAlias = Step | Rounds
+Node: TypeAlias = Executed | Rounds
 
 
-def loops_of(file: SourceFile | None) -> list[LoopLines]:
-    """The loops of a file, the outer ones first."""
-    found = []
-    for node in file.nodes if file else ():
-        if isinstance(node, ast.For | ast.While | ast.AsyncFor):
-            body = node.body[0].lineno
-            forever = isinstance(node, ast.While) and isinstance(node.test, ast.Constant)
-            found.append(
-                LoopLines(node.lineno, node.end_lineno or body, body if forever else node.lineno, body)
-            )
-    return sorted(found, key=lambda loop: (loop.first, -loop.last))
-
-
-def nested(steps: Sequence[Step], loops: Sequence[LoopLines]) -> list[Node]:
+def nested(steps: Sequence[Executed], loops: Sequence[LoopLines]) -> list[Node]:
     """The steps, with those of a loop in its iterations."""
     found: list[Node] = []
     at = 0
@@ -70,8 +46,8 @@ def nested(steps: Sequence[Step], loops: Sequence[LoopLines]) -> list[Node]:
     return found
 
 
-def _iterations(steps: Sequence[Step], loop: LoopLines) -> Iterator[list[Step]]:
-    one: list[Step] = []
+def _iterations(steps: Sequence[Executed], loop: LoopLines) -> Iterator[list[Executed]]:
+    one: list[Executed] = []
     for step in steps:
         if step.line == loop.head and one:
             yield one
@@ -80,24 +56,24 @@ def _iterations(steps: Sequence[Step], loop: LoopLines) -> Iterator[list[Step]]:
     yield one
 
 
-def _iteration(steps: list[Step], loop: LoopLines, inner: list[LoopLines]) -> list[Node]:
+def _iteration(steps: list[Executed], loop: LoopLines, inner: list[LoopLines]) -> list[Node]:
     """The head's own steps, then the body, nested again."""
     behind = next((n for n, step in enumerate(steps) if step.line >= loop.body), len(steps))
     return [*steps[:behind], *nested(steps[behind:], inner)]
 
 
-def _step(node: Node) -> Step:
+def _step(node: Node) -> Executed:
     while isinstance(node, Rounds):
         node = next(each for one in node.each for each in one)
     return node
 
 
-def first_step(nodes: Sequence[Node]) -> Step | None:
+def first_step(nodes: Sequence[Node]) -> Executed | None:
     """The first of their steps."""
     return _step(nodes[0]) if nodes else None
 
 
-def steps_in(nodes: Sequence[Node]) -> Iterator[Step]:
+def steps_in(nodes: Sequence[Node]) -> Iterator[Executed]:
     """All steps of the frame itself."""
     for node in nodes:
         if isinstance(node, Rounds):

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from nsadiag.analysis.paths.nesting import LoopLines, Node, Rounds, first_step, loops_of, nested, steps_in
-from nsadiag.analysis.paths.walk import Announced, Exc, Frame, Inner, Step, Walk
+from nsadiag.analysis.paths.nesting import Node, Rounds, first_step, nested, steps_in
+from nsadiag.analysis.paths.walk import Announced, Exc, Executed, Frame, Inner, Walk
 from nsadiag.source.model import SourceModel
+from nsadiag.source.patterns.statements import LoopLines, loops_of
 
 T = TypeVar("T")
-Pair = tuple[Step, Step]
+Pair = tuple[Executed, Executed]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -22,9 +23,9 @@ class Parting:
     """Two ranks that did not do the same after `at`, the last step that both made."""
 
     at: Pair
-    sides: tuple[list[Step], list[Step]]  # of the frame itself
+    sides: tuple[list[Executed], list[Executed]]  # of the frame itself
     inner: tuple[list[Inner], list[Inner]] = field(default_factory=lambda: ([], []))
-    then: tuple[Step | None, Step | None]  # the next step of each
+    then: tuple[Executed | None, Executed | None]  # the next step of each
     loop: LoopLines | None = None
     rounds: tuple[int, int] | None = None  # where one made more iterations than the other
     by: Parting | None = None  # in the last common iteration, by which one side left the loop
@@ -39,7 +40,7 @@ class Parting:
     def index(self) -> int:
         return self.at[0].index
 
-    def holds(self, side: int, step: Step) -> bool:
+    def holds(self, side: int, step: Executed) -> bool:
         """Whether the step is one of those that only this side made."""
         own = self.sides[side]
         if own and own[0].index <= step.index:
@@ -56,14 +57,14 @@ class Parting:
         return a, b
 
 
-def _within(frame: Frame, step: Step) -> bool:
+def _within(frame: Frame, step: Executed) -> bool:
     outer: Frame | None = step.frame
     while outer is not None and outer is not frame:
         outer = outer.caller.frame if outer.caller else None
     return outer is frame
 
 
-def _announced(steps: Sequence[Step], inner: Sequence[Inner]) -> Iterator[Announced]:
+def _announced(steps: Sequence[Executed], inner: Sequence[Inner]) -> Iterator[Announced]:
     for each in (*inner, *(each for step in steps for each in step.inner)):
         if isinstance(each, Announced):
             yield each
@@ -86,7 +87,7 @@ class Alignment:
 
     def __init__(self, code: SourceModel, a: Walk, b: Walk) -> None:
         self._code, self._walks = code, (a, b)
-        self._loops: dict[str, list[LoopLines]] = {}
+        self._loops: dict[str, Sequence[LoopLines]] = {}
         self._found: list[Parting | tuple[Announced, Announced]] = []
 
     def compared(self) -> Compared:
@@ -158,7 +159,7 @@ class Alignment:
 
     def _nodes(self, x: Node, y: Node, ends: tuple[bool, bool]) -> Pair:
         """Goes into what is equal; the last steps of both."""
-        if isinstance(x, Step) and isinstance(y, Step):
+        if isinstance(x, Executed) and isinstance(y, Executed):
             self._inner(x, y, ends)
             return x, y
         assert isinstance(x, Rounds) and isinstance(y, Rounds)
@@ -196,7 +197,7 @@ class Alignment:
                 )
             )  # fmt: skip
 
-    def _inner(self, x: Step, y: Step, ends: tuple[bool, bool]) -> None:
+    def _inner(self, x: Executed, y: Executed, ends: tuple[bool, bool]) -> None:
         a, b = x.inner, y.inner
         for op, i, j, k, n in _opcodes([_inner_key(each) for each in a], [_inner_key(each) for each in b]):
             if op == "equal":
@@ -222,7 +223,7 @@ def _frame_of(rounds: Rounds) -> Frame | None:
     return step.frame if step else None
 
 
-def _first_inner(inner: Sequence[Inner]) -> Step | None:
+def _first_inner(inner: Sequence[Inner]) -> Executed | None:
     return next((f.steps[0] for f in inner if isinstance(f, Frame) and f.steps), None)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nsadiag.analysis.paths.chain import Chains, Found
 from nsadiag.analysis.paths.partings import Compared, Parting
-from nsadiag.analysis.paths.walk import Announced, Step, Walk
+from nsadiag.analysis.paths.walk import Announced, Executed, Walk
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Because, Link, Place, ValueOfRanks
-from nsadiag.evidence.rehearsal.reads import Read, names_read
+from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.model import place
+from nsadiag.source.patterns.statements import Statement
 
 LONGEST = 70
 MOST_VALUES = 4
@@ -29,22 +29,22 @@ def told(walks: Mapping[int, Walk], compared: Compared, chains: Chains, chain: t
 
 
 def _link(walks: Mapping[int, Walk], compared: Compared, chains: Chains, found: Found) -> Link:
-    node = chains.node(found)
+    statement = chains.statement(found)
     return Link(
         at=_place(found.pair[0]),
-        because=_sentence(compared, found, node),
+        because=_sentence(compared, found, statement),
         how="recorded" if found.is_recorded else "inferred",
         ranks=(compared.walks[0].rank,),
-        values=tuple(_values(walks, compared.walks[0], found, node)),
+        values=tuple(_values(walks, compared.walks[0], found, statement)),
     )
 
 
-def _place(step: Step) -> Place:
+def _place(step: Executed) -> Place:
     name = step.frame.code.text.rpartition(".")[2]
     return place(step.frame.file, step.line, None if name == "<module>" else name)
 
 
-def _sentence(compared: Compared, found: Found, node: ast.stmt | None) -> str:
+def _sentence(compared: Compared, found: Found, statement: Statement | None) -> str:
     a, b = (f"rank {walk.rank}" for walk in compared.walks)
     if any(found.caught):
         who, kind = (a, found.caught[0]) if found.caught[0] else (b, found.caught[1])
@@ -54,7 +54,7 @@ def _sentence(compared: Compared, found: Found, node: ast.stmt | None) -> str:
     if found.raised[1]:
         return f"{b} raised {found.raised[1].type} here, and {a} did not"
     if found.parting is not None:
-        return _of_parting(found.parting, node, a, b)
+        return _of_parting(found.parting, statement, a, b)
     if found.name:
         name = ".".join(found.name)
         if found.is_recorded:
@@ -66,20 +66,23 @@ def _sentence(compared: Compared, found: Found, node: ast.stmt | None) -> str:
     return "the value was returned here"
 
 
-def _of_parting(parting: Parting, node: ast.stmt | None, a: str, b: str) -> str:
+def _of_parting(parting: Parting, statement: Statement | None, a: str, b: str) -> str:
     if parting.rounds and parting.loop:
         made = parting.rounds
         return f"{a} made {count(made[0], 'iteration')} of the loop, {b} {made[1] or 'none'}"
-    if isinstance(node, ast.If):
-        inside = [_is_in(step, node) for step in parting.then]
-        if inside[0] != inside[1]:
-            held, not_held = (a, b) if inside[0] else (b, a)
-            return f"`if {_short(ast.unparse(node.test))}` held on {held} and not on {not_held}"
-    if isinstance(node, ast.For | ast.While | ast.AsyncFor):
-        inside = [_is_in(step, node) for step in parting.then]
-        if inside[0] != inside[1]:
-            went, left = (a, b) if inside[0] else (b, a)
-            return f"{left} left the loop, and {went} went on with another iteration"
+    inside = [
+        statement is not None and step is not None and statement.has_in_body(step.line)
+        for step in parting.then
+    ]
+    if statement is not None and inside[0] != inside[1]:
+        held, other = (a, b) if inside[0] else (b, a)
+        if statement.kind == "if":
+            return f"`if {_short(statement.test)}` held on {held} and not on {other}"
+        if statement.kind in ("for", "while"):
+            return f"{other} left the loop, and {held} went on with another iteration"
+    if any(parting.inner) and any(parting.announced):
+        made = [f"{who} made {_calls(each)}" for who, each in zip((a, b), parting.announced, strict=True)]
+        return f"within this line {made[0]}, and {made[1]}"
     ways = [
         f"{who} went on to {_where(step, parting)}" for who, step in zip((a, b), parting.then, strict=True)
     ]
@@ -91,11 +94,7 @@ def _calls(made: list[Announced]) -> str:
     return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" if names else "no call"
 
 
-def _is_in(step: Step | None, node: ast.If | ast.For | ast.While | ast.AsyncFor) -> bool:
-    return step is not None and node.body[0].lineno <= step.line <= (node.body[-1].end_lineno or 0)
-
-
-def _where(step: Step | None, parting: Parting) -> str:
+def _where(step: Executed | None, parting: Parting) -> str:
     if step is None:
         return "the end of the function"
     here = parting.at[0].frame.file
@@ -108,11 +107,11 @@ def _short(text: str) -> str:
 
 
 def _values(
-    walks: Mapping[int, Walk], own: Walk, found: Found, node: ast.stmt | None
+    walks: Mapping[int, Walk], own: Walk, found: Found, statement: Statement | None
 ) -> Iterator[ValueOfRanks]:
     """Of each name that the line reads, its value on every rank at the same execution of the line."""
     number = own.visit(found.pair[0])
-    names: tuple[Read, ...] = names_read(node) if node is not None else ()
+    names: tuple[Read, ...] = statement.reads if statement is not None else ()
     shown = 0
     for name in names:
         steps = {rank: walk.visited(found.pair[0].at, number) for rank, walk in walks.items()}

@@ -19,8 +19,8 @@ class Frame:
     """One call of a function of the user's. `caller` is the step that made it; the root frame has none."""
 
     code: Named
-    caller: Step | None
-    steps: list[Step] = field(default_factory=list)
+    caller: Executed | None
+    steps: list[Executed] = field(default_factory=list)
     is_open: bool = True  # at the end of the path
     folded: bool = False
 
@@ -30,7 +30,7 @@ class Frame:
 
 
 @dataclass(eq=False, slots=True)
-class Step:
+class Executed:
     """One execution of a line."""
 
     line: int
@@ -55,7 +55,7 @@ class Announced:
     text: str
     number: int
     index: int
-    step: Step
+    step: Executed
 
     @property
     def op(self) -> str:
@@ -77,7 +77,7 @@ class Exc:
 
     type: str
     index: int
-    step: Step
+    step: Executed
 
 
 Inner: TypeAlias = Frame | Announced | Exc
@@ -89,7 +89,7 @@ class Walk:
     def __init__(self, rank: int, walked: Walked) -> None:
         self.rank = rank
         self.root = Frame(NOBODY, None)
-        self.steps: list[Step] = [Step(0, 0, self.root)]
+        self.steps: list[Executed] = [Executed(0, 0, self.root)]
         self.root.steps.append(self.steps[0])
         self.calls: list[Announced] = []
         self.stack: list[Frame] = [self.root]
@@ -106,7 +106,7 @@ class Walk:
             frame = self.stack[-1]
             index = len(self.steps)
             if what == Word.LINE:
-                self._step(Step(low, index, frame))
+                self._step(Executed(low, index, frame))
             elif what == Word.ENTER:
                 entered = Frame(named, frame.steps[-1] if frame.steps else None)
                 if frame.steps:
@@ -126,7 +126,7 @@ class Walk:
             elif frame.steps and what == Word.RAISED:
                 frame.steps[-1].inner.append(Exc(named.text, index, frame.steps[-1]))
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: Executed) -> None:
         self.steps.append(step)
         step.frame.steps.append(step)
         self._visits[step.at].append(step.index)
@@ -142,26 +142,26 @@ class Walk:
             frame = next((each for each in reversed(inner) if isinstance(each, Frame)), None)
 
     @property
-    def last(self) -> Step:
+    def last(self) -> Executed:
         """The last step: where the path ends."""
         return self.steps[-1]
 
-    def value(self, step: Step, read: Read) -> str:
+    def value(self, step: Executed, read: Read) -> str:
         """The value that a name had when the step read it; "" where none was recorded."""
         known = self._values.get((step.frame.code.number, ".".join(read)), [])
         at = bisect.bisect_right(known, step.index, key=lambda each: each[0])
         return known[at - 1][1] if at else ""
 
-    def visit(self, step: Step) -> int:
+    def visit(self, step: Executed) -> int:
         """The number of times that the line had been executed, this one included."""
         return bisect.bisect_right(self._visits.get(step.at, []), step.index)
 
-    def visited(self, at: tuple[str, int], number: int) -> Step | None:
+    def visited(self, at: tuple[str, int], number: int) -> Executed | None:
         """The line's execution of that number."""
         known = self._visits.get(at, [])
         return self.steps[known[number - 1]] if 0 < number <= len(known) else None
 
-    def before(self, step: Step, *, within: Frame | None = None) -> Iterator[Step]:
+    def before(self, step: Executed, *, within: Frame | None = None) -> Iterator[Executed]:
         """Steps before this one, the nearest first."""
         if within is None:
             yield from (self.steps[n] for n in range(step.index - 1, 0, -1))

@@ -13,8 +13,9 @@ HEADS = {"If": ("test",), "While": ("test",), "For": ("iter",), "AsyncFor": ("it
 Read = tuple[str, ...]  # `self.best` is ("self", "best")
 
 
-def reads_by_line(tree: ast.Module) -> dict[int, tuple[Read, ...]]:
-    """The names and attributes that each line's statement reads."""
+def reads_by_line(text: bytes) -> dict[int, tuple[Read, ...]]:
+    """The names and attributes that each line's statement reads. Raises SyntaxError, ValueError, RecursionError."""
+    tree = ast.parse(text)
     found: dict[int, tuple[Read, ...]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt) and (names := names_read(node)):

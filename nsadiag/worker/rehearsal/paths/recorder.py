@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
 import threading
@@ -206,7 +205,7 @@ def _reads_of(file: str) -> dict[int, tuple[Read, ...]]:
     """Empty where there is no source."""
     try:
         with Path(file).open("rb") as source:
-            return reads_by_line(ast.parse(source.read(MOST_SOURCE)))
+            return reads_by_line(source.read(MOST_SOURCE))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         pass_on(error)
         return {}

@@ -25,7 +25,7 @@ class Words:
                 file.truncate(8 * (HEADER + MOST_WORDS))
                 self._mapped = mmap.mmap(
                     file.fileno(), 0, **({"trackfd": False} if sys.version_info >= (3, 13) else {})
-                )  # type: ignore[arg-type]
+                )
             self._rows = open_private(texts, "a")
         self._numbers: dict[str, int] = {}
         view = memoryview(self._mapped).cast("Q")
