@@ -39,13 +39,14 @@ class BothLines:
 
 def lines_of(case: Case, cause: Finding) -> BothLines:
     """Both lines of a verdict on a divergence; nothing of any other."""
-    families = {rule.family for rule in RULES if cause.cls in rule.concludes}
-    if cause.outcome not in ("hung", "crashed") or not families & {"structure", "divergence"}:
+    family = next((rule.family for rule in RULES if rule.name == cause.mechanism), None)
+    parted = family in ("structure", "divergence")
+    # Where paths are recorded, calls that do not match are a divergence, whatever the rules made of a hang.
+    if cause.outcome not in ("hung", "crashed") or not (parted or cause.outcome == "hung"):
         return BothLines()
     try:
-        return BothLines(
-            stands_at=_stands_at(case, cause), because=_recorded(case, cause) or _inferred(case, cause)
-        )
+        found = _recorded(case, cause) or (_inferred(case, cause) if parted else None)
+        return BothLines(stands_at=_stands_at(case, cause) if parted or found else None, because=found)
     except Exception as error:
         return BothLines(failed=(f"the chain of causes failed: {error!r}",))
 

@@ -65,7 +65,8 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     cause, weight = certainty.weighed(case, cause)
     cause = caveats.added(cell, victims.told(cell, cause))
     cause = citations.checked(cell, cause)
-    lines = because.lines_of(case, cause)
+    with sources.shown(cell):
+        lines = because.lines_of(case, cause)
     verdict = verdict_of(
         cell, cause, (*failed, *lines.failed), progress=progress.done_by(case), times=_times(cell, verdict_s)
     )

@@ -102,7 +102,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Because:
-    """The cause of a divergence: the line whose control parted the ranks, and how they came to differ there.
+    """The cause of a divergence: the line at which ranks diverged, and how they came to differ there.
 
     `chain` begins at that line and goes back in time; the last link is the origin, as far as it is known.
     """

@@ -81,8 +81,8 @@ def _of_parting(parting: Parting, statement: Statement | None, a: str, b: str) -
         if statement.kind in ("for", "while"):
             return f"{other} left the loop, and {held} went on with another iteration"
     if any(parting.inner) and any(parting.announced):
-        made = [f"{who} made {_calls(each)}" for who, each in zip((a, b), parting.announced, strict=True)]
-        return f"within this line {made[0]}, and {made[1]}"
+        calls = [f"{who} made {_calls(each)}" for who, each in zip((a, b), parting.announced, strict=True)]
+        return f"within this line {calls[0]}, and {calls[1]}"
     ways = [
         f"{who} went on to {_where(step, parting)}" for who, step in zip((a, b), parting.then, strict=True)
     ]

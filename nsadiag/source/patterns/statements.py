@@ -47,7 +47,7 @@ class Statement:
 
     def has_in_body(self, line: int) -> bool:
         """Whether the line is one that runs where the condition holds, or in an iteration."""
-        body = getattr(self.node, "body", None)
+        body: list[ast.stmt] = getattr(self.node, "body", [])
         return bool(body) and body[0].lineno <= line <= (body[-1].end_lineno or 0)
 
     @cached_property

@@ -75,7 +75,7 @@ def test_calls_that_differ_are_told_with_the_verdict_of_a_run(jobs: Jobs, name: 
 
 def test_the_cause_is_recorded_beside_where_the_rank_stands(jobs: Jobs) -> None:
     script = script_of("data_divergent_patience")
-    _, _, verdict = rehearsed(jobs, script)
+    _, _, verdict = rehearsed(jobs, script, "--seconds", "240")
     because = verdict["because"]
     assert isinstance(because, dict) and isinstance(verdict["stands_at"], dict)
     assert (because["code"], because["how"], because["origin"]) == ("if stopper.stop:", "recorded", "rank")

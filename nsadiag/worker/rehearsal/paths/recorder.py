@@ -30,11 +30,7 @@ _recorder: PathRecorder | None = None
 def start(rank: Recorder) -> None:
     """From here on the rank's path is recorded, from the lines that its stack is at; not where a debugger or coverage traces."""
     global _recorder
-    if (
-        os.environ.get("NOPATHS")
-        or _recorder is not None
-        or threading.current_thread() is not threading.main_thread()
-    ):
+    if _recorder is not None or threading.current_thread() is not threading.main_thread():
         return
     if sys.gettrace() is not None:
         rank.gap("its path is not recorded: another tool traces it (sys.settrace)")
