@@ -10,22 +10,17 @@ from nsadiag.analysis.explain.candidate import shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.explanation import candidates
 from nsadiag.analysis.paths.chain import Chains
+from nsadiag.analysis.paths.endless import endless_of_case
 from nsadiag.analysis.paths.partings import Alignment
 from nsadiag.analysis.paths.telling import told
-from nsadiag.analysis.paths.walk import Walk
+from nsadiag.analysis.paths.walks import walks_of
 from nsadiag.analysis.rules.registry import RULES
-from nsadiag.evidence.records import Because, Finding, Link, Place
+from nsadiag.evidence.records import Because, Finding, Link, Place, ValueOfRanks
 from nsadiag.source.control import Condition
 
 # What the source's provenance of a condition is called as an origin.
 ORIGINS = {"rank": "rank", "data": "data", "input": "data", "uniform": "unknown"}
 MOST_PEERS = 3  # that a guilty rank is compared with, until one comparison tells
-
-
-def walks_of(case: Case) -> dict[int, Walk]:
-    """The recorded paths, by rank; none where one of them has been written over."""
-    whole = {rank.rank: rank.walked for rank in case.cell.ranks if rank.walked and rank.walked.is_whole}
-    return {number: Walk(number, walked) for number, walked in whole.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +40,33 @@ def lines_of(case: Case, cause: Finding) -> BothLines:
     if cause.outcome not in ("hung", "crashed") or not (parted or cause.outcome == "hung"):
         return BothLines()
     try:
-        found = _recorded(case, cause) or (_inferred(case, cause) if parted else None)
+        found = (
+            _of_a_loop(case, cause) or _recorded(case, cause) or (_inferred(case, cause) if parted else None)
+        )
         return BothLines(stands_at=_stands_at(case, cause) if parted or found else None, because=found)
     except Exception as error:
         return BothLines(failed=(f"the chain of causes failed: {error!r}",))
+
+
+def _of_a_loop(case: Case, cause: Finding) -> Because | None:
+    """The loop that a rank does not leave."""
+    found = case.once(endless_of_case)
+    if cause.mechanism != "endless_loop" or not found:
+        return None
+    at = found[0].place
+    values = tuple(
+        ValueOfRanks(name=n, by_rank={str(found[0].rank): v[-1]}) for n, v in found[0].values.items()
+    )
+    link = Link(at=at, because=found[0].words, how="recorded", ranks=(found[0].rank,), values=values)
+    return Because(
+        file=at.file,
+        line=at.line,
+        function=at.function,
+        code=at.code,
+        how="recorded",
+        origin="unknown",
+        chain=(link,),
+    )
 
 
 def _recorded(case: Case, cause: Finding) -> Because | None:

@@ -27,9 +27,9 @@ ROOMS: dict[str, frozenset[str]] = {
     "relations": frozenset({"outliers", "records", "ingest", "facts", "case"}),
     "explain": frozenset({"outliers", "records", "ingest", "facts", "case", "relations"}),
     "scale": frozenset({"outliers", "records", "ingest", "facts", "relations"}),
-    "paths": frozenset(),
+    "paths": frozenset({"case"}),
     "because": frozenset({"records", "case", "explain", "paths", "rules"}),
-    "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
+    "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain", "paths"}),
     "judgement": frozenset({"records", "facts", "case", "relations"}),
     "resolve": frozenset({"records", "tracing", "case", "rules"}),
     "verdict": frozenset(

@@ -156,6 +156,10 @@ class Walk:
         """The number of times that the line had been executed, this one included."""
         return bisect.bisect_right(self._visits.get(step.at, []), step.index)
 
+    def visits_of(self, at: tuple[str, int]) -> list[int]:
+        """The indices of all executions of a line."""
+        return self._visits.get(at, [])
+
     def visited(self, at: tuple[str, int], number: int) -> Executed | None:
         """The line's execution of that number."""
         known = self._visits.get(at, [])
