@@ -10,12 +10,14 @@ from nsadiag.analysis.paths.partings import Compared, Pair, Parting
 from nsadiag.analysis.paths.walk import Exc, Executed, Frame
 from nsadiag.analysis.paths.writers import Slices
 from nsadiag.evidence.records import Origin
+from nsadiag.evidence.rehearsal.calls import CREATION
 from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.model import SourceModel
 from nsadiag.source.patterns.statements import Statement
 
 DEEPEST = 7  # links
 MOST_QUESTIONS = 120
+MOST_OF_A_ROLE = 2  # links from a condition to the rank that it asks for
 RECENT = 8  # calls before the parting, in which a turn that was never taken before may have caused it
 
 
@@ -29,6 +31,7 @@ class Found:
     values: tuple[str, str] = ("", "")  # of the name, on each
     raised: tuple[Exc | None, Exc | None] = (None, None)
     caught: tuple[Exc | None, Exc | None] = (None, None)
+    inside: int | None = None  # of a branch that only this side takes, by right
     origin: Origin = "unknown"
 
     @property
@@ -59,7 +62,9 @@ class Chains:
             # The line of the calls is where the ranks stand; why they are not alike was decided before.
             pair = (unlike[0].step, unlike[1].step)
             before = self._of_pair(pair, 1)
-            return tuple(before) or (Found(pair=pair, values=(unlike[0].text, unlike[1].text)),)
+            call = Found(pair=pair, values=(unlike[0].text, unlike[1].text))
+            # Which groups there are is for all ranks to create: that some create others is the fault itself.
+            return tuple(before if before and unlike[0].op != CREATION else [call, *before])
         return ()
 
     def _from_control(self, first: Parting) -> list[Found]:
@@ -67,13 +72,27 @@ class Chains:
         own = first.by or first
         chain = self._of_parting(own, 0)
         if self._decides(own):
-            return chain
+            return [*self._inside_of_a_role(own, chain), *chain]
         for number, found in enumerate(chain):
             if found.parting is not None and self._decides(found.parting):
                 return chain[number:]
         # No name leads from a framework's call to what a callback of the user's has set.
         fresh = next((p for p in reversed(self._recent(first)) if self._decides(p) and self._is_new(p)), None)
         return self._of_parting(fresh.by or fresh, 0) if fresh is not None else chain
+
+    def _inside_of_a_role(self, parting: Parting, chain: list[Found]) -> list[Found]:
+        """The condition by which a rank left a branch that is its own by right, before what all ranks do behind it."""
+        if chain[-1].origin != "rank" or len(chain) > MOST_OF_A_ROLE:
+            return []
+        for side, steps in enumerate(parting.sides):
+            own = self._slices[side]
+            last = own.statement(steps[-1]) if steps else None
+            for step in reversed(steps[:-1]) if last and last.leaves else ():
+                found = own.statement(step)
+                inside = found is not None and found.kind == "if" and found.has_in_body(steps[-1].line)
+                if inside or own.is_handler(step):
+                    return [Found(pair=(step, step), parting=parting, inside=side)]
+        return []
 
     def _decides(self, parting: Parting) -> bool:
         """Whether the last common line chose: by a condition, a loop's end or an exception."""

@@ -139,9 +139,9 @@ def _gets_nearer(walk: Walk, endings: Sequence[Ending], steps: Sequence[Executed
 
 def _is_new(values: Sequence[str]) -> bool:
     half = len(values) // 2
-    sizes = [int(m[1]) if (m := SIZE.fullmatch(v)) else None for v in values]
-    if all(size is not None for size in sizes) and sizes:
-        return min(sizes[half:]) < min(sizes[:half] or sizes)  # type: ignore[type-var]
+    sizes = [int(found[1]) for value in values if (found := SIZE.fullmatch(value))]
+    if sizes and len(sizes) == len(values):
+        return min(sizes[half:]) < min(sizes[:half] or sizes)
     return bool(set(values[half:]) - set(values[:half]))
 
 

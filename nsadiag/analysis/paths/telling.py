@@ -53,6 +53,14 @@ def _sentence(compared: Compared, found: Found, statement: Statement | None) -> 
         return f"{a} raised {found.raised[0].type} here, and {b} did not"
     if found.raised[1]:
         return f"{b} raised {found.raised[1].type} here, and {a} did not"
+    if found.inside is not None:
+        who, other = (a, b) if found.inside == 0 else (b, a)
+        held = (
+            f"`if {_short(statement.test)}` held"
+            if statement and statement.test
+            else "an exception was caught"
+        )
+        return f"{held} on {who} and led out of a branch that {other} does not take"
     if found.parting is not None:
         return _of_parting(found.parting, statement, a, b)
     if found.name:

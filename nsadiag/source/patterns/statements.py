@@ -67,6 +67,11 @@ class Statement:
         parts = [node for part in head_of(self.node) for node in ast.walk(part)]
         return any(isinstance(node, ast.IfExp | ast.BoolOp) for node in parts)
 
+    @property
+    def leaves(self) -> bool:
+        """Whether what runs next is not what stands behind it."""
+        return isinstance(self.node, ast.Return | ast.Break | ast.Continue | ast.Raise)
+
     @cached_property
     def origin(self) -> Origin:
         return origin_of(self.node)

@@ -76,6 +76,18 @@ for step in range(4):
 """
 
 
+ROLE = f"""{HEAD}
+messages = iter([1, 2, None])
+for round in range(9):
+    if rank == 0:
+        message = next(messages)
+        if message is None:
+            break
+    call("broadcast")
+call("all_reduce")
+"""
+
+
 def compared(folder: Path, source: str) -> tuple[Compared, Because | None]:
     own = walks(folder, source)
     code = SourceModel({})
@@ -128,6 +140,11 @@ def test_a_swallowed_exception_is_told_with_what_led_to_it(tmp_path: Path) -> No
         "raise OSError(n)",
         "if n == 1 and rank == 1:",
     ]
+
+
+def test_a_rank_that_leaves_a_branch_of_its_own_is_told_by_the_condition_inside(tmp_path: Path) -> None:
+    _, because = compared(tmp_path, ROLE)
+    assert lines(because, ROLE)[:2] == ["if message is None:", "if rank == 0:"]
 
 
 def test_calls_that_are_not_alike_go_back_to_the_values_that_were_given(tmp_path: Path) -> None:
