@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nsa.attention.counter import COUNTER
-from nsa.attention.flash import unsupported
+from nsa.attention.flash import attend, unsupported
 
 
 def grouped_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
@@ -36,14 +35,13 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, flash: str | None = None) -> Tensor:
     """`grouped_attention` with T = S and a causal mask, by the fastest kernel of SDPA.
 
-    `flash` is the flash-attn that `flash.activate` chose, whose kernels compute it if they support the call; both are counted.
+    `flash` names the kernels of flash-attn that `flash.chosen` chose, which compute it if they support the call; both are counted.
     """
     if flash is not None:
         reason = unsupported(q, v)
         _count(flash, reason)
         if reason is None:
-            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                return _causal_by_sdpa(q, k, v)
+            return attend(flash, q, k, v)
     return _causal_by_sdpa(q, k, v) if q.device.type == "cuda" else grouped_attention(q, k, v, None)
 
 

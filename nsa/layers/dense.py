@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nsa.attention.blocks import sequence_borders
 from nsa.attention.dense import causal_attention, grouped_attention
-from nsa.attention.flash import activate
+from nsa.attention.flash import chosen
 from nsa.attention.inputs import (
     check_heads,
     check_packing,
@@ -37,7 +37,7 @@ class DenseAttention(nn.Module):
     ) -> None:
         """`flash` has flash-attn's kernels compute forward passes and prompts; ConfigError where they cannot."""
         super().__init__()
-        self.flash = activate() if flash else None
+        self.flash = chosen() if flash else None
         check_heads(n_heads, n_kv_heads)
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim

@@ -189,6 +189,7 @@ class Collected:
     settings: Mapping[str, str] = field(default_factory=dict)  # variables of the environment, as lines say
     numbered: Mapping[int, int] = field(default_factory=dict)  # pids behind numbers that are no ranks
     said: tuple[Said, ...] = ()  # whatever else messages of logs say, in their order
+    unread: tuple[Said, ...] = ()  # lines like errors that nothing understands, the most frequent of each log
     # The rank of each process whose number lines tell with it.
     pids: Mapping[int, int] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ import pytest
 from support.golden import recorded
 from support.reported import FAILING, LOCKED, judged, make_matrix
 
+from nsadiag.commands import runs as listing
 from nsadiag.commands.agents import server, tools
 from nsadiag.deadlines import programs
 from nsadiag.errors import MachineError, NsadiagError, UsageError
@@ -128,10 +129,24 @@ def test_a_command_is_words_and_no_line_for_a_shell_or_options_for_nsadiag(
     assert not (tmp_path / "made").exists() and not (tmp_path / "elsewhere").exists()
     with pytest.raises(NsadiagError) as caught:
         tools.run(["--out=elsewhere", "sh", "-c", "true"], timeout=60)
-    assert "no such option: --out" in caught.value.message and not (tmp_path / "elsewhere").exists()
+    assert "--out" in caught.value.message and not (tmp_path / "elsewhere").exists()
     with pytest.raises(NsadiagError) as caught:
         tools.shrink("--out=elsewhere")
     assert "no verdict.json in --out=elsewhere" in caught.value.message
+
+
+def test_the_verdict_is_on_the_run_that_was_asked_for_though_a_later_one_ended_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    later = [sys.executable, "-m", "nsadiag", "run", "--", sys.executable, "-c", "print('later')"]
+    (tmp_path / "job.py").write_text(
+        f"import subprocess; subprocess.run({later!r}, check=True); raise SystemExit(7)"
+    )
+    given = json.loads(tools.run([sys.executable, "job.py"], timeout=120))
+    assert given["outcome"] == "crashed" and given["directory"].endswith("-job")
+    assert json.loads(tools.verdict())["directory"] == "artifacts/latest"
+    assert len(listing.runs(Path("artifacts"))) == 2
 
 
 def test_a_job_that_prints_much_comes_to_its_own_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Configurations: what is accepted, what is refused, and in which words."""
 
+import importlib
 import sys
 
 import pytest
@@ -128,9 +129,29 @@ def test_flash_attn_is_optional_and_refused_where_it_cannot_run(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     with pytest.raises(ConfigError, match="flash-attn is not installed") as caught:
-        flash.activate.__wrapped__()
+        flash.chosen()
     assert "pip install --pre flash-attn-4" in caught.value.hint
+
+
+def test_the_flash_attn_that_is_used_is_one_that_this_gpu_can_train_by(monkeypatch, tmp_path):
+    for module in ("flash_attn/cute/__init__.py", "flash_attn/flash_attn_interface.py"):
+        (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / module).write_text("def flash_attn_func(q, k, v, causal): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an A100")
+    assert flash.installed() == ["FA4", "FA2"]
+    for capability, name in (((9, 0), "FA4"), ((8, 0), "FA2")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda got=capability: got)
+        assert flash.chosen() == name
+    (tmp_path / "flash_attn/flash_attn_interface.py").unlink()
+    importlib.invalidate_caches()
+    for loaded in [name for name in sys.modules if name.startswith("flash_attn")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    with pytest.raises(ConfigError, match="FA4 cannot train on an A100"):
+        flash.chosen()
 
 
 def test_flash_attn_is_the_dense_control_s_alone():

@@ -25,6 +25,7 @@ class _Rank:
     socket: socket.socket
     number: int = -1
     buffer: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = field(default_factory=bytearray)
 
 
 class Coordinator(threading.Thread):
@@ -46,12 +47,16 @@ class Coordinator(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            for key, _ in self._selector.select(POLL_S):
+            for key, events in self._selector.select(POLL_S):
                 if key.data is None:
                     connection, _address = self._listener.accept()
+                    connection.setblocking(False)
                     self._selector.register(connection, selectors.EVENT_READ, _Rank(socket=connection))
-                else:
+                elif events & selectors.EVENT_READ:
                     self._hear(key.data)
+                else:
+                    with self.lock:
+                        self._send(key.data)
 
     def close(self) -> None:
         """Ends the thread, and all connections."""
@@ -65,6 +70,8 @@ class Coordinator(threading.Thread):
     def _hear(self, rank: _Rank) -> None:
         try:
             data = rank.socket.recv(1 << 20)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         with self.lock:
@@ -108,8 +115,17 @@ class Coordinator(threading.Thread):
             peers = peers[:1]
         for call in calls:
             answer = {"number": call.number, "peers": peers, "ahead_s": met.ahead_s}
-            with suppress(OSError):
-                self._ranks[call.rank].socket.sendall((json.dumps(answer) + "\n").encode())
+            rank = self._ranks[call.rank]
+            rank.unsent += (json.dumps(answer) + "\n").encode()
+            self._send(rank)
+
+    def _send(self, rank: _Rank) -> None:
+        """As much as the socket takes: a rank that is itself sending does not read, and must not stop us from reading."""
+        with suppress(OSError, KeyError, ValueError):  # a rank that has gone needs no answer
+            with suppress(BlockingIOError):
+                del rank.unsent[: rank.socket.send(rank.unsent)]
+            more = selectors.EVENT_WRITE if rank.unsent else 0
+            self._selector.modify(rank.socket, selectors.EVENT_READ | more, rank)
 
     def _done(self, name: tuple[int, int]) -> None:
         """Inputs are removed as soon as every member has read them."""

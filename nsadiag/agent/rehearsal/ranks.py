@@ -1,13 +1,20 @@
-"""Starts the ranks of a torchrun line without torchrun, whose own import of torch takes as long as that of all ranks.
+"""Starts the ranks of a torchrun line without torchrun: they are forked from processes that have imported torch.
 
-`python -m nsadiag.agent.rehearsal.ranks N PYTHON SCRIPT [ARG...]` gives N processes the environment that torchrun gives its
-ranks, each with a hash salt of its own, and ends as torchrun does: when all have ended, or when one has failed.
+`python -m nsadiag.agent.rehearsal.ranks N PYTHON SCRIPT [ARG...]` (or `-m MODULE`) gives N processes the environment that
+torchrun gives its ranks, and ends as torchrun does: when all have ended, or when one has failed.
+
+A process forked from another has its hash salt, so that sets of strings have one order on all ranks and a fault that
+depends on it would be hidden. Two zygotes share the ranks: enough for two orders, in the time of one import on two cores.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import selectors
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -15,35 +22,47 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsadiag.agent.job.entry_script import TORCHRUN_SWITCHES, TORCHRUN_WITH_VALUE, entry_script
+import nsadiag
+from nsadiag.agent.job.entry_script import NO_SCRIPT, TORCHRUN, TORCHRUN_SWITCHES, TORCHRUN_WITH_VALUE
 
-POLL_S = 0.02
+NAME = __spec__.name if __spec__ else __name__  # also where it is run as a program
 KILL_AFTER_S = 5.0
+ZYGOTES = 2
+# After a rank has failed: what all of them lack is told from what one lacks.
+TOGETHER_S = 0.3
+PROGRAM = Path(nsadiag.__file__).parent / "worker" / "rehearsal" / "zygote.py"
 # With any other option the line is torchrun's to understand.
 UNDERSTOOD = {"standalone", "nnodes", "nproc-per-node", "max-restarts", "master-addr", "master-port", "rdzv-backend",
-              "rdzv-endpoint", "rdzv-id", "node-rank"}  # fmt: skip
+              "rdzv-endpoint", "rdzv-id", "node-rank", "module"}  # fmt: skip
 
 
-def started_directly(command: Sequence[str]) -> list[str]:
-    """The line that starts the same ranks, or the command itself where it is no plain line of torchrun's."""
-    if Path(command[0]).name != "torchrun" or entry_script(command) is None:
+def started_directly(command: Sequence[str], ranks: int | None = None) -> list[str]:
+    """The line that starts the same ranks, or the command itself where it is no plain line of torchrun's.
+
+    `ranks`: how many, in the place of what the line says.
+    """
+    python = _interpreter(command[0])
+    if Path(command[0]).name != "torchrun" or python is None or any(map(os.environ.get, NO_SCRIPT)):
         return list(command)
-    options, rest = _options(command[1:])
-    python, ranks = _interpreter(command[0]), options.get("nproc-per-node", "1")
+    options, rest = options_of(command[1:])
+    asked = str(ranks or options.get("nproc-per-node", "1"))
     plain = options.keys() <= UNDERSTOOD and options.get("nnodes", "1") in ("1", "1:1")
-    if python is None or not plain or not ranks.isdigit() or int(ranks) < 1:
+    if not plain or not rest or rest[0].startswith("-") or not asked.isdigit() or int(asked) < 1:
         return list(command)
-    return [sys.executable, "-m", __spec__.name if __spec__ else __name__, ranks, python, *rest]
+    program = ["-m", *rest] if "module" in options else rest
+    return [sys.executable, "-m", NAME, asked, python, *program]
 
 
-def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def options_of(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """torchrun's own, by name, and the script with its arguments."""
     found: dict[str, str] = {}
     at = 0
-    while at < len(words) and words[at].startswith("--"):
-        name, equals, value = words[at].removeprefix("--").replace("_", "-").partition("=")
+    while at < len(words) and (words[at].startswith("--") or words[at] == "-m"):
+        word = "--module" if words[at] == "-m" else words[at]
+        name, equals, value = word.removeprefix("--").replace("_", "-").partition("=")
         at += 1
         if name in TORCHRUN_WITH_VALUE and not equals and at < len(words):
             value = words[at]
@@ -53,22 +72,23 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _interpreter(torchrun: str) -> str | None:
-    """The Python that the script `torchrun` names in its first line."""
+    """The Python that the script `torchrun` names in its first line; None where it is no script of torch's."""
     found = shutil.which(torchrun)
     if found is None:
         return None
     with open(found, "rb") as file:  # noqa: PTH123
-        first = file.readline(4096).decode("utf-8", "replace")
-    python = first.removeprefix("#!").strip()
-    return python if first.startswith("#!") and os.access(python, os.X_OK) else None
+        text = file.read(4096)
+    python = text.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("#!").strip()
+    is_torchs = text.startswith(b"#!") and TORCHRUN in text
+    return python if is_torchs and os.access(python, os.X_OK) else None
 
 
-def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """One rank's, as torchrun makes it."""
+def common_environment(ranks: int, port: int) -> dict[str, str]:
+    """All ranks', as torchrun makes it."""
     one_node = {
-        "LOCAL_RANK": rank, "RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank, "LOCAL_WORLD_SIZE": ranks,
-        "WORLD_SIZE": ranks, "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": ranks, "MASTER_PORT": port,
-        "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
+        "GROUP_RANK": 0, "LOCAL_WORLD_SIZE": ranks, "WORLD_SIZE": ranks, "GROUP_WORLD_SIZE": 1,
+        "ROLE_WORLD_SIZE": ranks, "MASTER_PORT": port, "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
     }  # fmt: skip
     named = {"ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": uuid.uuid4().hex}
     return {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} | {
@@ -76,34 +96,101 @@ def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def run(ranks: int, command: list[str]) -> int:
+def own_environment(rank: int) -> dict[str, str]:
+    """One rank's besides."""
+    return dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
+
+
+@dataclass
+class Zygote:
+    """A process from which ranks are forked; `alive` are those that it has not reported ended."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    unread: bytes = b""
+    alive: set[int] = field(default_factory=set)
+
+    def ask(self, rank: int, command: Sequence[str]) -> None:
+        """For a rank; answered when torch has been imported."""
+        path = str(Path.cwd() if command[0] == "-m" else Path(command[0]).resolve().parent)
+        request = {"rank": rank, "env": own_environment(rank), "path": path, "argv": list(command)}
+        self.socket.sendall((json.dumps({**request, "options": ["-u"]}) + "\n").encode())
+
+    def hear(self) -> list[int]:
+        """Exit codes of ranks that have ended (negative: signal); of one more, where the zygote itself has."""
+        data = self.socket.recv(1 << 16)
+        if not data:
+            code = self.process.wait()
+            return [code or 1] if code or self.alive else []
+        *lines, self.unread = (self.unread + data).split(b"\n")
+        ended = []
+        for message in map(json.loads, lines):
+            if "code" in message:
+                self.alive.discard(message["pid"])
+                ended.append(int(message["code"]))
+            else:
+                self.alive.add(message["pid"])
+        return ended
+
+
+def start_zygote(python: str, environment: dict[str, str]) -> Zygote:
+    """One that imports torch, and waits for requests."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        line = [python, "-u", str(PROGRAM), str(theirs.fileno())]
+        process = subprocess.Popen(line, env=environment, pass_fds=(theirs.fileno(),))
+    return Zygote(process, ours)
+
+
+def run(ranks: int, python: str, command: list[str]) -> int:
     """Runs the command on all ranks; the first code of a rank that failed, else 0."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = [subprocess.Popen(command, env=environment(rank, ranks, port)) for rank in range(ranks)]
+        environment = common_environment(ranks, free.getsockname()[1])
+    zygotes = [start_zygote(python, environment) for _ in range(min(ranks, ZYGOTES))]
     try:
-        while True:
-            codes = [process.poll() for process in started]
-            if failed := next(filter(None, codes), None):
-                return failed if failed > 0 else 128 - failed
-            if None not in codes:
-                return 0
-            time.sleep(POLL_S)
+        for rank in range(ranks):
+            zygotes[rank % ZYGOTES].ask(rank, command)
+        for zygote in zygotes:
+            zygote.socket.shutdown(socket.SHUT_WR)
+        return _first_failure(zygotes, ranks)
     finally:
-        _end(started)
+        _end(zygotes)
 
 
-def _end(started: list[subprocess.Popen[bytes]]) -> None:
+def _first_failure(zygotes: list[Zygote], ranks: int) -> int:
+    left = ranks
+    with selectors.DefaultSelector() as selector:
+        for zygote in zygotes:
+            selector.register(zygote.socket, selectors.EVENT_READ, zygote)
+        failed, until = 0, math.inf
+        while left and time.monotonic() < until:
+            for key, _ in selector.select(None if until == math.inf else TOGETHER_S):
+                codes = key.data.hear()
+                left -= len(codes)
+                failed = failed or next(filter(None, codes), 0)
+                if failed and until == math.inf:
+                    until = time.monotonic() + TOGETHER_S
+    return failed if failed >= 0 else 128 - failed
+
+
+def _end(zygotes: list[Zygote]) -> None:
+    """A zygote ends with its last rank; one that is killed takes them along."""
     deadline = time.monotonic() + KILL_AFTER_S
-    for process in started:
-        process.terminate()
-    for process in started:
+    for pid in [pid for zygote in zygotes for pid in zygote.alive]:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+    for zygote in zygotes:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(max(deadline - time.monotonic(), 0.0))
-        process.kill()
-        process.wait()
+            zygote.process.wait(max(deadline - time.monotonic(), 0.0))
+        zygote.process.kill()
+        zygote.process.wait()
+
+
+def main(words: list[str]) -> int:
+    """The exit code of N PYTHON SCRIPT [ARG...]."""
+    return run(int(words[0]), words[1], words[2:])
 
 
 if __name__ == "__main__":
-    sys.exit(run(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(sys.argv[1:]))

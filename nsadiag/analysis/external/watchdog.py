@@ -141,6 +141,7 @@ def _entry(report: TimedOut) -> Entry:
         "process_group": [_name(report), report.group],
         "profiling_name": f"nccl:{report.op}",
         "input_sizes": [[report.elements]] if report.elements is not None else None,
+        "output_sizes": [[report.output]] if report.output is not None else None,
         "state": "started",
         "index": report.line,
         "frames": [

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from nsadiag.evidence.rehearsal.isolation import Isolation
+
 # CREATION is the meeting of a group's members when they create it.
 CREATION, SEND, RECEIVE, BARRIER = "new_group", "send", "recv", "barrier"
 ALL_TO_ALL = "all_to_all"
@@ -25,7 +27,7 @@ class Call:
     """One call of one rank, before it is made.
 
     `tensors`: elements and dtype of each. `root` and `peer` are ranks within the group; `peer` is ANY_SOURCE where any will do.
-    `sent` and `received`: elements for and from each member of an all_to_all.
+    `detail`: what else has to be the same, as a person reads it. `sent` and `received`: elements for and from each member of an all_to_all.
     """
 
     rank: int
@@ -35,6 +37,7 @@ class Call:
     members: tuple[int, ...]
     tensors: tuple[tuple[int, str], ...] = ()
     reduction: str = ""
+    detail: str = ""
     root: int | None = None
     peer: int | None = None
     tag: int = 0
@@ -50,7 +53,7 @@ class Call:
     @property
     def signature(self) -> tuple[Any, ...]:
         """Whatever has to be the same in the calls of all members."""
-        return self.op, self.reduction, self.root, () if self.op == ALL_TO_ALL else self.tensors
+        return self.op, self.reduction, self.detail, self.root, () if self.op == ALL_TO_ALL else self.tensors
 
     @property
     def words(self) -> str:
@@ -66,8 +69,8 @@ class Call:
             else f" {to} {self._rank(self.peer)}"
         )
         root = "" if self.root is None else f" of {self._rank(self.root)}"
-        reduction = f" {self.reduction}" if self.reduction else ""
-        return f"{self.op}{root}{peer}{reduction} {sizes}{more}".rstrip()
+        named = "".join(f" {name}" for name in (self.reduction, self.detail) if name)
+        return f"{self.op}{root}{peer}{named} {sizes}{more}".rstrip()
 
     def _rank(self, within: int) -> str:
         return f"rank {self.members[within]}" if 0 <= within < len(self.members) else f"no member ({within})"
@@ -83,6 +86,8 @@ class Rehearsal:
     world_size: int = 0
     calls: tuple[Call, ...] = ()  # those that cannot be matched, or that were open at the end
     ended: dict[str, str] = field(default_factory=dict)  # how each rank ended, by number
+    isolation: Isolation = field(default_factory=Isolation)
+    on_cpu: bool = False  # which stood in for the GPUs that the script names
 
 
 def in_short(about: Mapping[str, Any]) -> str:
