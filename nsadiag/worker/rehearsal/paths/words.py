@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,8 @@ class Words:
     def __init__(self, words: Path, texts: Path) -> None:
         with opened_high():
             with open_private(words, "w+b") as file:
-                file.truncate(8 * (HEADER + MOST_WORDS))
+                # Touching a page of a sparse file on a full disk kills the process.
+                os.posix_fallocate(file.fileno(), 0, 8 * (HEADER + MOST_WORDS))
                 self._mapped = mmap.mmap(
                     file.fileno(), 0, **({"trackfd": False} if sys.version_info >= (3, 13) else {})
                 )
