@@ -19,6 +19,7 @@ from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, St
 from nsadiag.evidence.documents.watch import End, Watch
 from nsadiag.evidence.messages import Fact
 from nsadiag.evidence.recorder import Dump
+from nsadiag.evidence.rehearsal.paths import Walked
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import rank_names
 from nsadiag.source.model import SourceModel
@@ -115,6 +116,7 @@ class RankEvidence:
     damaged: tuple[
         str, ...
     ] = ()  # documents that are not whole, but those of snapshots: what they would have said is not "nothing"
+    walked: Walked | None = None  # the path that its code took, of a rehearsal
 
     @property
     def last_capture(self) -> CaptureEvidence | None:
