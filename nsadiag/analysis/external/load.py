@@ -25,7 +25,7 @@ from nsadiag.analysis.external.recognise import Gathered, gather
 from nsadiag.analysis.external.snapshots import movement_of
 from nsadiag.analysis.facts.exceptions import follows_a_peer
 from nsadiag.analysis.ingest.logs import BARRIER
-from nsadiag.analysis.ingest.messages.watchdog import TimedOut
+from nsadiag.analysis.ingest.messages.watchdog import DEFAULT, TimedOut
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
 from nsadiag.analysis.records import CellEvidence, Collected, RankEvidence
 from nsadiag.analysis.scale.dumps.details import Details
@@ -244,7 +244,7 @@ def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
 def _stated_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
     """The number of ranks as lines, groups or the sizes of calls have it; 0 where nothing but ranks' own numbers tells of it."""
     sizes = (init.size for init in statements.inits)
-    shares = (watchdog.shares(each) for each in _reports(drafts) if each.group == watchdog.DEFAULT)
+    shares = (watchdog.shares(each) for each in _reports(drafts) if each.group == DEFAULT)
     return max(dumps.world_size, statements.world_size, *shares, *sizes, 0)
 
 
