@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ COMMON = " etaoinsrhldcumfpgwybvkxjqz"  # the most common letters first; all oth
 BLOCKS = (
     "Traceback", "Watchdog", "watchdog", "WorkN", "OpType", "PG ID", "PG GUID", "[PG ", "NCCL WARN", "Init START", "Init COMPLETE",
     'File "', "most recent call", "Fatal", "FATAL", "Aborted", "exitcode", "Root Cause", "ChildFailed", "FAILED", "SignalExc",
-    "closing signal", "Killed process", "oom", "OOM", "Out Of Mem", "ut of mem", "OutOfMem", "slurmstepd", "srun: error", "CANCELLED",
+    "closing signal", "Killed process", "oom_", "oom-", "OOM", "Out Of Mem", "ut of mem", "OutOfMem", "slurmstepd", "srun: error", "CANCELLED",
     "Xid", "NVRM", "onitoredBarrier", "CollectiveFingerPrint", "Breakdown", "imed out", "TIMEOUT", "memory pressure", "eartbeat",
     "orker group", "OMP_NUM_THREADS", "NCCL version", "endezvous", "clients joined", "No space", "Killing sub", "exited", "DISTRIBUTED",
 )  # fmt: skip
@@ -66,7 +67,11 @@ def _by_letter(words: list[bytes], letters: int) -> bytes:
     )
 
 
-IS_BLOCK, IS_TELLING, INTEREST = _any_of(BLOCKS), _any_of(TELLING), _any_of(WORDS)
+IS_TELLING, INTEREST = _any_of(TELLING), _any_of(WORDS)
+# The first of them in two parts, for a whole block at once: a search stops at each letter with which some word begins, and
+# small ones are everywhere in prose, where one plain search a word is faster.
+SMALL = tuple(word.encode() for word in map(_from_its_rarest, BLOCKS) if word[0].islower())
+IS_LARGE = _any_of(word for word in BLOCKS if not _from_its_rarest(word)[0].islower())
 DIGITS = b"0123456789"
 # The rank of which a line is: where it wrote last is worth knowing, whatever that was.
 RANK = re.compile(rb"\[(?:rank|default)\d+\]")
@@ -75,6 +80,7 @@ MOST_ALIKE = 20_000  # lines that differ in their digits alone
 MOST_TELLING = 4_000  # in one block, of which each may have lines around it
 MANY = 20_000  # lines that may be of interest: from there on fewer
 MOST_OTHERS, MOST_OF_MANY = 400, 20  # in one block
+FEW_NEW = 100  # of the same, where very many were looked at
 MOST_NEW = 1_000  # lines like no other before, in one block: beyond that they are prose, and searched for blocks alone
 MOST_KNOWN = 100_000
 
@@ -85,14 +91,15 @@ class Sieve:
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {}
         self._times: Counter[bytes] = Counter()
-        self._others = self._new = 0
+        self._others = self._searched = 0
         self._after = 0  # lines of the next block that belong to the last one of interest
 
     def wanted(self, block: bytes, rows: list[bytes]) -> list[int]:
         """Indices of rows of the block worth a closer look, in order."""
-        shapes = block.translate(None, DIGITS).split(b"\n")
-        self._new = MOST_NEW
-        worth = {shape: each for shape in set(shapes) if (each := self._worth(shape))}
+        text = block.translate(None, DIGITS)
+        shapes = text.split(b"\n")
+        self._learn(set(shapes), {shapes[row] for row in _rows_of(text, _blocks_in(text))})
+        worth = {shape: how for shape in self._known.keys() & shapes if (how := self._known[shape])}
         keep = set(range(min(self._after, len(rows))))
         self._after = 0
         telling, others = MOST_TELLING, MOST_OF_MANY if self._others > MANY else MOST_OTHERS
@@ -112,27 +119,37 @@ class Sieve:
         keep.update(_last_of_each_rank(block))
         return sorted(at for at in keep if at < len(rows))
 
-    def _worth(self, shape: bytes) -> int:
-        """2 of a line that tells of a failure, 1 of one that may, 0 of any other."""
-        known = self._known.get(shape)
-        if known is not None:
-            return known
+    def _learn(self, shapes: set[bytes], told: set[bytes]) -> None:
+        """Take of new shapes what they are worth: 2 of a line that tells of a failure, 1 of one that may, 0 of any other."""
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
             self._times.clear()
-        self._new -= 1
-        worth = 2 if IS_BLOCK.search(shape) else 0
-        if not worth and self._new > 0 and INTEREST.search(shape):
-            worth = 2 if IS_TELLING.search(shape) else 1
-        self._known[shape] = worth
-        return worth
+        self._known |= dict.fromkeys(told, 2)
+        most = MOST_NEW if self._searched < MANY else FEW_NEW
+        for shape in itertools.islice(shapes - self._known.keys(), most):
+            self._searched += 1
+            worth = 1 if INTEREST.search(shape) else 0
+            self._known[shape] = 2 if worth and IS_TELLING.search(shape) else worth
+
+
+def _blocks_in(text: bytes) -> Iterator[int]:
+    """Places of words that begin a block."""
+    yield from (found.start() for found in IS_LARGE.finditer(text))
+    for word in SMALL:
+        place = text.find(word)
+        while place >= 0:
+            yield place
+            place = text.find(word, place + 1)
 
 
 def _last_of_each_rank(block: bytes) -> Iterator[int]:
     """The row in which each rank wrote last in the block."""
-    places = sorted(block.rfind(tag) for tag in set(RANK.findall(block)))
+    yield from _rows_of(block, (block.rfind(tag) for tag in set(RANK.findall(block))))
+
+
+def _rows_of(block: bytes, places: Iterable[int]) -> Iterator[int]:
     row = before = 0
-    for place in places:
+    for place in sorted(places):
         row += block.count(b"\n", before, place)
         before = place
         yield row

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nsadiag.analysis.external.inputs.files import Found
-from nsadiag.analysis.external.inputs.interest import INTEREST
+from nsadiag.analysis.external.inputs.interest import BLOCKS, INTEREST, Sieve
 from nsadiag.analysis.external.inputs.text import HEAD_BYTES, TAIL_BYTES, Lines, rows_at
 from nsadiag.analysis.ingest.messages.table import ROWS
 
@@ -126,3 +126,16 @@ def test_each_message_of_the_table_is_worth_a_closer_look(row: object) -> None:
     read = [line for line in example.split("\n") if row.regex.search(line)]  # type: ignore[attr-defined]
     told = re.sub(r"\d", "", (read or [example])[0]).encode()
     assert INTEREST.search(told), told
+
+
+@pytest.mark.parametrize("word", BLOCKS)
+def test_a_line_that_tells_of_a_failure_is_found_in_prose(word: str) -> None:
+    """Also where so many lines like no other came before that few more of them are looked at."""
+    prose = random.Random(5)
+    rows = [" ".join(prose.choices(WORDS, k=9)).encode() for _ in range(30_000)]
+    sieve = Sieve()
+    for _ in range(3):
+        prose.shuffle(rows)
+        sieve.wanted(b"\n".join(rows), rows)
+    rows[15_000] = f"quiet {word} quiet".encode()
+    assert 15_000 in sieve.wanted(b"\n".join(rows), rows)
