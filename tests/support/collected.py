@@ -301,6 +301,7 @@ RECORDED: dict[str, Recorded] = {
     "stacks_two_elsewhere": Recorded(cls="missing_rank", outcome=HUNG, guilty=(3, 4), mechanism="camps_of_stacks", write=_stacks(*map(stepping, (41, 42, 43)), *map(saving, (44, 45)))),
     "nobody_met": Recorded(cls="rendezvous_mismatch", outcome="crashed", mechanism="stated_cause", write=_log(raised(NO_CLIENT, rank=1), raised(NO_CLIENT, rank=2))),
     "id_never_published": Recorded(cls="missing_rank", outcome=HUNG, guilty=(0,), mechanism="unpublished_id", write=_log(*(raised(NO_ID.format(rank=r), rank=r) for r in (1, 2, 3)))),
+    "never_placed": Recorded(cls="actor_unschedulable", outcome=HUNG, mechanism="unplaced_request", write=_log("Demands:\n {'GPU': 1.0} * 2 (PACK): 1+ pending placement groups\n", name="ray_status.txt")),
     "kernel_ended_it": Recorded(cls="host_oom", outcome="crashed", mechanism="process_end", write=_log(KILLED, name="dmesg.txt")),
     "gpu_off_the_bus": Recorded(cls="rank_exception", outcome="crashed", mechanism="hardware_fault", write=_log(OFF_THE_BUS, name="dmesg.txt")),
     "trace_names_missing": Recorded(cls="missing_rank", outcome=HUNG, guilty=(0,), mechanism="tool_answers", write=_log(MISSING, name="torchfrtrace.txt")),
