@@ -48,7 +48,7 @@ def check(
     options = CheckOptions(ranks=nproc, steps=steps, in_place=in_place, network=network)
     checked = check_once(request, options)
     if not as_json:
-        for line in checked.lines():
+        for line in checked.rehearsal.lines():
             show(line)
     if checked.rehearsal.answer != "agreed" or checked.is_wrong or as_json:
         print_directory(checked.run.directory, as_json=as_json, is_new=True, verbose=verbose)

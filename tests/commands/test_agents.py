@@ -89,7 +89,7 @@ def test_a_client_hears_of_reading_tools_alone_and_gets_mistakes_as_answers(tmp_
     assert listed == {"verdict", "evidence", "code", "compare", "runs"}
     assert json.loads(good)["class"] == "local_lock_deadlock"
     assert bad.startswith("error: ") and "\nhint: " in bad
-    assert asyncio.run(talk(True))[0] == {*listed, "attach", "run", "shrink"}
+    assert asyncio.run(talk(True))[0] == {*listed, "attach", "check", "run", "shrink"}
 
 
 def test_an_agent_talks_to_the_command_over_its_pipes(tmp_path: Path) -> None:
@@ -171,3 +171,19 @@ def test_an_answer_is_bounded_whatever_a_job_has_written() -> None:
 
     for tool in (long, fails):
         assert len(server.answers_of(tool)()) < 3 * server.MOST_ANSWER
+
+
+def test_an_agent_has_a_change_rehearsed_and_hears_both_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "dist.all_reduce(torch.ones(2 + dist.get_rank()))\n"
+    )
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    answer = json.loads(tools.check([torchrun, "--standalone", "--nproc-per-node", "2", "train.py"]))
+    assert answer["answer"].startswith("differs")
+    assert sorted(call.split()[1] for call in answer["calls"]) == ["0", "1"]
+    assert answer["verdict"]["class"] == "collective_args_mismatch" and answer["verdict"]["at"]["line"] == 3
+    assert Path(answer["verdict"]["directory"], "rehearsal.json").exists()

@@ -7,10 +7,12 @@ import selectors
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nsadiag.agent.rehearsal.call_recorder import CallRecorder
 from nsadiag.agent.rehearsal.matching import Matching, Met
 from nsadiag.evidence.rehearsal.calls import SEND, Call, Hello, Message, data_file, read_message
 
@@ -41,7 +43,7 @@ class Coordinator(threading.Thread):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._stopped = threading.Event()
-        self.lock, self.matching = threading.Lock(), Matching()
+        self.lock, self.matching, self.recorder = threading.Lock(), Matching(), CallRecorder()
         self.heard = time.monotonic()  # when the last message came
         self._unread: dict[tuple[int, int], tuple[set[tuple[int, int]], list[Call]]] = {}
 
@@ -100,6 +102,7 @@ class Coordinator(threading.Thread):
             rank.number = message.rank
             self._ranks[rank.number] = rank
         elif isinstance(message, Call):
+            self.recorder.announced(message)
             for met in self.matching.add(message):
                 self._answer(met)
         else:
@@ -107,6 +110,7 @@ class Coordinator(threading.Thread):
 
     def _answer(self, met: Met) -> None:
         calls = list(met.calls)
+        self.recorder.made(met.calls)
         names = {(call.rank, call.number) for call in calls}
         for name in names:
             self._unread[name] = names, calls
@@ -134,3 +138,14 @@ class Coordinator(threading.Thread):
         if not names:
             for call in calls:
                 data_file(self.path, call.rank, call.number).unlink(missing_ok=True)
+
+
+@contextmanager
+def coordinating(directory: Path) -> Iterator[Coordinator]:
+    """A coordinator that listens in the directory, within the block."""
+    coordinator = Coordinator(directory)
+    coordinator.start()
+    try:
+        yield coordinator
+    finally:
+        coordinator.close()

@@ -8,8 +8,9 @@ from typing import Any
 
 from nsadiag.agent.rehearsal.coordinator import Coordinator
 from nsadiag.agent.stillness.judgement import Judgement
-from nsadiag.agent.watching.state import Answer, Look, RankState
+from nsadiag.agent.watching.state import Answer, Look, Pair, RankState
 from nsadiag.agent.watching.watch import Watch
+from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.rehearsal.calls import Call
 
 # For the calls of the ranks that are still on their way: what they say decides who is unlike the rest.
@@ -65,6 +66,15 @@ class RehearsalWatch(Watch):
         )
         self._answer(pair.second)
         return "still"
+
+    def _pair(self, apart_s: float) -> Pair:
+        pair = super()._pair(apart_s)
+        for rank in self._alive():
+            number = rank.directory.rank
+            with self._coordinator.lock:
+                dump = self._coordinator.recorder.dump(number)
+            write_json(rank.directory.capture(pair.second).flight_recorder, dump)
+        return pair
 
     def _is_final(self, answer: Answer) -> bool:
         return self.proof is not None or super()._is_final(answer)

@@ -94,6 +94,20 @@ def run(command: list[str], timeout: float = 300.0) -> str:
     )
 
 
+def check(command: list[str], timeout: float = 60.0) -> str:
+    """Rehearses a launcher line (a list of words) on this machine's CPUs: each call that communicates is compared with its peers' before it is made.
+
+    Seconds, no GPU, and nothing hangs: for a change that has just been made. The answer is agreed, differs, raised, undecided or can't.
+    """
+    document = json.loads(_output(["check", "--seconds", _limit(timeout), "--", *command]))
+    run_ = _run(document["directory"])
+    found = run_.rehearsal
+    if found is None:
+        raise NsadiagError(f"{run_.directory} has no rehearsal.json")
+    answer, *calls = (one_line(line)[:CLAIM] for line in found.lines())
+    return _shown({"answer": answer, "calls": calls, "verdict": _short(run_)})
+
+
 def shrink(directory: str = "artifacts/latest", budget: float = 150.0) -> str:
     """Reduces a failing run to a short script that fails in the same way; runs parts of it many times, for `budget` seconds."""
     document = json.loads(_output(["shrink", "--budget", _limit(budget), "--", directory]))
@@ -102,7 +116,7 @@ def shrink(directory: str = "artifacts/latest", budget: float = 150.0) -> str:
 
 
 READS: tuple[Callable[..., str], ...] = (verdict, evidence, code, compare, runs)
-ACTS: tuple[Callable[..., str], ...] = (attach, run, shrink)
+ACTS: tuple[Callable[..., str], ...] = (attach, check, run, shrink)
 
 
 def _run(directory: str) -> RunReport:

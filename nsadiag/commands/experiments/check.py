@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +28,7 @@ from nsadiag.errors import (
     EXIT_USAGE,
     UsageError,
 )  # fmt: skip
-from nsadiag.evidence.layout import read_json, write_json
-from nsadiag.evidence.phrases import count
+from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.rehearsal import CUDA, MEMORY, SOCKET, STEPS
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
 from nsadiag.evidence.rehearsal.isolation import Isolation
@@ -55,20 +53,7 @@ class Checked:
         verdict = self.run.verdict
         return self.rehearsal.answer == "agreed" and verdict is not None and verdict.outcome == "wrong"
 
-    def lines(self) -> Iterator[str]:
-        """The answer, as a terminal shows it."""
-        found = self.rehearsal
-        ranks = f" on {count(found.world_size, 'rank')}" if found.world_size else ""
-        before = "" if found.answer == "agreed" else " before"
-        yield f"{found.answer}: {found.why}; {count(found.matched, 'call')} matched{ranks}{before}"
-        for call in found.calls[:MOST_CALLS]:
-            yield f"  rank {call.rank}  {call.words}  {call.place}"
-        if found.on_cpu:
-            yield "cuda: the CPU stood in for GPUs; the order of streams, kernels and NCCL were not rehearsed"
-        yield from found.isolation.lines()
 
-
-MOST_CALLS = 8
 MEMORY_SHARE = 0.8  # of the memory that is free: for all ranks together
 LEAST_MEMORY = 2**30
 EXITS: dict[Answer, int] = {
@@ -133,7 +118,7 @@ def _rehearsed(request: RunRequest, options: CheckOptions, more: dict[str, str])
             coordinator.close()
     found = _concluded(result, watches[0] if watches else None, coordinator.matching)
     found = dataclasses.replace(found, isolation=isolation, on_cpu=CUDA in more)
-    write_json(result.directory / "rehearsal.json", dataclasses.asdict(found))
+    write_json(RunDir(path=result.directory).rehearsal, found.to_json())
     return Checked(run=result, rehearsal=found)
 
 

@@ -25,9 +25,10 @@ NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_S
 class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
     """Its methods are those that torch calls on a group, from Python and from C++ (DDP, functional collectives)."""
 
-    def __init__(self, link: Link, name: str, members: Sequence[int], rank: int) -> None:
+    def __init__(self, link: Link, name: str, description: str, members: Sequence[int], rank: int) -> None:
         super().__init__(rank, len(members))
         self._link, self._name, self._members, self._own = link, name, list(members), rank
+        self._description = description
 
     def meet(self, detail: str = "") -> None:
         """The creation of this group, or of one within it: returns when all members create the same."""
@@ -39,6 +40,7 @@ class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensors = about.pop("tensors", data)
         return self._link.call(
             compute, list(data), op=op, group=self._name, members=self._members,
+            description=self._description,
             tensors=[[t.numel(), str(t.dtype).removeprefix("torch.")] for t in tensors],
             place=user_place(), **about,
         )  # fmt: skip

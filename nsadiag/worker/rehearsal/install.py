@@ -20,6 +20,7 @@ from nsadiag.worker.rehearsal.link import Link
 BACKEND = "nsadiag"
 _link: Link | None = None
 _asked: dict[str, str] = {}  # the backend that the script asked for, by group
+_described: dict[str, str] = {}  # each group's description
 
 
 def install() -> None:
@@ -32,6 +33,7 @@ def install() -> None:
         size: int, rank: int, members: Any, backend: Any, store: Any, group_name: Any, *args: Any, **more: Any
     ) -> Any:
         _asked[str(group_name)] = str(backend) if backend else ""
+        _described[str(group_name)] = str(more.get("group_desc") or "")
         more |= {"backend_options": None, "device_id": None}
         return original(size, rank, members, BACKEND, store, group_name, *_without_options(args), **more)
 
@@ -74,7 +76,7 @@ def _created(options: Any, _: Any) -> RehearsedGroup:
     if _link is None:
         _link = Link(Path(os.environ[SOCKET]), members[options.group_rank])
         clock.install(_link)
-    group = RehearsedGroup(_link, name, members, options.group_rank)
+    group = RehearsedGroup(_link, name, _described.get(name, ""), members, options.group_rank)
     group.meet()
     return group
 
