@@ -196,7 +196,7 @@ def _hear(left: dict[int, Zygote], descriptor: int, alive: dict[int, int], poll:
 
 
 def _code_of(pid: int) -> int:
-    """How a rank ended: its exit code, or a signal's number below zero."""
+    """The end of a rank: its exit code, or a signal's number below zero."""
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if ended is None:
         return 0

@@ -14,7 +14,7 @@ from nsadiag.evidence.user_code import is_user
 MOST_OF_MESSAGE = 200
 PACKAGE = ("ModuleNotFoundError",)
 DEVICE = re.compile(
-    r"not compiled with CUDA|No CUDA GPUs are available|no NVIDIA driver|has no attribute '_cuda_|CUDA (?:is not|driver)|invalid device ordinal"
+    r"not compiled with CUDA|No CUDA GPUs are available|no NVIDIA driver|has no attribute '_cuda_|CUDA (?:is not|driver)|invalid device ordinal|dummy base class"
 )
 MEMORY = re.compile(r"can't allocate memory|Cannot allocate memory|Unable to allocate|DefaultCPUAllocator")
 # Another rank may have what one lacks, and then it is a fault of the job's: only where all of them ask in vain.

@@ -88,7 +88,7 @@ def _used_before_the_wait(case: Case) -> Iterator[Draft]:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What shows of values that were used too early."""
+    """The visible effect of values that were used too early."""
 
     says: str
     claim: str

@@ -314,7 +314,7 @@ def _wrap_functional(stack: ExitStack) -> None:
 
 
 def _all_subclasses(kind: Any) -> list[Any]:
-    """Of Python's: a group that is written in Python has a Work of its own."""
+    """Subclasses in Python: a group that is written in Python has a Work of its own."""
     return [below for each in kind.__subclasses__() for below in (each, *_all_subclasses(each))]
 
 
