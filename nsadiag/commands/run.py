@@ -103,9 +103,7 @@ def _run(request: RunRequest, run: RunDir, command: list[str], more: dict[str, A
     lines.started(run.path)
     pace = status_line.Pace(run)
     try:
-        stopping = functools.partial(say_stopping, status)
         with (
-            interrupts.notifying(stopping),
             metrics_of(request, run),
             lines.first_step(run),
             showing(status, pace.words),
@@ -117,6 +115,7 @@ def _run(request: RunRequest, run: RunDir, command: list[str], more: dict[str, A
                 probes=request.probes,
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
+                on_interrupt=functools.partial(say_stopping, status),
                 notices=lines,
                 **({"outlives_watch": True} | around(run, request, follow) | more),
             )

@@ -139,6 +139,8 @@ class RankDir:
     units = property(lambda self: self.path / "units.json")
     loaders = property(lambda self: self.path / "loaders.json")
     settings = property(lambda self: self.path / "settings.json")
+    path_words = property(lambda self: self.path / "paths.bin")
+    path_names = property(lambda self: self.path / "paths.jsonl")
     gaps = property(lambda self: self.path / "gaps.jsonl")
 
     def capture(self, number: int) -> CaptureDir:

@@ -63,6 +63,12 @@ def _install() -> None:
         # Before the probes: they observe the functions that the script calls, whatever group answers.
         install()
     install_probes()
+    if rehearsal.SOCKET in os.environ:
+        from nsadiag.worker.rehearsal.paths import recorder
+
+        session.on_opened.append(recorder.start)
+        if (opened := session.current()) is not None:
+            recorder.start(opened)
     rank = session.current()
     if _start_server not in session.on_opened:
         session.on_opened.append(_start_server)

@@ -343,7 +343,8 @@ def test_another_way_out_is_seen(source: str, way: str) -> None:
 
 # -- one reader of syntax trees ---------------------------------------------------------------------
 
-READS_TREES = ("nsadiag.source", "nsadiag.experiments")
+# A rank asks which values a line reads, and the analysis who wrote them: both by one function.
+READS_TREES = ("nsadiag.source", "nsadiag.experiments", "nsadiag.evidence.rehearsal.reads")
 
 
 def test_syntax_trees_are_read_by_the_rooms_of_the_source_alone() -> None:

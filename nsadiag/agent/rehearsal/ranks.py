@@ -9,10 +9,11 @@ depends on it would be hidden. Two zygotes share the ranks: enough for two order
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
-import selectors
+import select
 import shutil
 import signal
 import socket
@@ -22,7 +23,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import nsadiag
@@ -33,6 +34,10 @@ KILL_AFTER_S = 5.0
 ZYGOTES = 2
 # After a rank has failed: what all of them lack is told from what one lacks.
 TOGETHER_S = 0.3
+READABLE_S = (
+    0.15  # how long the last of the ranks stays a zombie: longer than the watch takes between two looks
+)
+PR_SET_CHILD_SUBREAPER = 36
 PROGRAM = Path(nsadiag.__file__).parent / "worker" / "rehearsal" / "zygote.py"
 # With any other option the line is torchrun's to understand.
 UNDERSTOOD = {"standalone", "nnodes", "nproc-per-node", "max-restarts", "master-addr", "master-port", "rdzv-backend",
@@ -103,34 +108,26 @@ def own_environment(rank: int) -> dict[str, str]:
 
 @dataclass
 class Zygote:
-    """A process from which ranks are forked; `alive` are those that it has not reported ended."""
+    """A process from which ranks are forked; `awaited` is how many were asked for and have not said that they are there."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
     unread: bytes = b""
-    alive: set[int] = field(default_factory=set)
+    awaited: int = 0
 
     def ask(self, rank: int, command: Sequence[str]) -> None:
         """For a rank; answered when torch has been imported."""
         path = str(Path.cwd() if command[0] == "-m" else Path(command[0]).resolve().parent)
         request = {"rank": rank, "env": own_environment(rank), "path": path, "argv": list(command)}
         self.socket.sendall((json.dumps({**request, "options": ["-u"]}) + "\n").encode())
+        self.awaited += 1
 
-    def hear(self) -> list[int]:
-        """Exit codes of ranks that have ended (negative: signal); of one more, where the zygote itself has."""
+    def hear(self) -> list[int] | None:
+        """Pids of ranks that are there now; None once it has ended."""
         data = self.socket.recv(1 << 16)
-        if not data:
-            code = self.process.wait()
-            return [code or 1] if code or self.alive else []
         *lines, self.unread = (self.unread + data).split(b"\n")
-        ended = []
-        for message in map(json.loads, lines):
-            if "code" in message:
-                self.alive.discard(message["pid"])
-                ended.append(int(message["code"]))
-            else:
-                self.alive.add(message["pid"])
-        return ended
+        self.awaited -= len(lines)
+        return [int(json.loads(line)["pid"]) for line in lines] if data else None
 
 
 def start_zygote(python: str, environment: dict[str, str]) -> Zygote:
@@ -144,47 +141,82 @@ def start_zygote(python: str, environment: dict[str, str]) -> Zygote:
 
 def run(ranks: int, python: str, command: list[str]) -> int:
     """Runs the command on all ranks; the first code of a rank that failed, else 0."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # ranks are children of a zygote's children
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         environment = common_environment(ranks, free.getsockname()[1])
     zygotes = [start_zygote(python, environment) for _ in range(min(ranks, ZYGOTES))]
+    alive: dict[int, int] = {}
     try:
         for rank in range(ranks):
             zygotes[rank % ZYGOTES].ask(rank, command)
         for zygote in zygotes:
             zygote.socket.shutdown(socket.SHUT_WR)
-        return _first_failure(zygotes, ranks)
+        return _first_failure(zygotes, alive)
     finally:
-        _end(zygotes)
+        _end(zygotes, alive)
 
 
-def _first_failure(zygotes: list[Zygote], ranks: int) -> int:
-    left = ranks
-    with selectors.DefaultSelector() as selector:
-        for zygote in zygotes:
-            selector.register(zygote.socket, selectors.EVENT_READ, zygote)
-        failed, until = 0, math.inf
-        while left and time.monotonic() < until:
-            for key, _ in selector.select(None if until == math.inf else TOGETHER_S):
-                codes = key.data.hear()
-                left -= len(codes)
-                failed = failed or next(filter(None, codes), 0)
-                if failed and until == math.inf:
-                    until = time.monotonic() + TOGETHER_S
+def _first_failure(zygotes: list[Zygote], alive: dict[int, int]) -> int:
+    """`alive` has the ranks that have not ended: pid by pidfd.
+
+    They are not reaped here: how a process ended can be read from outside as long as it is a zombie.
+    """
+    poll = select.poll()
+    left = {zygote.socket.fileno(): zygote for zygote in zygotes}
+    for descriptor in left:
+        poll.register(descriptor, select.POLLIN)
+    failed, until = 0, math.inf
+    while (left or alive) and time.monotonic() < until:
+        for descriptor, _ in poll.poll(None if until == math.inf else TOGETHER_S * 1000):
+            if descriptor in left:
+                code = _hear(left, descriptor, alive, poll)
+            else:
+                code = _code_of(alive.pop(descriptor))
+                poll.unregister(descriptor)
+            failed = failed or code
+            if failed and until == math.inf:
+                until = time.monotonic() + TOGETHER_S
     return failed if failed >= 0 else 128 - failed
 
 
-def _end(zygotes: list[Zygote]) -> None:
-    """A zygote ends with its last rank; one that is killed takes them along."""
-    deadline = time.monotonic() + KILL_AFTER_S
-    for pid in [pid for zygote in zygotes for pid in zygote.alive]:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGTERM)
+def _hear(left: dict[int, Zygote], descriptor: int, alive: dict[int, int], poll: select.poll) -> int:
+    """Takes in new ranks; the exit code of a zygote that ended before it had made all of them, else 0."""
+    zygote = left[descriptor]
+    pids = zygote.hear()
+    for pid in pids or ():
+        handle = os.pidfd_open(pid)
+        alive[handle] = pid
+        poll.register(handle, select.POLLIN)
+    if pids is None:
+        poll.unregister(descriptor)
+        del left[descriptor]
+        return (zygote.process.wait() or 1) if zygote.awaited else 0
+    return 0
+
+
+def _code_of(pid: int) -> int:
+    """How a rank ended: its exit code, or a signal's number below zero."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if ended is None:
+        return 0
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+def _end(zygotes: list[Zygote], alive: dict[int, int]) -> None:
     for zygote in zygotes:
-        with suppress(subprocess.TimeoutExpired):
-            zygote.process.wait(max(deadline - time.monotonic(), 0.0))
         zygote.process.kill()
         zygote.process.wait()
+    deadline = time.monotonic() + KILL_AFTER_S
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for handle in alive:
+            with suppress(OSError):
+                signal.pidfd_send_signal(handle, number)
+        while alive and (number == signal.SIGKILL or time.monotonic() < deadline):
+            ready = select.select(list(alive), [], [], max(deadline - time.monotonic(), 0.0) or None)[0]
+            for handle in ready:
+                del alive[handle]
+    time.sleep(READABLE_S)
 
 
 def main(words: list[str]) -> int:

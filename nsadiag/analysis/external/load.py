@@ -25,6 +25,7 @@ from nsadiag.analysis.external.recognise import Gathered, gather
 from nsadiag.analysis.external.snapshots import movement_of
 from nsadiag.analysis.facts.exceptions import follows_a_peer
 from nsadiag.analysis.ingest.logs import BARRIER
+from nsadiag.analysis.ingest.messages.watchdog import TimedOut
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
 from nsadiag.analysis.records import CellEvidence, Collected, RankEvidence
 from nsadiag.analysis.scale.dumps.details import Details
@@ -162,6 +163,7 @@ def _cell(gathered: Gathered, drafts: Drafts, seen: _Seen, statements: Statement
         versions={each.of: each.version for each, _ in told.of(Version)},
         settings={each.name: each.value for each, _ in told.of(Setting)},
         numbered=seen.numbered,
+        knows_size=_stated_size(drafts, dumps, statements) >= world,
     )
     return replace(cell, collected=collected)
 
@@ -235,15 +237,24 @@ def _broke_by_itself(rank: RankEvidence) -> bool:
 def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
     """Ranks begin at 0, and communicators and groups of dumps name their members."""
     seen = [*drafts, *(wait.rank for wait in statements.waits)]
+    least = watchdog.world_size(_reports(drafts))
+    return max(_stated_size(drafts, dumps, statements), least, max(seen, default=-1) + 1)
+
+
+def _stated_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
+    """The number of ranks as lines, groups or the sizes of calls have it; 0 where nothing but ranks' own numbers tells of it."""
     sizes = (init.size for init in statements.inits)
-    reports = [report for draft in drafts.values() for report, _ in draft.timed_out]
-    told = watchdog.world_size(reports)
-    return max(dumps.world_size, statements.world_size, told, max(seen, default=-1) + 1, *sizes, 0)
+    shares = (watchdog.shares(each) for each in _reports(drafts) if each.group == watchdog.DEFAULT)
+    return max(dumps.world_size, statements.world_size, *shares, *sizes, 0)
+
+
+def _reports(drafts: Drafts) -> list[TimedOut]:
+    return [report for draft in drafts.values() for report, _ in draft.timed_out]
 
 
 def _add_timeouts(drafts: Drafts, world_size: int, statements: Statements) -> float | None:
     """Add the reports of NCCL's watchdog, and where it says that others were, as dumps of their ranks; returns for how long the longest call had run."""
-    reports = [report for draft in drafts.values() for report, _ in draft.timed_out]
+    reports = _reports(drafts)
     if not reports:
         return None
     standings = [said.fact for said in statements.said if isinstance(said.fact, Standing)]

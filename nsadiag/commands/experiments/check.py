@@ -19,8 +19,15 @@ from nsadiag.agent.rehearsal.watch import RehearsalWatch
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
 from nsadiag.commands.experiments.absent import DEVICE, absent
-from nsadiag.commands.run import RunRequest, RunResult, check_request, name_of, run_once
-from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_USAGE
+from nsadiag.commands.run import RunRequest, RunResult, check_request, load_analysis, name_of, run_once
+from nsadiag.errors import (
+    EXIT_ENVIRONMENT,
+    EXIT_FINDING,
+    EXIT_HEALTHY,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    UsageError,
+)  # fmt: skip
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.rehearsal import CUDA, MEMORY, SOCKET, STEPS
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
@@ -72,6 +79,10 @@ def check_once(request: RunRequest, options: CheckOptions | None = None) -> Chec
     """
     options = options or CheckOptions()
     check_request(request)
+    if options.ranks and started_directly(request.command, options.ranks) == request.command:
+        raise UsageError(
+            "--nproc is for a line of torchrun's", "set the number of ranks in the launcher's own words"
+        )
     run = output.prepare(request.out, name_of(request.command), force=request.force)
     request = dataclasses.replace(request, out=run.path, force=True)
     began = time.monotonic()
@@ -88,6 +99,7 @@ def _rehearsed(request: RunRequest, options: CheckOptions, more: dict[str, str])
         coordinator = Coordinator(directory)
         coordinator.start()
         watches: list[RehearsalWatch] = []
+        load_analysis()  # while torch is imported
         report = directory / "isolation.json"
         apart = isolated.Request(
             report=str(report), room=str(room), kept=(str(request.out.resolve()),), files=not options.in_place,

@@ -122,6 +122,7 @@ LINES: dict[str, Shape] = {
     "given.jsonl": row_at(".training:ModelInput"),
     "names.jsonl": record({"id": count, "name": text}),
     "parity.jsonl": row_at(".first_steps:FirstStep"),
+    "paths.jsonl": row_at("..rehearsal.paths:Named"),
     "piles.jsonl": row_at(".training:Registered"),
     "raised.jsonl": EXCEPTION,
     "recomputed.jsonl": row_at(".training:Recomputed"),

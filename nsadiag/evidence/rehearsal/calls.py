@@ -7,7 +7,7 @@ input reads it there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -108,6 +108,15 @@ class Rehearsal:
         """The document, each call with its words."""
         calls = [{**asdict(call), "words": call.words} for call in self.calls]
         return {**asdict(self), "calls": calls}
+
+
+def in_short(about: Mapping[str, Any]) -> str:
+    """A call as the path of a rank names it: operation, group, members, and whatever else has to be the same."""
+    members = ",".join(map(str, about["members"]))
+    said = (about.get(name) for name in ("reduction", "root", "peer", "tag"))
+    rest = ",".join("" if each is None else str(each) for each in said)
+    sizes = " ".join(f"{dtype}[{size}]" for size, dtype in about["tensors"][:8])
+    return "\t".join((str(about["op"]), str(about["group"]), members, rest, sizes))
 
 
 def data_file(socket: Path, rank: int, number: int) -> Path:

@@ -16,6 +16,7 @@ import torch
 
 from nsadiag.evidence.rehearsal import calls
 from nsadiag.worker.interruptions import pass_on
+from nsadiag.worker.rehearsal.paths.recorder import announced
 
 Peers = list[tuple[int, int]]  # rank and number of each call that was met
 Compute = Callable[[Peers], object]
@@ -66,6 +67,7 @@ class Link:
             self._waiting[number] = _Waiting(future=future, compute=compute)
             if data:
                 self._put(calls.data_file(self.path, self.rank, number), data)
+            announced(number, calls.in_short(about))
             self.say(do="call", number=number, ahead_s=self.ahead_s, **about)
         return future
 

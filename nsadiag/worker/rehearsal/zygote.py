@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -23,30 +22,25 @@ from nsadiag.worker import session
 from nsadiag.worker.interruptions import tolerated
 
 PR_SET_PDEATHSIG = 1
-READABLE_S = (
-    0.15  # how long the last of the ranks stays a zombie: longer than the watch takes between two looks
-)
+SHORT_S = 0.001
 # Asking CUDA whether it is there would initialise it, and a process forked after that cannot use it.
 ASK_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def main(descriptor: int) -> None:
-    """Serves until the launcher asks for no more ranks. Runs the script in the ranks; ends the zygote's own process."""
-    die_with(os.getppid())
-    with socket.socket(fileno=descriptor) as launcher, launcher.makefile("r") as requests:
+    """Forks a rank for each request, and runs the script in it; ends with the last request."""
+    launcher = os.getppid()
+    die_with(launcher)
+    with socket.socket(fileno=descriptor) as answers, answers.makefile("r") as requests:
         request = json.loads(requests.readline())
         sys.path[0] = request["path"]
         import_torch()
-        pids = []
-        while request:
-            pid = _fork()
-            if pid == 0:
-                break
-            pids.append(pid)
-            _say(launcher, rank=request["rank"], pid=pid)
+        while request and not _is_rank(launcher):
             request = json.loads(requests.readline() or "{}")
-        else:
-            _report_ends(launcher, pids)
+        if not request:
+            os._exit(0)
+        said = {"rank": request["rank"], "pid": os.getpid()}
+        answers.sendall((json.dumps(said) + "\n").encode())
     _become(request)
 
 
@@ -55,6 +49,32 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _is_rank(launcher: int) -> bool:
+    """Whether this is a new rank: a child's child, which the launcher inherits, as all ranks have one parent under torchrun."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch has threads of its own, which do nothing yet
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return False
+        if os.fork():
+            os._exit(0)
+    while os.getppid() != launcher:
+        if not _is_alive(launcher):
+            os._exit(1)
+        time.sleep(SHORT_S)
+    die_with(launcher)
+    return True
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def import_torch() -> None:
@@ -67,40 +87,6 @@ def import_torch() -> None:
         import torch.utils.data  # noqa: F401
     if is_ours:
         del os.environ[ASK_DRIVER]
-
-
-def _fork() -> int:
-    zygote = os.getpid()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch has threads of its own, which do nothing yet
-        pid = os.fork()
-    if pid == 0:
-        die_with(zygote)
-    return pid
-
-
-def _say(launcher: socket.socket, **message: int) -> None:
-    launcher.sendall((json.dumps(message) + "\n").encode())
-
-
-def _report_ends(launcher: socket.socket, pids: list[int]) -> None:
-    """Returns never: this process ends behind the last of its ranks.
-
-    They are not reaped before: how a process ended can be read from outside as long as it is a zombie.
-    """
-    poll = select.poll()
-    ranks = {os.pidfd_open(pid): pid for pid in pids}
-    for descriptor in ranks:
-        poll.register(descriptor, select.POLLIN)
-    while ranks:
-        for descriptor, _ in poll.poll():
-            poll.unregister(descriptor)
-            ended = os.waitid(os.P_PID, ranks.pop(descriptor), os.WEXITED | os.WNOWAIT)
-            if ended is not None:
-                code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-                _say(launcher, pid=ended.si_pid, code=code)
-    time.sleep(READABLE_S)
-    os._exit(0)
 
 
 def _become(request: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ import json, os, sys, tempfile
 from pathlib import Path
 main = sys.modules["__main__"]
 said = {
-    "argv": sys.argv, "orig_argv": sys.orig_argv[2:], "env": dict(os.environ), "path": sys.path, "pid": os.getpid(),
+    "argv": sys.argv, "orig_argv": sys.orig_argv[2:], "env": dict(os.environ), "path": sys.path, "pid": os.getpid(), "parent": os.getppid(),
     "main": [main.__file__, main.__spec__ and main.__spec__.name, main.__name__, vars(main) is globals(), main.__builtins__ is __builtins__],
     "hash": hash("a text"), "temporary": next(tempfile._get_candidate_names()),
 }
@@ -90,6 +90,7 @@ def test_ranks_have_what_torchrun_gives_them(script: str, tmp_path: Path) -> Non
     assert [rank["env"]["RANK"] for rank in ranks] == ["0", "1"]
     assert {rank["env"]["WORLD_SIZE"] for rank in ranks} == {"2"}
     assert len({rank["env"]["MASTER_PORT"] for rank in ranks}) == 1
+    assert len({rank["parent"] for rank in ranks}) == 1
 
 
 def test_ranks_differ_in_all_that_processes_differ_in(script: str, tmp_path: Path) -> None:

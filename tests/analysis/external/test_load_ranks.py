@@ -217,3 +217,12 @@ def test_what_nothing_understands_is_quoted_and_blames_nobody(tmp_path: Path) ->
     assert (verdict.cls, verdict.guilty_ranks) == ("unknown", ())
     assert "Error executing job" in verdict.summary
     assert verdict.evidence[0].source == "job.log#line 2"
+
+
+@pytest.mark.parametrize(("told", "guilty"), [("World size: 2\n", (0,)), ("", ())])
+def test_of_as_many_on_either_side_the_silent_are_named_where_nobody_else_can_be_missing(
+    tmp_path: Path, told: str, guilty: tuple[int, ...]
+) -> None:
+    verdict = judged(tmp_path, told + watchdog_lines(1))
+    assert verdict.guilty_ranks == guilty
+    assert verdict.confidence <= 0.5

@@ -155,8 +155,8 @@ class Tracebacks:
             return False
         raised = RAISED.match(said)
         # Of one without a frame, as a search for errors leaves it, the next line is the error if it reads like one.
-        surely = SURELY_RAISED.match(said)
-        if raised and (surely or follows) if block.frames else raised and surely and follows:
+        surely = bool(SURELY_RAISED.match(said))
+        if raised and (surely or follows if block.frames else surely and follows):
             self._close(line, raised, said)
             return True
         if said.strip() in CHAINS:

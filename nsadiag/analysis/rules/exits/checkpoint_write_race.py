@@ -91,7 +91,7 @@ def _renamed(case: Case) -> Iterator[Draft]:
 
 
 def _of_a_rename(exception: Raised) -> re.Match[str] | None:
-    """Of the exception, or of one on its way."""
+    """The rename that the exception tells of, or one on its way."""
     current: Cause | None = exception
     while current:
         if told := RENAME.search(f"{current.type}: {current.message}"):

@@ -150,7 +150,7 @@ def _lost_peers(cell: CellEvidence) -> Claims:
 
 
 def _cut_off(cell: CellEvidence) -> str:
-    """Whose tracebacks lack their end, where that is all there is; empty otherwise."""
+    """The ranks whose tracebacks lack their end, where that is all there is; empty otherwise."""
     raised = [(broke.rank.rank, broke.rank.exception) for broke in breaks(cell) if broke.rank.exception]
     every = [*raised, *((None, each) for each in cell.unnamed)]
     if not all(is_cut(first_of(each)) for _, each in every):
