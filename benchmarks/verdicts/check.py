@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """`nsadiag check` on the scripts of repro/, beside what `run` promises: `python benchmarks/verdicts/check.py [-k NAME] [--out FILE]`.
 
-A script is told where its ranks' calls differ or a rank raises; a healthy one is accused where it is told.
+A script is told where its ranks' calls differ or a rank raises; a healthy one is accused where it is told. The cause and the
+place are counted apart. `--programs FOLDER`: others, each NAME.json with `launch`, `kind`, `guilty_ranks`, and the lines
+`stands_at` and `because_of` as FILE:LINE.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
@@ -21,6 +25,7 @@ sys.path[:0] = [str(ROOT)]
 from tests.support.promises import Promise, promises  # noqa: E402
 
 SECONDS = 60
+COUNTED = ("class_right", "ranks_right", "place_right", "cause_right", "cause_in_chain")
 # torchrun is the one of this Python.
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
@@ -30,51 +35,116 @@ def main() -> None:
     parser.add_argument("-k", default="", help="only scripts with this in their name")
     parser.add_argument("--out", type=Path, help="append each result to this file as a line of JSON")
     parser.add_argument("--seconds", type=int, default=SECONDS)
+    parser.add_argument(
+        "--programs", type=Path, help="a folder of programs with their truth, in place of repro/"
+    )
     given = parser.parse_args()
     rows = []
-    for promise in promises():
-        if given.k in promise.name and not promise.needs:
-            row = checked(promise, given.seconds)
-            rows.append(row)
-            print(json.dumps(row), flush=True)
-            if given.out:
-                with given.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+    for row in measured(given.programs, given.k, given.seconds):
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        if given.out:
+            with given.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
     print(json.dumps(summary(rows), indent=1))
+
+
+def measured(programs: Path | None, part: str, seconds: int) -> Iterator[dict[str, object]]:
+    """A row for each program with this part in its name."""
+    if programs is None:
+        for promise in promises():
+            if part in promise.name and not promise.needs:
+                yield checked(promise, seconds)
+        return
+    for truth in sorted(programs.glob("*.json")):
+        if part in truth.stem:
+            yield compared(truth, seconds)
+
+
+def compared(truth: Path, seconds: int) -> dict[str, object]:
+    """One program under check, beside the lines that its truth names."""
+    known = json.loads(truth.read_text())
+    rehearsal, verdict, took, code, said = under_check(known["launch"], truth.parent, seconds)
+    because, stands = verdict.get("because") or {}, verdict.get("stands_at") or verdict.get("where") or {}
+    lines = [
+        _line(because, truth.parent),
+        *(_line(link["at"], truth.parent) for link in because.get("chain", ())),
+    ]
+    return {
+        "name": truth.stem,
+        "answer": rehearsal.get("answer", f"failed: {said}"),
+        "class": verdict.get("class"),
+        "expected": known["kind"],
+        "how": because.get("how"),
+        "origin": because.get("origin"),
+        "cause_right": lines[0] in known.get("because_of", ()),
+        "cause_in_chain": any(line in known.get("because_of", ()) for line in lines),
+        "place_right": _line(stands, truth.parent) in known.get("stands_at", ()),
+        "ranks_right": not known.get("guilty_ranks") or verdict.get("guilty_ranks") == known["guilty_ranks"],
+        "exit": code,
+        "seconds": took,
+    }
+
+
+def _line(place: dict[str, Any], folder: Path) -> str:
+    file = Path(str(place.get("file", "")))
+    return f"{file.relative_to(folder) if file.is_relative_to(folder) else file}:{place.get('line')}"
 
 
 def checked(promise: Promise, seconds: int) -> dict[str, object]:
     """One script under check."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        command = [sys.executable, "-m", "nsadiag", "check", "--out", str(out), "--seconds", str(seconds)]
-        began = time.monotonic()
-        done = subprocess.run(
-            [*command, "--", *promise.command],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            check=False,
-            env=ENVIRONMENT,
-        )
-        took = time.monotonic() - began
-        rehearsal, verdict = (_read(out / name) for name in ("rehearsal.json", "verdict.json"))
+    rehearsal, verdict, took, code, said = under_check(promise.command, None, seconds)
     where = (verdict.get("where") or {}).get("code") or ""
+    because = verdict.get("because") or {}
+    links = [
+        because.get("code") or "",
+        *((link["at"].get("code") or "") for link in because.get("chain", ())),
+    ]
     return {
         "name": promise.name,
-        "answer": rehearsal.get("answer", f"failed: {done.stderr[-300:]}"),
+        "answer": rehearsal.get("answer", f"failed: {said}"),
         "matched": rehearsal.get("matched"),
         "class": verdict.get("class"),
         "class_right": verdict.get("class") in promise.classes,
         "ranks_right": tuple(verdict.get("guilty_ranks", ())) == promise.guilty_ranks,
-        "line_right": not promise.codes or any(code in where for code in promise.codes),
+        "place_right": not promise.codes or any(part in where for part in promise.codes),
+        "cause_right": not promise.codes or any(part in links[0] for part in promise.codes),
+        "cause_in_chain": not promise.codes or any(part in link for part in promise.codes for link in links),
+        "how": because.get("how"),
+        "origin": because.get("origin"),
         "expected": promise.classes[0],
-        "exit": done.returncode,
-        "seconds": round(took, 1),
+        "exit": code,
+        "seconds": took,
     }
 
 
-def _read(file: Path) -> dict[str, object]:
+def under_check(
+    launch: Sequence[str], folder: Path | None, seconds: int
+) -> tuple[dict[str, Any], dict[str, Any], float, int, str]:
+    """The rehearsal, its verdict, the seconds that it took, the exit code, and the end of stderr."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "run"
+        command = [sys.executable, "-m", "nsadiag", "check", "--out", str(out), "--seconds", str(seconds)]
+        began = time.monotonic()
+        done = subprocess.run(
+            [*command, "--", *launch],
+            capture_output=True,
+            text=True,
+            cwd=folder or scratch,
+            check=False,
+            env=ENVIRONMENT,
+        )
+        took = round(time.monotonic() - began, 1)
+        return (
+            _read(out / "rehearsal.json"),
+            _read(out / "verdict.json"),
+            took,
+            done.returncode,
+            done.stderr[-300:],
+        )
+
+
+def _read(file: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(file.read_text()))
     except (OSError, ValueError):
@@ -91,9 +161,7 @@ def summary(rows: list[dict[str, object]]) -> dict[str, object]:
         "healthy_accused": [row["name"] for row in healthy if row["answer"] in ("differs", "raised")],
         "others": len(others),
         "told": len(told),
-        "class_right": sum(bool(row["class_right"]) for row in told),
-        "ranks_right": sum(bool(row["ranks_right"]) for row in told),
-        "line_right": sum(bool(row["line_right"]) for row in told),
+        **{key: sum(bool(row.get(key)) for row in told) for key in COUNTED},
     }
 
 

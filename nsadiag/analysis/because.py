@@ -106,6 +106,8 @@ def _sides(condition: Condition) -> str:
 
 def _stands_at(case: Case, cause: Finding) -> Place | None:
     """The line of the first guilty rank's own stack, or of the last thing that it recorded."""
+    if cause.mechanism == "endless_loop" and (loops := case.once(endless_of_case)):
+        return loops[0].stands_at
     rank = next(iter(cause.guilty_ranks), None)
     if rank is None or rank not in {each.rank for each in case.cell.ranks}:
         return None

@@ -34,10 +34,17 @@ class Endless:
     before: int  # at most, between two earlier calls
     values: Mapping[str, tuple[str, ...]]  # of each name that its endings read, all that it had
     waiting: tuple[int, ...]  # peers that stand in a call
+    last: Executed  # where its path ends
 
     @property
     def place(self) -> Place:
         return place(self.file, self.loop.first, None if self.function == "<module>" else self.function)
+
+    @property
+    def stands_at(self) -> Place:
+        """The last line that is on record: somewhere in the loop, or in what it calls."""
+        name = self.last.frame.code.text.rpartition(".")[2]
+        return place(self.last.frame.file, self.last.line, None if name == "<module>" else name)
 
     @property
     def words(self) -> str:
@@ -91,7 +98,7 @@ def _of_walk(code: SourceModel, walk: Walk, waiting: tuple[int, ...]) -> Endless
                 }
                 return Endless(
                     rank=walk.rank, file=frame.file, function=frame.code.text.rpartition(".")[2], loop=loop,
-                    iterations=len(heads), before=before, waiting=waiting,
+                    iterations=len(heads), before=before, waiting=waiting, last=walk.last,
                     values={name: seen for name, seen in values.items() if any(seen)},
                 )  # fmt: skip
     return None
