@@ -140,6 +140,7 @@ class RankDir:
     loaders = property(lambda self: self.path / "loaders.json")
     settings = property(lambda self: self.path / "settings.json")
     gaps = property(lambda self: self.path / "gaps.jsonl")
+    witness = property(lambda self: self.path / "witness.jsonl")
 
     def capture(self, number: int) -> CaptureDir:
         return CaptureDir(path=self.path / "captures" / f"{number:02d}")

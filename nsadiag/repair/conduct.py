@@ -1,0 +1,75 @@
+"""What a patch may not do to agree, read from its text: swallow an error, sleep, or leave what it repairs early."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from nsadiag.repair.change import Change, FileChange
+from nsadiag.repair.proof import Shown
+from nsadiag.source.model import last_name, name_of
+from nsadiag.source.syntax import parse
+from nsadiag.source.vocabulary import ENDS_PROCESS
+
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def conduct(change: Change) -> Shown:
+    """Whether the text adds none of these."""
+    for file in change.files:
+        if not file.path.endswith(".py"):
+            continue
+        try:
+            before, after = parse(file.before), parse(file.after)
+        except (SyntaxError, ValueError, RecursionError):
+            return Shown(criterion="conduct", met=False, because=f"{file.path} is no Python with the patch")
+        for what, found in WAYS:
+            if new := Counter(found(after)) - Counter(found(before)):
+                return Shown(criterion="conduct", met=False, because=f"{file.path} {what}: {min(new)}")
+        if early := _leaves_early(file, before, after):
+            return Shown(criterion="conduct", met=False, because=f"{file.path} leaves early: {early}")
+    return Shown(criterion="conduct", met=True, because="no error swallowed, no sleep, no early leave")
+
+
+def _swallows(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and not any(isinstance(n, ast.Raise) for n in ast.walk(node)):
+            yield f"except {ast.unparse(node.type) if node.type else ''}".rstrip()
+        elif isinstance(node, ast.Call) and name_of(node) == "suppress":
+            yield ast.unparse(node)
+
+
+def _sleeps(tree: ast.Module) -> Iterator[str]:
+    return (ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Call) and name_of(n) == "sleep")
+
+
+def _ends(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and last_name(node.func) in ENDS_PROCESS | {"destroy_process_group", "abort"}:
+            yield ast.unparse(node)
+
+
+WAYS: tuple[tuple[str, Callable[[ast.Module], Iterator[str]]], ...] = (
+    ("swallows an error", _swallows), ("sleeps", _sleeps), ("ends the process or its group", _ends),
+)  # fmt: skip
+
+
+def _leaves_early(file: FileChange, before: ast.Module, after: ast.Module) -> str:
+    """A new `return`, `break` or `continue` in a function that was there; what a new function does, its callers see."""
+    old = {node.name for node in ast.walk(before) if isinstance(node, FUNCTIONS)}
+    new = Counter(_leaves(after, old)) - Counter(_leaves(before, old))
+    return min(new, default="")
+
+
+def _leaves(tree: ast.Module, functions: set[str]) -> Iterator[str]:
+    pending: list[tuple[ast.AST, str]] = [(tree, "the module")]
+    while pending:
+        node, where = pending.pop()
+        if isinstance(node, FUNCTIONS):
+            if node.name not in functions:
+                continue
+            where = node.name
+        if isinstance(node, ast.Return | ast.Break | ast.Continue):
+            yield f"{type(node).__name__.lower()} in {where}"
+        pending += [(child, where) for child in ast.iter_child_nodes(node)]
