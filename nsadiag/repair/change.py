@@ -30,9 +30,13 @@ class FileChange:
 
     def diff(self) -> Iterator[str]:
         """Lines of the unified diff, as `git apply` takes it."""
-        sides = (text.splitlines(keepends=True) for text in (self.before, self.after))
-        for line in difflib.unified_diff(*sides, f"a/{self.path}", f"b/{self.path}"):
+        old, new = (text.splitlines(keepends=True) for text in (self.before, self.after))
+        for line in difflib.unified_diff(old, new, self._side("a", old), self._side("b", new)):
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+    def _side(self, prefix: str, text: list[str]) -> str:
+        """The name of one side, as git has it: a file without a line is taken for one that is not there."""
+        return f"{prefix}/{self.path}" if text else "/dev/null"
 
 
 @dataclass(frozen=True)

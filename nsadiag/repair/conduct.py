@@ -46,7 +46,10 @@ def _sleeps(tree: ast.Module) -> Iterator[str]:
 
 def _ends(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and last_name(node.func) in ENDS_PROCESS | {"destroy_process_group", "abort"}:
+        if isinstance(node, ast.Call) and last_name(node.func) in ENDS_PROCESS | {
+            "destroy_process_group",
+            "abort",
+        }:
             yield ast.unparse(node)
 
 

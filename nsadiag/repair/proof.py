@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from nsadiag.evidence.phrases import count, ranks_phrase
+from nsadiag.evidence.phrases import count, these
 from nsadiag.evidence.rehearsal.calls import BARRIER, CREATION
 from nsadiag.evidence.rehearsal.witnessed import Seen
 from nsadiag.repair.change import Change
 from nsadiag.repair.record import RankRecord, Record, Site, site_of
 
 WITHOUT_VALUES = (BARRIER, CREATION, "monitored_barrier")
+NOTHING_COMPUTED = "nothing was computed before the ranks drifted"
 NUMBER = re.compile(r"[-+]?\b\d[\d.,:]*(?:e[-+]?\d+)?\b|\b(?:nan|inf)\b")
 
 
@@ -64,12 +65,10 @@ def same_values(trial: Trial) -> Shown:
         )
     if trial.alone and trial.alone[0].answer == "agreed":
         return Shown(criterion=name, met=True, because="the ranks drift before they compute anything")
-    return Shown(criterion=name, met=False, because="nothing was computed before the ranks drifted")
+    return Shown(criterion=name, met=False, because=NOTHING_COMPUTED)
 
 
-def aligned(
-    wanted: Iterable[Seen], found: tuple[Seen, ...], change: Change
-) -> tuple[int, Seen | None]:
+def aligned(wanted: Iterable[Seen], found: tuple[Seen, ...], change: Change) -> tuple[int, Seen | None]:
     """How many were found in this order, and the first that was not; calls that the patch adds may come in between."""
     at = matched = 0
     for seen in wanted:
@@ -96,7 +95,9 @@ def same_alone(trial: Trial) -> Shown:
         return Shown(criterion=name, met=True, because="does not apply: the job does not end on one rank")
     before, after = (record.ranks.get(0, RankRecord()) for record in trial.alone)
     if trial.alone[1].answer != "agreed":
-        return Shown(criterion=name, met=False, because=f"with the patch one rank ends by {trial.alone[1].answer}")
+        return Shown(
+            criterion=name, met=False, because=f"with the patch one rank ends by {trial.alone[1].answer}"
+        )
     wanted = [seen for seen in before.seen if seen.what != "file"]
     matched, first = aligned(wanted, after.seen, trial.change)
     if first is not None:
@@ -119,8 +120,14 @@ def all_finite(trial: Trial) -> Shown:
         bad = next((s for s in after.seen if s.finite is False and _key(s) not in known), None)
         if bad:
             what = bad.op or bad.what
-            return Shown(criterion="finite", met=False, because=f"rank {rank}: {what} at {shown(bad.place)} is not finite")
-    return Shown(criterion="finite", met=True, because="all losses, inputs of calls and parameters are finite")
+            return Shown(
+                criterion="finite",
+                met=False,
+                because=f"rank {rank}: {what} at {shown(bad.place)} is not finite",
+            )
+    return Shown(
+        criterion="finite", met=True, because="all losses, inputs of calls and parameters are finite"
+    )
 
 
 def calls_kept(trial: Trial) -> Shown:
@@ -152,11 +159,13 @@ def files_kept(trial: Trial) -> Shown:
     before, after = _writers(trial.before), _writers(trial.after)
     for path in sorted(after):
         if len(after[path]) > max(len(before.get(path, ())), 1):
-            who = ranks_phrase(sorted(after[path]))
+            who = these(sorted(after[path]))
             return Shown(criterion="files", met=False, because=f"{path} is written by {who}")
     if lost := sorted(before.keys() - after.keys()):
         return Shown(criterion="files", met=False, because=f"{lost[0]} is not written any more")
-    return Shown(criterion="files", met=True, because=f"{count(len(after), 'file')}, none by more ranks than before")
+    return Shown(
+        criterion="files", met=True, because=f"{count(len(after), 'file')}, none by more ranks than before"
+    )
 
 
 def _writers(record: Record) -> dict[str, set[int]]:
@@ -236,7 +245,11 @@ def meetings_reached(trial: Trial) -> Shown:
     if unreached := sorted(_communicating(trial.change) - members.keys()):
         because = f"no rank reaches the call at {unreached[0][0]}:{unreached[0][1]}"
         return Shown(criterion=name, met=False, because=because)
-    return Shown(criterion=name, met=True, because=f"{count(len(members), 'new line')} that communicate, reached by all")
+    return Shown(
+        criterion=name,
+        met=True,
+        because=f"{count(len(members), 'new line')} that communicate, reached by all",
+    )
 
 
 CALLED = re.compile(r"\b(?:all_reduce|broadcast|all_gather|barrier|gather|scatter|reduce|all_to_all)\w*\(")

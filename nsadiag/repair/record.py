@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.documents.files import read_text
+from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.rehearsal.calls import RECEIVE, SEND
 from nsadiag.evidence.rehearsal.witnessed import Seen, read_seen
 
@@ -42,22 +43,30 @@ class Record:
 
     @functools.cached_property
     def drift(self) -> dict[int, int]:
-        """By rank, the place in `seen` at which ranks first met at different lines or steps; its end where they never did."""
+        """By rank, the place in `seen` up to which its group's members do the same; its end where they always did."""
         found = {rank: len(record.seen) for rank, record in self.ranks.items()}
-        meetings: dict[tuple[str, tuple[int, ...]], dict[int, list[tuple[int, Meeting]]]] = {}
+        for (_, members), calls in self._meetings().items():
+            own = {rank: calls.get(rank, []) for rank in members if rank in self.ranks}
+            parted = _parted(list(own.values()))
+            if parted is None:
+                continue
+            begin = {
+                rank: made[parted - 1][0] + 1 if 0 < parted <= len(made) else 0 for rank, made in own.items()
+            }
+            alike = _alike([self.ranks[rank].seen[at:] for rank, at in begin.items()])
+            found |= {rank: min(found[rank], at + alike) for rank, at in begin.items()}
+        return found
+
+    def _meetings(self) -> dict[tuple[str, tuple[int, ...]], dict[int, list[tuple[int, Meeting]]]]:
+        """By group and rank, the calls in their order, each with its place in `seen`."""
+        found: dict[tuple[str, tuple[int, ...]], dict[int, list[tuple[int, Meeting]]]] = {}
         for rank, record in self.ranks.items():
             steps = 0
             for at, seen in enumerate(record.seen):
                 steps += seen.what == "step"
                 if seen.what == "call" and seen.op not in (SEND, RECEIVE):
-                    own = meetings.setdefault((seen.group, seen.members), {}).setdefault(rank, [])
+                    own = found.setdefault((seen.group, seen.members), {}).setdefault(rank, [])
                     own.append((at, (seen.op, seen.place, steps)))
-        for (_, members), calls in meetings.items():
-            parted = _parted([calls.get(rank, []) for rank in members])
-            for rank in members:
-                own = calls.get(rank, [])
-                if parted is not None and parted < len(own):
-                    found[rank] = min(found[rank], own[parted][0])
         return found
 
 
@@ -72,6 +81,14 @@ def _parted(calls: list[list[tuple[int, Meeting]]]) -> int | None:
     return None
 
 
+def _alike(seen: list[tuple[Seen, ...]]) -> int:
+    """How many of the first are of one kind at one line, on all ranks."""
+    rows = zip(*seen, strict=False)
+    return sum(
+        1 for _ in itertools.takewhile(lambda row: len({(s.what, s.op, s.place) for s in row}) == 1, rows)
+    )
+
+
 def site_of(place: str) -> Site:
     """File and line of `file:line:function`; no line where there is no place."""
     file, _, rest = place.partition(":")
@@ -80,7 +97,7 @@ def site_of(place: str) -> Site:
 
 
 def read_record(directory: Path, folder: Path) -> Record:
-    """What a rehearsal left in its run directory; `folder` is where the job's files lay."""
+    """The rehearsal in a run directory; `folder` is where the job's files lay."""
     run = RunDir(path=directory)
     document = read_json(directory / "rehearsal.json", {})
     ranks = {

@@ -39,7 +39,9 @@ class Module:
             holding = [n for n in self._spanning(line) if isinstance(n, kinds)]
             found.update(dict.fromkeys(sorted(holding, key=_size)))
         for line in self.lines:
-            function = min((n for n in self._spanning(line) if isinstance(n, FUNCTIONS)), key=_size, default=self.tree)
+            function = min(
+                (n for n in self._spanning(line) if isinstance(n, FUNCTIONS)), key=_size, default=self.tree
+            )
             inside = [n for n in ast.walk(function) if isinstance(n, kinds)]
             found.update(dict.fromkeys(sorted(inside, key=lambda n: abs(n.lineno - line))))  # type: ignore[attr-defined]
         return list(found)
@@ -95,14 +97,17 @@ class Module:
 
 def first_line(statement: ast.stmt) -> int:
     """With its decorators."""
-    return min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))])
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def with_helper(text: str, helper: str) -> str:
     """The module with a function behind its imports."""
     tree = parse(text)
     rows = text.splitlines(keepends=True)
-    last = max((s.end_lineno or 0 for s in tree.body if isinstance(s, ast.Import | ast.ImportFrom)), default=0)
+    last = max(
+        (s.end_lineno or 0 for s in tree.body if isinstance(s, ast.Import | ast.ImportFrom)), default=0
+    )
     after = "".join(rows[last:]).lstrip("\n")
     return f"{''.join(rows[:last])}\n\n{helper.strip()}\n\n\n{after}"
 

@@ -40,7 +40,9 @@ def propose(module: Module) -> Iterator[Proposal]:
             text = module.replaced(node.test, f"{NAME}({module.source(node.test)})")
             said, line = HOW[how]
             helper = f"{HEAD.format(said=said)}{line}\n    return bool(answer.item())\n"
-            yield Proposal(what=f"agree on the condition in line {node.lineno}: {how}", text=with_helper(text, helper))
+            yield Proposal(
+                what=f"agree on the condition in line {node.lineno}: {how}", text=with_helper(text, helper)
+            )
 
 
 def _ways(node: ast.If | ast.While | ast.IfExp) -> tuple[str, ...]:

@@ -16,7 +16,9 @@ def propose(module: Module) -> Iterator[Proposal]:
         assert isinstance(node, ast.If)
         if not depends_on_rank(node.test):
             continue
-        marked = [s for s in node.body if any(s.lineno <= line <= (s.end_lineno or 0) for line in module.lines)]
+        marked = [
+            s for s in node.body if any(s.lineno <= line <= (s.end_lineno or 0) for line in module.lines)
+        ]
         for statement in [*marked, *(s for s in node.body if s not in marked)]:
             if not any(isinstance(n, ast.Call) for n in ast.walk(statement)) or _jumps(statement):
                 continue

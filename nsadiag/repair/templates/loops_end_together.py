@@ -46,8 +46,10 @@ def propose(module: Module) -> Iterator[Proposal]:
 
 def _is_counted(items: ast.expr) -> bool:
     """Whether it is a number of rounds that the text alone gives."""
-    return isinstance(items, ast.Call) and name_of(items) == "range" and all(
-        isinstance(argument, ast.Constant) for argument in items.args
+    return (
+        isinstance(items, ast.Call)
+        and name_of(items) == "range"
+        and all(isinstance(argument, ast.Constant) for argument in items.args)
     )
 
 

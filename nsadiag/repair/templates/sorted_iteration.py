@@ -27,10 +27,13 @@ def _names_of_sets(tree: ast.Module) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and _is_set(node.value):
             found |= {_last(target) for target in node.targets}
-        elif isinstance(node, ast.AnnAssign | ast.arg) and node.annotation is not None:
-            if ast.unparse(node.annotation).startswith(("set", "frozenset")):
-                found.add(node.arg if isinstance(node, ast.arg) else _last(node.target))
+        elif isinstance(node, ast.AnnAssign | ast.arg) and _is_annotated(node.annotation):
+            found.add(node.arg if isinstance(node, ast.arg) else _last(node.target))
     return found - {""}
+
+
+def _is_annotated(annotation: ast.expr | None) -> bool:
+    return annotation is not None and ast.unparse(annotation).startswith(("set", "frozenset"))
 
 
 def _last(node: ast.expr) -> str:
@@ -38,7 +41,9 @@ def _last(node: ast.expr) -> str:
 
 
 def _is_set(value: ast.expr) -> bool:
-    return isinstance(value, ast.Set | ast.SetComp) or (isinstance(value, ast.Call) and name_of(value) in SETS)
+    return isinstance(value, ast.Set | ast.SetComp) or (
+        isinstance(value, ast.Call) and name_of(value) in SETS
+    )
 
 
 EXAMPLE = Example(

@@ -32,10 +32,10 @@ MOVES = ("os.rename",)  # os.replace has the same event
 def install(seed: int) -> None:
     """From here on ranks write down what they compute. `seed` moves their generators: 0 leaves what the script seeds."""
     Link.call = _witnessed(Link.call)  # type: ignore[method-assign]
-    torch.Tensor.backward = _with_loss(torch.Tensor.backward)  # type: ignore[method-assign]
+    torch.Tensor.backward = _with_loss(torch.Tensor.backward)
     optim.register_optimizer_step_post_hook(_after_step)
     torch.manual_seed = _moved(torch.manual_seed, seed)
-    random.seed = _moved(random.seed, seed)  # type: ignore[assignment]
+    random.seed = _moved(random.seed, seed)
     _witness_saves()
     sys.addaudithook(_hear)
     session.on_opened.append(functools.partial(_begin, seed))
@@ -132,7 +132,7 @@ def _witness_saves() -> None:
 
 def _hear(event: str, args: tuple[Any, ...]) -> None:
     if event == "open":
-        path, mode, flags = args
+        path, _, flags = args
         if isinstance(path, str) and (flags or 0) & WRITES:
             _written(path)
     elif event in MOVES and isinstance(args[1], str):

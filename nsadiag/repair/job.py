@@ -1,0 +1,93 @@
+"""The job that is to be repaired: how it was started, the folder that holds its sources, and copies of that with a change."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsadiag.errors import MachineError, UsageError
+
+SIZE = ("--nproc-per-node", "--nproc_per_node")
+LEFT_OUT = (
+    ".git",
+    ".venv",
+    "venv",
+    "node_modules",
+    "__pycache__",
+    "artifacts",
+    ".mypy_cache",
+    ".pytest_cache",
+)
+MOST_BYTES = 512 * 2**20
+MOST_FILES = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """`sources`: by path below the folder, the text of the files that the failed run named."""
+
+    command: tuple[str, ...]
+    cwd: Path
+    folder: Path
+    ranks: int
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def command_of(self, ranks: int, folder: Path) -> list[str]:
+        """The launcher line for so many ranks, with paths below the folder led into a copy of it."""
+        words, is_size = list[str](), False
+        for word in self.command:
+            name, equals, _ = word.partition("=")
+            sized = f"{name}={ranks}" if equals and name in SIZE else word
+            words.append(str(ranks) if is_size else self.led(sized, folder))
+            is_size = word in SIZE
+        return words
+
+    def led(self, text: str, folder: Path) -> str:
+        """A word, or paths with colons between them, with those below the job's folder led to another one."""
+        here = str(self.folder)
+        return os.pathsep.join(
+            f"{folder}{part.removeprefix(here)}" if part == here or part.startswith(f"{here}/") else part
+            for part in text.split(os.pathsep)
+        )
+
+
+def check_sized(command: tuple[str, ...]) -> None:
+    """Raises UsageError where the line does not say how many ranks it starts."""
+    if not any(word.partition("=")[0] in SIZE for word in command):
+        raise UsageError(
+            "the run's command does not say how many ranks it starts",
+            "fix needs a line of torchrun's with --nproc-per-node",
+        )
+
+
+@contextlib.contextmanager
+def copied(job: Job, texts: Mapping[str, str]) -> Iterator[Path]:
+    """A copy of the folder in which these files have another text; it is gone afterwards. Raises MachineError."""
+    _check_size(job.folder)
+    with tempfile.TemporaryDirectory(prefix="nsadiag-fix-") as room:
+        copy = Path(room).resolve() / job.folder.name
+        shutil.copytree(job.folder, copy, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        for path, text in texts.items():
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path).write_text(text)
+        yield copy
+
+
+def _check_size(folder: Path) -> None:
+    files = total = 0
+    for here, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(Path(here, name)).st_size
+            files += 1
+        if files > MOST_FILES or total > MOST_BYTES:
+            raise MachineError(
+                f"{folder} is too large to be copied for each trial ({files:,} files, {total >> 20:,} MiB)",
+                "start the job in the folder that holds its sources, and its data elsewhere",
+            )
