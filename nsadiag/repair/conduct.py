@@ -1,4 +1,4 @@
-"""What a patch may not do to agree, read from its text: swallow an error, sleep, or leave what it repairs early."""
+"""Conduct that no patch may agree by, read from its text: an error swallowed, a sleep, an early leave."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def conduct(change: Change) -> Shown:
-    """Whether the text adds none of these."""
+    """The row of the proof: the text adds none of these."""
     for file in change.files:
         if not file.path.endswith(".py"):
             continue

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsadiag.errors import MachineError, UsageError
+from nsadiag.repair.change import Change
 
 SIZE = ("--nproc-per-node", "--nproc_per_node")
 LEFT_OUT = (
@@ -54,6 +55,23 @@ class Job:
             f"{folder}{part.removeprefix(here)}" if part == here or part.startswith(f"{here}/") else part
             for part in text.split(os.pathsep)
         )
+
+
+def text_of(path: Path) -> str | None:
+    """A source of the user's; None where it cannot be read."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeError):
+        return None
+
+
+def write_change(job: Job, change: Change) -> None:
+    """Applies a change to the user's files. Raises UsageError, before any is written, where one is not as it was."""
+    for file in change.files:
+        if (text_of(job.folder / file.path) or "") != file.before:
+            raise UsageError(f"{job.folder / file.path} has changed meanwhile", "run fix again")
+    for file in change.files:
+        (job.folder / file.path).write_text(file.after)
 
 
 def check_sized(command: tuple[str, ...]) -> None:

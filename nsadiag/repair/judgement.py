@@ -36,7 +36,7 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch:
-    """What one rehearsal says of a patch; no trial where it did not agree."""
+    """The criteria as one rehearsal meets them; no trial where it did not agree."""
 
     rows: tuple[Shown, ...]
     trial: Trial | None = None
@@ -63,7 +63,7 @@ class Bench:
         return self._plain[ranks, seed]
 
     def sketched(self, change: Change, cost: str = "") -> Sketch:
-        """What one rehearsal with the patch shows."""
+        """One rehearsal with the patch, and the criteria that it meets."""
         after = self.rehearse(change, self.ranks, SEEDS[0])
         if after.answer != "agreed":
             return Sketch(rows=(_answered(f"{count(self.ranks, 'rank')}, seed {SEEDS[0]}", after),))

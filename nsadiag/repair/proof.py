@@ -69,7 +69,7 @@ def same_values(trial: Trial) -> Shown:
 
 
 def aligned(wanted: Iterable[Seen], found: tuple[Seen, ...], change: Change) -> tuple[int, Seen | None]:
-    """How many were found in this order, and the first that was not; calls that the patch adds may come in between."""
+    """The number of those that were found in this order, and the first that was not; calls that the patch adds may come in between."""
     at = matched = 0
     for seen in wanted:
         while at < len(found) and _key(found[at]) != _key(seen) and _may_be_new(found[at], change):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.rehearsal.calls import RECEIVE, SEND
 from nsadiag.evidence.rehearsal.witnessed import Seen, read_seen
 
+TEMPORARY = re.compile(r"\btmp[a-z0-9_]{8}\b")  # as tempfile names them: another in each run
 Site = tuple[str, int]  # file and line
 
 
@@ -82,7 +84,7 @@ def _parted(calls: list[list[tuple[int, Meeting]]]) -> int | None:
 
 
 def _alike(seen: list[tuple[Seen, ...]]) -> int:
-    """How many of the first are of one kind at one line, on all ranks."""
+    """The number of the first that are of one kind, at one line, on all ranks."""
     rows = zip(*seen, strict=False)
     return sum(
         1 for _ in itertools.takewhile(lambda row: len({(s.what, s.op, s.place) for s in row}) == 1, rows)
@@ -113,7 +115,9 @@ def read_record(directory: Path, folder: Path) -> Record:
 def _below(seen: Seen, folder: Path) -> Seen:
     prefix = f"{folder}/"
     return dataclasses.replace(
-        seen, place=seen.place.removeprefix(prefix), path=seen.path.removeprefix(prefix)
+        seen,
+        place=seen.place.removeprefix(prefix),
+        path=TEMPORARY.sub("tmp*", seen.path.removeprefix(prefix)),
     )
 
 

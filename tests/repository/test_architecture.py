@@ -344,7 +344,7 @@ def test_another_way_out_is_seen(source: str, way: str) -> None:
 
 # -- one reader of syntax trees ---------------------------------------------------------------------
 
-READS_TREES = ("nsadiag.source", "nsadiag.experiments")
+READS_TREES = ("nsadiag.source", "nsadiag.experiments", "nsadiag.repair")
 
 
 def test_syntax_trees_are_read_by_the_rooms_of_the_source_alone() -> None:

@@ -17,8 +17,9 @@ from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, MachineError, UsageError
 from nsadiag.printing import note
 from nsadiag.repair import refusals
 from nsadiag.repair.change import Change
+from nsadiag.repair.job import write_change
 from nsadiag.repair.judgement import Bench, Judgement, Sketch
-from nsadiag.repair.patch import change_of
+from nsadiag.repair.patch import change_of, read_patch
 from nsadiag.repair.templates.registry import TEMPLATES
 from nsadiag.repair.text import Module
 
@@ -138,25 +139,18 @@ def write(origin: Origin, change: Change) -> None:
     """Applies a patch to the user's files. Raises NsadiagError, before anything is written, where they are not as they were."""
     paths = [origin.job.folder / file.path for file in change.files]
     refusals.check_writable([path for path in paths if path.exists()])
-    for path, file in zip(paths, change.files, strict=True):
-        if path.exists() and path.read_text() != file.before:
-            raise UsageError(f"{path} has changed meanwhile", "run fix again")
-    for path, file in zip(paths, change.files, strict=True):
-        path.write_text(file.after)
+    write_change(origin.job, change)
 
 
 def _candidates(request: FixRequest, origin: Origin) -> list[Candidate]:
     if request.patch is not None:
-        try:
-            text = request.patch.read_text()
-        except (OSError, UnicodeError) as error:
-            raise UsageError(f"cannot read {request.patch}: {error}") from None
+        text = read_patch(request.patch)
         return [Candidate(what=str(request.patch), change=change_of(origin.job, text))]
     return [*(_proposed(request.propose, origin) if request.propose else ()), *_from_templates(origin)]
 
 
 def _from_templates(origin: Origin) -> Iterator[Candidate]:
-    """Of the file of the likeliest line first, template by template."""
+    """Template by template, beginning with the file of the likeliest line."""
     seen = set()
     for file in dict.fromkeys(file for file, _ in origin.sites):
         text = origin.job.sources[file]
@@ -172,7 +166,7 @@ def _from_templates(origin: Origin) -> Iterator[Candidate]:
 
 
 def document_for_model(origin: Origin) -> dict[str, object]:
-    """What a proposer gets on its stdin: the verdict, the lines, and the sources."""
+    """The input of a proposer: the verdict, the lines, and the sources."""
     return {
         "verdict": origin.verdict.to_json(),
         "lines": [{"file": file, "line": line} for file, line in origin.sites],

@@ -14,7 +14,7 @@ from nsadiag.evidence.secrets.command_line import is_shortened
 from nsadiag.evidence.secrets.published import MASK
 from nsadiag.evidence.stacks import stacks_in
 from nsadiag.repair import refusals
-from nsadiag.repair.job import Job, check_sized
+from nsadiag.repair.job import Job, check_sized, text_of
 from nsadiag.repair.record import Site, site_of
 from nsadiag.source.archive import masked, read_sources
 
@@ -64,13 +64,13 @@ def _job(run: RunDir, command: tuple[str, ...], verdict: Verdict) -> Job:
     if not meta.get("cwd") or not cwd.is_dir():
         raise UsageError("the directory in which the job was started is unknown or gone")
     kept = {file: text for file, text in read_sources(run).items() if not _is_installed(file)}
-    now = {file: masked(text) for file in kept if (text := _text(Path(file))) is not None}
+    now = {file: masked(text) for file in kept if (text := text_of(Path(file))) is not None}
     refusals.check_unchanged(kept, now)
     folder = Path(os.path.commonpath([cwd, *(Path(file).parent for file in kept)]))
     if folder in (Path("/"), Path.home()):
         folder = cwd
     below = {
-        os.path.relpath(file, folder): _text(Path(file)) or ""
+        os.path.relpath(file, folder): text_of(Path(file)) or ""
         for file in kept
         if Path(file).is_relative_to(folder)
     }
@@ -101,10 +101,3 @@ def _within(job: Job, sites: Iterator[Site]) -> Iterator[Site]:
         path = os.path.relpath(file, job.folder) if file.startswith("/") else file
         if path in job.sources and line > 0:
             yield path, line
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeError):
-        return None

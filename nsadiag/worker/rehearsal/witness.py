@@ -18,6 +18,7 @@ import torch
 from torch.optim import optimizer as optim
 
 from nsadiag.evidence.layout import open_private
+from nsadiag.evidence.rehearsal import SOCKET
 from nsadiag.worker import session
 from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.place import user_place
@@ -44,7 +45,7 @@ def install(seed: int) -> None:
 
 
 def _begin(seed: int, rank: Recorder) -> None:
-    """What a script does not seed differs between its ranks, and is the same in each rehearsal."""
+    """Generators that a script does not seed differ between its ranks, and are the same in each rehearsal."""
     random.seed(rank.rank)
     torch.manual_seed(rank.rank)
     if "numpy.random" in sys.modules:
@@ -139,6 +140,11 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
         _written(args[1])
 
 
+def _ours(rank: Recorder) -> tuple[str, ...]:
+    """The run directory, and the one in which ranks leave each other the inputs of their calls."""
+    return str(rank.directory.path.parent.parent), os.path.dirname(os.environ.get(SOCKET, "/dev/"))  # noqa: PTH120
+
+
 def _written(path: str) -> None:
     rank = session.current()
     try:
@@ -146,7 +152,6 @@ def _written(path: str) -> None:
     except OSError as error:
         pass_on(error)
         return
-    ours = rank is not None and whole.startswith(str(rank.directory.path.parent.parent))
-    if rank is not None and not ours and not whole.startswith(NOT_FILES):
+    if rank is not None and not whole.startswith((*NOT_FILES, *_ours(rank))):
         with tolerated(Exception):
             write("file", path=whole, place=user_place())
