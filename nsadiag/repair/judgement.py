@@ -31,7 +31,12 @@ class Judgement:
     @property
     def reason(self) -> str:
         """The first criterion that is not met; empty where all are."""
-        return next((f"{row.criterion}: {row.because}" for row in self.rows if not row.met), "")
+        return reason_in(self.rows)
+
+
+def reason_in(rows: tuple[Shown, ...]) -> str:
+    """The first criterion that is not met, with the fact; empty where all are."""
+    return next((f"{row.criterion}: {row.because}" for row in rows if not row.met), "")
 
 
 @dataclass(frozen=True, kw_only=True)

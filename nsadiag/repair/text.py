@@ -7,8 +7,11 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nsadiag.source.model import SourceFile
+from nsadiag.source.provenance import Dataflow, Provenance
 from nsadiag.source.syntax import parse
 
+NAME = "/module.py"  # by which its model knows it
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -50,6 +53,16 @@ class Module:
         for node in ast.walk(self.tree):
             if getattr(node, "lineno", line + 1) <= line <= (getattr(node, "end_lineno", 0) or 0):
                 yield node
+
+    @functools.cached_property
+    def _flow(self) -> tuple[SourceFile, Dataflow]:
+        file = SourceFile(NAME, self.tree)
+        return file, Dataflow({NAME: file})
+
+    def provenance(self, test: ast.expr) -> Provenance:
+        """The kind of value that an expression depends on: the rank, this rank's own data, or nothing that differs."""
+        file, flow = self._flow
+        return flow.of(test, file.scope_of(test.lineno))
 
     def source(self, node: ast.AST) -> str:
         return ast.get_source_segment(self.text, node) or ast.unparse(node)

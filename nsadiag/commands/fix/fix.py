@@ -18,7 +18,7 @@ from nsadiag.printing import note
 from nsadiag.repair import refusals
 from nsadiag.repair.change import Change
 from nsadiag.repair.job import write_change
-from nsadiag.repair.judgement import Bench, Judgement, Sketch
+from nsadiag.repair.judgement import Bench, Judgement, Sketch, reason_in
 from nsadiag.repair.patch import change_of, read_patch
 from nsadiag.repair.templates.registry import TEMPLATES
 from nsadiag.repair.text import Module
@@ -118,9 +118,11 @@ def _try(result: Fixed, bench: Bench, candidates: list[Candidate], deadline: Dea
         note(f"nsadiag: trying: {candidate.what}")
         sketch = bench.sketched(candidate.change, candidate.cost)
         if sketch.trial is not None and not sketch.is_promising:
+            note(f"nsadiag: not fixed: {reason_in(sketch.rows)}")
             weaker.append((candidate, sketch))
             continue
         judgement = bench.proven(sketch)
+        note(f"nsadiag: {judgement.level}{'; ' * bool(judgement.reason)}{judgement.reason}")
         result.tried.append(Tried(candidate=candidate, judgement=judgement))
         if judgement.level == "fixed":
             result.untried += candidates[number + 1 :]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from nsadiag.repair.templates.template import Example, Proposal, Template
 from nsadiag.repair.text import Module, with_helper
-from nsadiag.source.patterns.rank_conditions import depends_on_rank
 
 NAME = "agree_on_all_ranks"
 HEAD = f'''def {NAME}(flag):
@@ -34,7 +33,7 @@ def propose(module: Module) -> Iterator[Proposal]:
         return
     for node in module.around(ast.If, ast.While, ast.IfExp):
         assert isinstance(node, ast.If | ast.While | ast.IfExp)
-        if depends_on_rank(node.test) or _is_uniform(node.test):
+        if module.provenance(node.test) in ("rank", "uniform"):
             continue
         for how in _ways(node):
             text = module.replaced(node.test, f"{NAME}({module.source(node.test)})")
@@ -52,13 +51,6 @@ def _ways(node: ast.If | ast.While | ast.IfExp) -> tuple[str, ...]:
     if isinstance(node, ast.If) and any(isinstance(n, LEAVES) for n in node.body):
         return "any", "all"
     return "rank 0", "any", "all"
-
-
-def _is_uniform(test: ast.expr) -> bool:
-    """Whether all ranks have one answer by the text alone: constants, the name of the module, the kind of device."""
-    names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
-    attributes = {n.attr for n in ast.walk(test) if isinstance(n, ast.Attribute)}
-    return not names or "__name__" in names or bool(attributes & {"is_available", "is_initialized"})
 
 
 EXAMPLE = Example(

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 from nsadiag.repair.templates.template import Example, Proposal, Template
 from nsadiag.repair.text import Module
-from nsadiag.source.patterns.rank_conditions import depends_on_rank
 
 
 def propose(module: Module) -> Iterator[Proposal]:
     """At branches on the rank around the lines; the statement that holds a line goes first, with what it needs of the branch."""
     for node in module.around(ast.If):
         assert isinstance(node, ast.If)
-        if not depends_on_rank(node.test):
+        if module.provenance(node.test) != "rank":
             continue
         marked = [
             s for s in node.body if any(s.lineno <= line <= (s.end_lineno or 0) for line in module.lines)
