@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from nsadiag.version import __version__
 
 if TYPE_CHECKING:
+    from nsadiag.commands.experiments.check_function import Checked, check
     from nsadiag.reports.loaded import Run, load
     from nsadiag.worker.inline import watch
     from nsadiag.worker.phases import phase
 
-__all__ = ["Run", "__version__", "load", "phase", "watch"]
+__all__ = ["Checked", "Run", "__version__", "check", "load", "phase", "watch"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,6 +25,10 @@ def __getattr__(name: str) -> Any:
         from nsadiag.worker.phases import phase
 
         return phase
+    if name in ("check", "Checked"):
+        from nsadiag.commands.experiments import check_function
+
+        return getattr(check_function, name)
     if name in ("load", "Run"):
         from nsadiag.reports import loaded
 

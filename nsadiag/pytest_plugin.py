@@ -1,6 +1,9 @@
-"""pytest's mark `distributed`: the test runs on several ranks under nsadiag, and a hang fails with the verdict.
+"""pytest's marks `distributed` and `ranks`: the test runs on several ranks under nsadiag.
 
-@pytest.mark.distributed(nproc=2, timeout=60)
+@pytest.mark.distributed(nproc=2, timeout=60)  # as `nsadiag run`: a hang fails with the verdict
+def test_gradients_are_averaged(): ...
+
+@pytest.mark.ranks(2)  # as `nsadiag check`: calls that do not match fail before they are made
 def test_gradients_are_averaged(): ...
 """
 
@@ -11,16 +14,25 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import nsadiag
 from nsadiag.deadlines import programs
+from nsadiag.errors import NsadiagError
 
-MARK = "distributed"
+if TYPE_CHECKING:
+    from nsadiag import Checked
+
+MARK, RANKS = "distributed", "ranks"
 IN_A_RANK = "NSADIAG_TEST_RANK"
+REPORTS = (
+    "NSADIAG_TEST_REPORTS"  # the directory with a folder for each rank, where it says what came of its test
+)
+REPORT = "test.json"
 PLUGIN = "nsadiag.pytest_plugin"
 NPROC, TIMEOUT_S = 2, 60.0
 GRACE_S = 120.0  # beyond the test's own limit: start-up of nsadiag, last snapshots and the verdict
@@ -44,17 +56,31 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         f"{MARK}(nproc={NPROC}, timeout={TIMEOUT_S:.0f}): run the test on nproc ranks under nsadiag; a hang fails with the verdict",
     )
+    config.addinivalue_line(
+        "markers",
+        f"{RANKS}(n={NPROC}, timeout={TIMEOUT_S:.0f}): rehearse the test on n ranks of CPU processes: calls that do not match fail it",
+    )
 
 
+@pytest.hookimpl(trylast=True)  # of tests that were deselected nothing is refused
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with the mark are launched; their fixtures are set up on the ranks alone."""
+    """Tests with a mark are launched; their fixtures are set up on the ranks alone."""
     if IN_A_RANK in os.environ:
         return
     for item in items:
-        mark = item.get_closest_marker(MARK)
-        if mark is not None:
-            nproc, timeout_s = _arguments(mark)
-            vars(item).update(setup=lambda: None, runtest=_launching(item, nproc, timeout_s))
+        if mark := item.get_closest_marker(RANKS):
+            _refuse_debugger(item)
+            vars(item).update(setup=lambda: None, runtest=_rehearsing(item, *_arguments(mark, "n")))
+        elif mark := item.get_closest_marker(MARK):
+            vars(item).update(setup=lambda: None, runtest=_launching(item, *_arguments(mark, "nproc")))
+
+
+def _refuse_debugger(item: pytest.Item) -> None:
+    """Raises pytest.UsageError where a debugger was asked for: the ranks have no terminal."""
+    if item.config.getoption("usepdb") or item.config.getoption("trace"):
+        raise pytest.UsageError(
+            f"--pdb and --trace cannot stop the ranks of {item.nodeid}: leave them out, or deselect it (-m 'not {RANKS}')"
+        )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -68,18 +94,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         raise
 
 
-def _arguments(mark: pytest.Mark) -> tuple[int, float]:
-    """Raises pytest.UsageError for what the mark does not know."""
-    known = {"nproc": NPROC, "timeout": TIMEOUT_S, **mark.kwargs}
-    known |= dict(zip(("nproc", "timeout"), mark.args, strict=False))
-    wrong = set(known) - {"nproc", "timeout"}
-    nproc, timeout_s = known["nproc"], known["timeout"]
-    if wrong or len(mark.args) > 2 or not isinstance(nproc, int) or nproc < 1 or not timeout_s > 0:
-        raise pytest.UsageError(f"@pytest.mark.{MARK} takes nproc (ranks) and timeout (seconds)")
-    return nproc, float(timeout_s)
+def _arguments(mark: pytest.Mark, count: str) -> tuple[int, float]:
+    """The number of ranks, which the mark calls `count`, and seconds. Raises pytest.UsageError for what it does not know."""
+    known = {count: NPROC, "timeout": TIMEOUT_S, **mark.kwargs}
+    known |= dict(zip((count, "timeout"), mark.args, strict=False))
+    wrong = set(known) - {count, "timeout"}
+    ranks, timeout_s = known[count], known["timeout"]
+    if wrong or len(mark.args) > 2 or not isinstance(ranks, int) or ranks < 1 or not timeout_s > 0:
+        raise pytest.UsageError(f"@pytest.mark.{mark.name} takes {count} (ranks) and timeout (seconds)")
+    return ranks, float(timeout_s)
 
 
-def _launching(item: pytest.Item, nproc: int, timeout_s: float) -> Any:
+def _launching(item: pytest.Item, nproc: int, timeout_s: float) -> Callable[[], None]:
     def runtest() -> None:
         directory = _directory(item)
         done = _launched(item, directory, nproc, timeout_s)
@@ -92,21 +118,77 @@ def _launching(item: pytest.Item, nproc: int, timeout_s: float) -> Any:
     return runtest
 
 
-def _launched(item: pytest.Item, directory: Path, nproc: int, timeout_s: float) -> programs.Finished:
+def _rehearsing(item: pytest.Item, ranks: int, timeout_s: float) -> Callable[[], None]:
+    def runtest() -> None:
+        # What the test is expected to do is for the process to say that started the ranks.
+        words = ("--runxfail", *_inner(item))
+        directory = _directory(item)
+        try:
+            found = nsadiag.check(
+                run_on_rank, ranks, (str(item.config.invocation_params.dir), words), seconds=timeout_s,
+                out=directory, env={IN_A_RANK: "1", REPORTS: str(directory / "ranks")},
+            )  # fmt: skip
+        except NsadiagError as error:
+            pytest.fail(f"{error.message}\nhint: {error.hint}", pytrace=False)
+        files = directory.glob(f"ranks/*/{REPORT}")
+        reports = {int(file.parent.name): json.loads(file.read_text()) for file in files}
+        print(found.output)
+        skipped = [text for outcome, text in reports.values() if outcome == "skipped"]
+        if len(skipped) == ranks:
+            pytest.skip(skipped[0])
+        failed = {rank: text for rank, (outcome, text) in sorted(reports.items()) if outcome == "failed"}
+        if failed or found.answer != "agreed" or (found.verdict and found.verdict.outcome == "wrong"):
+            pytest.fail("\n".join(_rehearsed(found, failed)), pytrace=False)
+
+    return runtest
+
+
+def _rehearsed(found: Checked, failed: dict[int, str]) -> Iterator[str]:
+    """Why a rehearsed test failed: tracebacks of the first ranks, else the calls; then the verdict."""
+    for rank, text in [*failed.items()][:2]:
+        yield f"on rank {rank} of {found.rehearsal.world_size}:\n{text}"
+    if found.answer != "agreed":
+        yield str(found)
+    if found.verdict and found.verdict.outcome not in (*PASSES, "incomplete"):
+        yield _words(found.verdict.to_json(), found.directory)
+
+
+def run_on_rank(folder: str, words: tuple[str, ...]) -> None:
+    """The test on one rank, in a pytest of its own."""
+    os.chdir(folder)
+    for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+        del os.environ[name]
+    sys.exit(pytest.main([*words]))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """On a rank of a rehearsal: whatever is not passed is written down for who started it."""
+    folder = os.environ.get(REPORTS)
+    if folder and not report.passed:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+        rank = f"{int(os.environ['RANK']):05d}"  # what is written elsewhere may be gone when the rehearsal is over
+        Path(folder, rank, REPORT).write_text(json.dumps([report.outcome, reason]))
+
+
+def _inner(item: pytest.Item) -> tuple[str, ...]:
+    """The words for a pytest that runs this test alone."""
     config = item.config
-    test = f"{item.path}::{item.nodeid.partition('::')[2]}"
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
     # Options of the configuration are for the whole suite: its workers, coverage, reports.
-    inner = ["-m", "pytest", "-p", PLUGIN, "-q", "--no-header", "-p", "no:cacheprovider", "-o", "addopts="]
+    plain = ("-p", PLUGIN, "-q", "--no-header", "-p", "no:cacheprovider", "-o", "addopts=")
     # The ranks' recorder has imported nsadiag before pytest could rewrite its asserts; it has none to show.
-    inner += ["-W", "ignore:Module already imported so cannot be rewritten"]
-    inner += ["--rootdir", str(config.rootpath), "--import-mode", str(config.getoption("importmode")), test]
+    quiet = ("-W", "ignore:Module already imported so cannot be rewritten")
+    where = ("--rootdir", str(config.rootpath), "--import-mode", str(config.getoption("importmode")))
+    return (*plain, *quiet, *where, f"{item.path}::{item.nodeid.partition('::')[2]}")
+
+
+def _launched(item: pytest.Item, directory: Path, nproc: int, timeout_s: float) -> programs.Finished:
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
     judge = [sys.executable, "-m", "nsadiag", "run", "--json", "--force", "--out", str(directory)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     try:
         return programs.run(
-            [*judge, "--timeout", str(timeout_s), "--", *ranks, *inner],
-            cwd=config.invocation_params.dir,
+            [*judge, "--timeout", str(timeout_s), "--", *ranks, "-m", "pytest", *_inner(item)],
+            cwd=item.config.invocation_params.dir,
             env={**environment, IN_A_RANK: "1"},
             seconds=timeout_s + GRACE_S,
             grace_s=STOP_S,

@@ -1,4 +1,4 @@
-"""`@pytest.mark.distributed`: passes, fails and hangs of tests on two ranks, as pytest reports them."""
+"""`@pytest.mark.distributed` and `@pytest.mark.ranks`: passes, fails and hangs of tests on two ranks, as pytest reports them."""
 
 from __future__ import annotations
 
@@ -95,6 +95,72 @@ def test_a_hang_fails_with_the_verdict_and_its_report(tested: object, jobs: Jobs
     assert report.exists() and report.is_relative_to(jobs.directory / "kept")
 
 
+REHEARSED = HEAD.replace("distributed(nproc=2, timeout=90)", "ranks(2, timeout=90)")
+
+
+def rehearsed(jobs: Jobs, *tests: str, options: tuple[str, ...] = ()) -> str:
+    head, mark, _ = REHEARSED.partition("@pytest.mark.ranks")
+    marked = [f"{mark}(2, timeout=90){test}" for test in tests]
+    (jobs.directory / "test_ranks.py").write_text("".join([head, *marked]))
+    line = [sys.executable, "-m", "pytest", "-p", "nsadiag.pytest_plugin", "-q", "-rA", *options]
+    done = subprocess.run(
+        [*line, "test_ranks.py"],
+        cwd=jobs.directory, env=jobs.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def test_calls_that_differ_fail_a_test_with_both_calls_and_the_branch(jobs: Jobs) -> None:
+    shown = rehearsed(jobs, HANGS)
+    assert "1 failed" in shown, shown
+    for said in ("rank 0  barrier  ", "rank 1  all_reduce SUM float32[2]  ", "`if dist.get_rank() == 0`"):
+        assert said in shown
+    assert "rank_conditional_collective, rank 0 of 2" in shown
+
+
+RAISES = """
+def test_shards(group):
+    shards = [1, 2]
+    assert group == 0 or shards == [1, 3], "not the shards"
+    dist.barrier()
+"""
+SKIPS = """
+def test_nothing(group):
+    pytest.skip("there is nothing")
+"""
+EXPECTED = """
+@pytest.mark.xfail(strict=True)
+def test_expected(group):
+    assert group == 0
+"""
+
+
+@pytest.mark.slow
+def test_each_rehearsed_test_is_reported_as_pytest_does(jobs: Jobs) -> None:
+    shown = rehearsed(jobs, PASSES, RAISES, SKIPS, EXPECTED, options=("-n", "2"))
+    assert "1 failed, 1 passed, 1 skipped, 1 xfailed" in shown, shown
+    assert "on rank 1 of 2:" in shown and "assert [1, 2] == [1, 3]" in shown
+    assert "there is nothing" in shown
+
+
+@pytest.mark.slow
+def test_the_first_failure_of_a_rehearsal_ends_the_run_where_that_is_asked_for(jobs: Jobs) -> None:
+    shown = rehearsed(jobs, RAISES, HANGS, options=("-x",))
+    assert "1 failed in" in shown and "test_save" not in shown
+
+
+@pytest.mark.parametrize("option", ["--pdb", "--trace"])
+def test_a_debugger_for_ranks_is_refused(jobs: Jobs, option: str) -> None:
+    shown = rehearsed(jobs, PASSES, options=(option,))
+    assert "cannot stop the ranks of test_ranks.py::test_sum" in shown, shown
+    assert "no tests ran" in shown
+
+
+def test_a_debugger_is_no_mistake_where_no_test_on_ranks_is_chosen(jobs: Jobs) -> None:
+    shown = rehearsed(jobs, PASSES, options=("--pdb", "-m", "not ranks"))
+    assert "1 deselected" in shown, shown
+
+
 REFUSED = "takes nproc (ranks) and timeout (seconds)"
 
 
@@ -106,15 +172,18 @@ REFUSED = "takes nproc (ranks) and timeout (seconds)"
         pytest.mark.distributed(timeout=0),
         pytest.mark.distributed(ranks=2),
         pytest.mark.distributed(2, 60, 3),
+        pytest.mark.ranks(0),
+        pytest.mark.ranks(nproc=2),
     ],
-    ids=["nproc=0", "nproc='two'", "timeout=0", "ranks=2", "2, 60, 3"],
+    ids=["nproc=0", "nproc='two'", "timeout=0", "ranks=2", "2, 60, 3", "ranks(0)", "ranks(nproc=2)"],
 )
 def test_a_mark_that_is_misspelt_is_refused(
     mark: pytest.MarkDecorator, request: pytest.FixtureRequest
 ) -> None:
     marked = pytest.Function.from_parent(request.node.parent, name="test_it", callobj=lambda: None)
     marked.add_marker(mark)
-    with pytest.raises(pytest.UsageError, match=re.escape(REFUSED)):
+    count = "n" if mark.name == "ranks" else "nproc"
+    with pytest.raises(pytest.UsageError, match=re.escape(REFUSED.replace("nproc", count))):
         pytest_collection_modifyitems([marked])
 
 

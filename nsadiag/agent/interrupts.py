@@ -6,12 +6,16 @@ nothing can come in between elsewhere: there `held_off` has nothing to do.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # What schedulers and terminals tell a command: Slurm, some time before the end (--signal=USR1@60), a new size of the window.
 FOR_THE_JOB = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
@@ -23,9 +27,10 @@ _listeners: list[Callable[[], None]] = []
 
 def listen() -> None:
     """From here on each of them raises KeyboardInterrupt; one that the shell has us ignore stays ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for number in HEARD:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _hear)
+    atexit.register(_deafen)
 
 
 def _hear(number: int, _frame: object) -> None:
@@ -88,13 +93,43 @@ def let_in() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def skippable() -> Iterator[None]:
+    """The part of `held_off` that the next of them ends, and nothing else with it."""
+    with contextlib.suppress(KeyboardInterrupt), _holding(False):
+        yield
+
+
+def end_at_once(code: int) -> None:
+    """From here on each of them ends this process by that code: all that is left to do is to leave."""
+    with contextlib.suppress(Exception), skippable():
+        sys.stdout.flush()
+
+    def leave(_number: int, _frame: Any) -> None:
+        os._exit(code)
+
+    _replace_ours(leave)
+
+
+def _deafen() -> None:
+    """At exit, before Python puts back what kills by the signal in place of the exit code."""
+    _replace_ours(signal.SIG_IGN)
+
+
+def _replace_ours(handler: Any) -> None:
+    for number in HEARD:
+        if getattr(signal.getsignal(number), "__module__", None) == __name__:
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def _holding(held: bool) -> Iterator[None]:
     global _held
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before, _held = _held, held
+    before = _held
     try:
+        _held = held
         yield
     finally:
         _held = before

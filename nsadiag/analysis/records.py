@@ -19,6 +19,7 @@ from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, St
 from nsadiag.evidence.documents.watch import End, Watch
 from nsadiag.evidence.messages import Fact
 from nsadiag.evidence.recorder import Dump
+from nsadiag.evidence.rehearsal.paths import Walked
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import rank_names
 from nsadiag.source.model import SourceModel
@@ -115,6 +116,7 @@ class RankEvidence:
     damaged: tuple[
         str, ...
     ] = ()  # documents that are not whole, but those of snapshots: what they would have said is not "nothing"
+    walked: Walked | None = None  # the path that its code took, of a rehearsal
 
     @property
     def last_capture(self) -> CaptureEvidence | None:
@@ -185,8 +187,11 @@ class Collected:
     cut: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)  # of libraries, as lines say
     settings: Mapping[str, str] = field(default_factory=dict)  # variables of the environment, as lines say
+    # Whether something says how many ranks there are: beyond the highest number that was heard of there may be more.
+    knows_size: bool = False
     numbered: Mapping[int, int] = field(default_factory=dict)  # pids behind numbers that are no ranks
     said: tuple[Said, ...] = ()  # whatever else messages of logs say, in their order
+    unread: tuple[Said, ...] = ()  # lines like errors that nothing understands, the most frequent of each log
     # The rank of each process whose number lines tell with it.
     pids: Mapping[int, int] = field(default_factory=dict)
 

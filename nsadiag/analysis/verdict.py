@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nsadiag.analysis import because
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import Candidate, Rejection
 from nsadiag.analysis.explain.context import Context
@@ -64,11 +65,17 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     cause, weight = certainty.weighed(case, cause)
     cause = caveats.added(cell, victims.told(cell, cause))
     cause = citations.checked(cell, cause)
-    verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))
+    with sources.shown(cell):
+        lines = because.lines_of(case, cause)
+    verdict = verdict_of(
+        cell, cause, (*failed, *lines.failed), progress=progress.done_by(case), times=_times(cell, verdict_s)
+    )
     return dataclasses.replace(
         verdict,
         certainty=weight,
         peer_waits=progress.peer_waits_in(case),
+        stands_at=lines.stands_at,
+        because=lines.because,
         hypotheses=hypotheses.hypotheses_of(case, cause),
     )
 

@@ -21,6 +21,15 @@ def check(
     context: typer.Context,
     out: Annotated[Path | None, OUT] = None,
     seconds: Annotated[float, typer.Option(metavar="S", min=1, help="Stop undecided after S seconds")] = 60.0,
+    nproc: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of ranks, in the place of torchrun's")
+    ] = None,
+    steps: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Leave out the middle of longer epochs: N to 2N batches stay"),
+    ] = 0,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Keep what the script writes")] = False,
+    network: Annotated[bool, typer.Option("--network", help="Leave the network to the script")] = False,
     force: Annotated[bool, FORCE] = False,
     verbose: Annotated[bool, VERBOSE] = False,
     as_json: Annotated[bool, JSON] = False,
@@ -29,16 +38,17 @@ def check(
 
     Exits with 0 where all calls agreed, 1 where they differ or a rank raised, 3 where the time was over before.
     """
-    from nsadiag.commands.experiments.check import check_once
+    from nsadiag.commands.experiments.check import CheckOptions, check_once
     from nsadiag.commands.run import RunRequest
 
     request = RunRequest(
         command=list(context.args), out=out, timeout_s=seconds, force=force, silent=True, quiet_stdout=True,
-        die_with_me=True,
+        die_with_me=True, healthy_report=False,
     )  # fmt: skip
-    checked = check_once(request)
+    options = CheckOptions(ranks=nproc, steps=steps, in_place=in_place, network=network)
+    checked = check_once(request, options)
     if not as_json:
-        for line in checked.lines():
+        for line in checked.rehearsal.lines():
             show(line)
     if checked.rehearsal.answer != "agreed" or checked.is_wrong or as_json:
         print_directory(checked.run.directory, as_json=as_json, is_new=True, verbose=verbose)

@@ -7,13 +7,14 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
 from nsadiag.agent import interrupts
 from nsadiag.cli.defaults import defaults
 from nsadiag.cli.shared import app
+from nsadiag.deadlines import programs
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, NsadiagError
 from nsadiag.printing import note, show
 
@@ -22,6 +23,17 @@ def main() -> None:
     """Entry point: every failure ends in one line, a hint, and the documented exit code."""
     # A scheduler ends a job by SIGTERM, a closed terminal by SIGHUP: both are the Ctrl-C they stand for.
     interrupts.listen()
+    with interrupts.held_off():
+        try:
+            _call()
+        except SystemExit as leaving:
+            programs.end_running()
+            interrupts.end_at_once(leaving.code if isinstance(leaving.code, int) else EXIT_INTERNAL)
+            raise
+
+
+def _call() -> NoReturn:
+    """Always ends by the exit code; interrupts are let in where the command runs, and not where its end is told."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="surrogateescape")  # names of files that are in no encoding
@@ -31,7 +43,8 @@ def main() -> None:
         command: Any = typer.main.get_command(app)  # once: it takes as long as importing typer
         commands |= command.commands
         found |= defaults(commands, Path.cwd(), os.environ)
-        code = command(standalone_mode=False, default_map=found)
+        with interrupts.let_in():
+            code = command(standalone_mode=False, default_map=found)
         # Newer typers turn Ctrl-C into this code by themselves; a job that ended with it has said so itself.
         if code == EXIT_INTERRUPTED and interrupts.asked():
             _interrupted()
@@ -74,7 +87,7 @@ def _said(error: Exception) -> tuple[str, str, int]:
     )
 
 
-def _fail_with(error: Exception) -> None:
+def _fail_with(error: Exception) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":
         show(error.format_message())  # type: ignore[attr-defined]
         sys.exit(EXIT_USAGE)
@@ -86,14 +99,15 @@ def _fail_with(error: Exception) -> None:
     _fail(message, hint, code)
 
 
-def _fail(message: str, hint: str, code: int) -> None:
-    note(f"error: {message}")
-    if hint:
-        note(f"hint: {hint}")
+def _fail(message: str, hint: str, code: int) -> NoReturn:
+    with interrupts.skippable():
+        note(f"error: {message}")
+        if hint:
+            note(f"hint: {hint}")
     sys.exit(code)
 
 
-def _interrupted() -> None:
+def _interrupted() -> NoReturn:
     is_matrix = sys.argv[1:2] == ["matrix"]
     hint = "finished cells are kept: --resume with the same --out continues" if is_matrix else ""
     _fail("interrupted", hint, EXIT_INTERRUPTED)

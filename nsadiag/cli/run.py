@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from nsadiag.agent import interrupts
 from nsadiag.cli.mistakes import no_such_option, options_of
 from nsadiag.cli.shared import (
     FORCE,
@@ -36,6 +37,7 @@ from nsadiag.cli.shared import (
     stall,
 )
 from nsadiag.cli.shared import patience as seconds_of_patience
+from nsadiag.deadlines import programs
 from nsadiag.errors import NsadiagError, UsageError
 from nsadiag.printing import note
 
@@ -177,9 +179,14 @@ Engine = Annotated[
 def _check_option(context: typer.Context) -> None:
     """Raises UsageError where what should be the job begins as an option: one that is not there, or misspelt."""
     if context.args and context.args[0].startswith("-"):
-        option = context.args[0].partition("=")[0]
+        option, known = context.args[0].partition("=")[0], options_of(context.command)
+        if option in known:
+            raise UsageError(
+                f"{option} stands where the job's command is to begin",
+                "options of nsadiag go before --: nsadiag run [OPTIONS] -- CMD...",
+            )
         lists = "nsadiag run --help lists them; the job itself goes behind --"
-        raise UsageError(*no_such_option(option, options_of(context.command), lists))
+        raise UsageError(*no_such_option(option, known, lists))
 
 
 @app.command(
@@ -304,11 +311,14 @@ def _run(request: RunRequest, place: Place | None, restarts: int, *, as_json: bo
     if place is None:
         from nsadiag.commands.experiments.restart import run_again
 
-        result = run_again(request, restarts)
-        with _last_word(result.exit_code if request.passthrough else None):
-            if result.failure is not None:
-                raise result.failure
-            print_directory(result.directory, as_json=as_json, is_new=True, verbose=verbose)
+        with interrupts.held_off():
+            result = run_again(request, restarts)
+            with _last_word(result.exit_code if request.passthrough else None), interrupts.skippable():
+                if result.failure is not None:
+                    raise result.failure
+                print_directory(result.directory, as_json=as_json, is_new=True, verbose=verbose)
+            programs.end_running()
+            interrupts.end_at_once(result.exit_code)
         raise typer.Exit(result.exit_code)
     from nsadiag.commands.run_on_nodes import run_on_nodes
 

@@ -71,7 +71,7 @@ USER_CODE = typer.Option(
 FORMAT = typer.Option(
     "--format",
     metavar="FORMAT",
-    help="terminal, md, html, json, junit, github, issue, perfetto or speedscope",
+    help="terminal, md, html, json, junit, github, sarif, issue, perfetto or speedscope",
 )
 PATHS = typer.Argument(
     metavar="PATH...",

@@ -40,7 +40,7 @@ def prepare(out: Path | None, name: str, *, force: bool) -> RunDir:
     path = out or runs.FOLDER
     try:
         if out is None:
-            path = _new_directory(name)
+            path = new_directory(name)
         elif out.exists() and (not out.is_dir() or any(out.iterdir())):
             if not force:
                 raise UsageError(
@@ -58,7 +58,7 @@ def prepare(out: Path | None, name: str, *, force: bool) -> RunDir:
     return RunDir(path=path)
 
 
-def _new_directory(name: str) -> Path:
+def new_directory(name: str) -> Path:
     """A directory of this run's own: others of the same name may start in the same second."""
     folder = make_private_dir(runs.FOLDER)
     stamp, safe_name = datetime.now().strftime("%Y%m%d-%H%M%S"), re.sub(r"[^\w.-]+", "-", name)[:40]

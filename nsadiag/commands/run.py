@@ -63,6 +63,7 @@ class RunRequest:
     notify: tuple[str, ...] = ()  # addresses and commands
     metrics: Path | None = None
     silent: bool = False  # nothing on stderr before the verdict but errors
+    healthy_report: bool = True  # report.md and report.html of a healthy job, too
     quiet_stdout: bool = False  # stdout is for JSON: the job's output goes to stderr
 
 
@@ -82,10 +83,17 @@ def run_once(request: RunRequest, *, launched: list[str] | None = None, **more: 
 
     `launched` is what is started in the place of the command; `more` are settings of `run_command` besides those of the request.
     """
-    check_request(request)
-    attempt = f"-attempt{request.attempt}" if request.attempt > 1 else ""
-    run = output.prepare(request.out, name_of(request.command) + attempt, force=request.force)
+    with interrupts.let_in():
+        check_request(request)
+        attempt = f"-attempt{request.attempt}" if request.attempt > 1 else ""
+        run = output.prepare(request.out, name_of(request.command) + attempt, force=request.force)
     kept.start()
+    # An interrupt ends the job, and nothing of what follows its end but what would be waited for.
+    with interrupts.held_off():
+        return _run(request, run, launched or request.command, more)
+
+
+def _run(request: RunRequest, run: RunDir, command: list[str], more: dict[str, Any]) -> RunResult:
     about = begin(run, request)
     interrupted, watch = False, None
     notifier = notifier_of(request, run)
@@ -95,27 +103,27 @@ def run_once(request: RunRequest, *, launched: list[str] | None = None, **more: 
     lines.started(run.path)
     pace = status_line.Pace(run)
     try:
-        stopping = functools.partial(say_stopping, status)
         with (
-            interrupts.notifying(stopping),
             metrics_of(request, run),
             lines.first_step(run),
             showing(status, pace.words),
         ):
             watch = run_command(
-                launched or request.command,
+                command,
                 run,
                 options_of(request),
                 probes=request.probes,
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
+                on_interrupt=functools.partial(say_stopping, status),
                 notices=lines,
                 **({"outlives_watch": True} | around(run, request, follow) | more),
             )
     except KeyboardInterrupt:
         interrupted = True
     except Unwatched as failed:
-        follow.finish()
+        with interrupts.skippable():
+            follow.finish()
         if not request.passthrough:
             raise failed.cause from None
         return RunResult(
@@ -203,7 +211,7 @@ def answer(
 ) -> tuple[Verdict | None, Exception | None]:
     """The verdict, or the reason for a missing one where the exit code is still the job's."""
     try:
-        return judge_and_report(run, about), None
+        return judge_and_report(run, about, healthy_report=request.healthy_report), None
     except Exception as error:
         error = explained(error, run)
         if interrupted or not request.passthrough:
@@ -232,11 +240,13 @@ def concluded(
     *,
     interrupted: bool,
 ) -> RunResult:
-    """Everybody is told, and the job's output has been shown when this returns."""
-    say_unwritten(watch)
-    follow.finish()
-    if verdict:
-        tell(request, run, notifier, verdict)
+    """Everybody is told, and the job's output has been shown when this returns; the next interrupt ends either wait."""
+    with interrupts.skippable():
+        say_unwritten(watch)
+        follow.finish()
+    with interrupts.skippable():
+        if verdict:
+            tell(request, run, notifier, verdict)
     left = watch is not None and watch.left_running
     if request.log_limit_mib and watch is not None and not left:
         close_holes(logs_of(run))
@@ -313,20 +323,19 @@ def answer_first(run: RunDir) -> Answer | None:
     return Answer(certainty=verdict.certainty or "suspected", says=verdict.summary)
 
 
-def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:
+def judge_and_report(run: RunDir, about: dict[str, Any], *, healthy_report: bool = True) -> Verdict:
     """Verdict first, on disk, whatever interrupts; then the documents that show it, unless somebody is in a hurry."""
     with interrupts.held_off():
         from nsadiag.analysis.verdict import judge_directory
 
         verdict = judge_directory(run.path, live=True)
         output.write_run(run, **about, ended_at=output.now(), world_size=verdict.world_size)
-    if not interrupts.hurried():
+    if not interrupts.hurried() and (healthy_report or verdict.outcome != "healthy"):
         try:
-            from nsadiag.reports.formats.registry import write_reports
+            with interrupts.skippable():
+                from nsadiag.reports.formats.registry import write_reports
 
-            write_reports(run.path)
-        except KeyboardInterrupt:
-            pass
+                write_reports(run.path)
         except Exception as error:
             # The verdict is there, and can still be shown on the terminal.
             error = explained(error, run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nsadiag.agent import interrupts
 from nsadiag.agent.job.launch import check_command
 from nsadiag.agent.job.log_tail import Follow
 from nsadiag.cluster.place import Place
@@ -69,7 +68,7 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
     lines = Lines(notifier.tell if notifier else None, silent=request.silent)
     follow = Follow(lines.after)
     try:
-        with interrupts.notifying(say_stopping), metrics_of(request, run):
+        with metrics_of(request, run):
             watch = run_command(
                 nodes.completed(line, place, part.endpoint),
                 run,
@@ -78,6 +77,7 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
                 make_watch=lead.make_watch(part, run),
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
+                on_interrupt=say_stopping,
                 notices=lines,
                 **around(run, request, follow),
             )
@@ -113,14 +113,14 @@ def _take_part(request: RunRequest, place: Place, line: nodes.Line) -> nodes.Nod
 def _run_part(request: RunRequest, command: list[str], member: Member, part: Part) -> None:
     run, lines = member.directory(part), Lines(silent=request.silent)
     follow = Follow(lines.after)  # a backend's report of a timeout may be printed on any node
-    with interrupts.notifying(say_stopping):
-        run_command(
-            command,
-            run,
-            part.options,
-            probes=part.probes,
-            make_watch=member.make_watch(part, run),
-            notices=lines,
-            **around(run, request, follow),
-        )
+    run_command(
+        command,
+        run,
+        part.options,
+        probes=part.probes,
+        make_watch=member.make_watch(part, run),
+        on_interrupt=say_stopping,
+        notices=lines,
+        **around(run, request, follow),
+    )
     follow.finish()

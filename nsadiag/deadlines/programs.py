@@ -23,6 +23,7 @@ KILLED_S = 0.5
 # For output of a program that has ended, while one that it started holds the pipe open.
 HELD_S = 0.2
 TICK_S = 0.05
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,7 @@ def run(
         stderr=subprocess.PIPE if stdout is None else None,
         cwd=cwd, env=env, start_new_session=True,
     )  # fmt: skip
+    _running.add(process)
     exchange = _Exchange(process, (text or "").encode(errors="surrogateescape"), stderr_tail)
     try:
         exchange.until(deadline)
@@ -80,10 +82,17 @@ def run(
         end(process, grace_s)
         raise
     finally:
+        _running.discard(process)
         exchange.close()
     return Finished(
         returncode=code, stdout=exchange.text(process.stdout), stderr=exchange.text(process.stderr)
     )
+
+
+def end_running() -> None:
+    """Ends programs that other threads still wait for: whoever leaves the process leaves none of them behind."""
+    for process in tuple(_running):
+        end(process)
 
 
 def end(process: subprocess.Popen[bytes] | subprocess.Popen[str], grace_s: float = 0.0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -75,6 +76,7 @@ def run_command(
     ring: ring_storage.Choice = "auto",
     die_with_me: bool = True,
     outlives_watch: bool = False,
+    on_interrupt: Callable[[], None] | None = None,
     cwd: Path | None = None,
     make_watch: MakeWatch = Watch,
 ) -> Watch:
@@ -82,7 +84,8 @@ def run_command(
 
     `on_silence`, `on_stuck` and `notices` are those of `Watch`; `make_watch` makes one that others take part in.
     `die_with_me`: the job is ended should we be killed; else it goes on unwatched. `outlives_watch`: should the watch fail, the
-    job goes on to its end, and Unwatched is raised then; else it is ended.
+    job goes on to its end, and Unwatched is raised then; else it is ended. `on_interrupt`: called at once, at the first interrupt of a job that
+    runs.
     """
     with (
         scratch.made(run) as sockets,
@@ -100,7 +103,8 @@ def run_command(
             cwd=cwd,
             elsewhere=memory,
         )
-        with _ended_or_left(job), interrupts.notifying(job.ending), _shown(job, run, front):
+        hear = functools.partial(_interrupted, job, on_interrupt)
+        with _ended_or_left(job), interrupts.notifying(hear), _shown(job, run, front):
             try:
                 watch = make_watch(
                     job, run, options, on_silence=on_silence, on_stuck=on_stuck, notices=notices
@@ -114,6 +118,12 @@ def run_command(
                 # `nsadiag attach --run` asks the ranks again.
                 job.leave()
     return watch
+
+
+def _interrupted(job: CommandJob, on_interrupt: Callable[[], None] | None) -> None:
+    job.ending()
+    if on_interrupt and any(map(processes.is_alive, job.roots())):
+        on_interrupt()
 
 
 def _end_of(job: CommandJob) -> int:
@@ -297,15 +307,17 @@ def run_warm(
     *,
     world_size: int,
     probes: str,
+    env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     among: Mapping[str, Any] | None = None,
     make_watch: MakeWatch = Watch,
 ) -> Watch:
-    """Runs one cell to its end, watched; `world_size` is of the ranks here."""
+    """Runs one cell to its end, watched; `world_size` is of the ranks here. `env`: variables of this cell's alone."""
     make_private_dir(run.path)
     with scratch.made(run) as sockets, ring_storage.held(run) as (more, _), interrupts.held_off():
+        added = {**(env or {}), **more}
         job = launcher.job(
-            argv, run, sockets, world_size=world_size, probes=probes, env=more, cwd=cwd, among=among
+            argv, run, sockets, world_size=world_size, probes=probes, env=added, cwd=cwd, among=among
         )
         watch = make_watch(job, run, options)
         watch.run()

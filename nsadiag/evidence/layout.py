@@ -139,6 +139,8 @@ class RankDir:
     units = property(lambda self: self.path / "units.json")
     loaders = property(lambda self: self.path / "loaders.json")
     settings = property(lambda self: self.path / "settings.json")
+    path_words = property(lambda self: self.path / "paths.bin")
+    path_names = property(lambda self: self.path / "paths.jsonl")
     gaps = property(lambda self: self.path / "gaps.jsonl")
     witness = property(lambda self: self.path / "witness.jsonl")
 
@@ -163,6 +165,7 @@ class RunDir:
     ends = property(lambda self: self.path / "ends.json")
     parity = property(lambda self: self.path / "parity.json")
     watch = property(lambda self: self.path / "watch.json")
+    rehearsal = property(lambda self: self.path / "rehearsal.json")
     report_md = property(lambda self: self.path / "report.md")
     report_html = property(lambda self: self.path / "report.html")
     sources = property(lambda self: self.path / "sources")

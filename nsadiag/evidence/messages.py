@@ -43,7 +43,18 @@ class ProcessEnd(Fact):
     is_of_its_speaker: ClassVar[bool] = False
 
     by: Literal[
-        "torchrun", "spawn", "slurm", "ray", "kernel", "kubernetes", "deepspeed", "accelerate", "shell"
+        "torchrun",
+        "spawn",
+        "slurm",
+        "ray",
+        "kernel",
+        "kubernetes",
+        "deepspeed",
+        "accelerate",
+        "shell",
+        "lightning",
+        "mpirun",
+        "composer",
     ]
     why: Literal["unknown", "memory", "time limit", "preemption", "node failure", "eviction", "cancelled"] = (
         "unknown"
@@ -121,12 +132,8 @@ class StuckWatchdog(Fact):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnnumberedTimeout(Fact):
-    """A collective that timed out on a rank, in the words of a torch that gives no number: which call of many it is, nothing says."""
-
-    op: str
-    seconds: float | None = None  # for which it had run
-    limit: float | None = None  # the timeout that was set, in s
+class TakenDown(Fact):
+    """A rank whose watchdog ends it: a collective of its own timed out or failed, and another line may say which."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +151,15 @@ class CollectiveStack(Fact):
     """The call of a collective that timed out or failed."""
 
     frames: tuple[TracebackFrame, ...]  # outermost first
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeStack(Fact):
+    """A thread's stack as a debugger prints it."""
+
+    thread: int | None = None  # the debugger's number: 1 is the main one
+    functions: tuple[str, ...] = ()  # those that have a name, innermost first
+    frames: tuple[TracebackFrame, ...] = ()  # Python's, outermost first, where it was asked for them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,11 +196,10 @@ class LostPeer(Fact):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParameterCount(Fact):
-    """DDP's comparison of parameters: how many a rank has, and how many rank 0 or another has."""
+class UnplacedRequest(Fact):
+    """A request of resources that Ray has not placed."""
 
-    here: int
-    there: int
+    asks: str = ""  # as Ray writes it; empty where the line does not say
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,6 +73,49 @@ class Where:
         return dataclasses.replace(self, **vars(place)) if place else self
 
 
+# Whatever makes ranks differ without another line of the user's before it.
+Origin = Literal[
+    "rank", "data", "file system", "time", "random state", "exception", "environment", "unknown"
+]  # fmt: skip
+# Of a link: ranks wrote down that they differed there, or the source says that they may have.
+How = Literal["recorded", "inferred"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueOfRanks:
+    """A name that a line reads or writes, with what it was on each rank that recorded it."""
+
+    name: str
+    by_rank: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One step of a chain of causes: a line at which ranks did not do the same."""
+
+    at: Place
+    because: str  # what differed there, one sentence
+    how: How
+    ranks: tuple[Rank, ...] = ()  # that differ from the others
+    values: tuple[ValueOfRanks, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Because:
+    """The cause of a divergence: the line at which ranks diverged, and how they came to differ there.
+
+    `chain` begins at that line and goes back in time; the last link is the origin, as far as it is known.
+    """
+
+    file: str
+    line: int
+    function: str | None
+    code: str | None
+    how: How
+    origin: Origin
+    chain: tuple[Link, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """One claim and the file, in the run directory, that anyone can open to check it."""
@@ -240,6 +283,10 @@ class Verdict:
     peer_waits: tuple[PeerWait, ...] = ()  # those who are waited for now first, then by their total
     earlier: tuple[EarlierAttempt, ...] = ()  # attempts of the job before the one that is judged
     hypotheses: tuple[Hypothesis, ...] = ()  # where the evidence does not decide, the likeliest first
+    stands_at: Place | None = (
+        None  # of a divergence: the line where the first guilty rank stands, by its stack
+    )
+    because: Because | None = None  # of a divergence: why it came there, by recorded paths or by the source
 
     @functools.cached_property
     def guilty(self) -> frozenset[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import threading
 import time
@@ -15,11 +16,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from nsadiag.agent import interrupts
+from nsadiag.agent.job import scratch
+from nsadiag.agent.rehearsal.coordinator import coordinating
+from nsadiag.agent.rehearsal.ranks import started_directly
+from nsadiag.agent.rehearsal.watch import RehearsalWatch
 from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.agent.watching.watch import Watch
-from nsadiag.engines.local import WarmLauncher, run_command, run_warm
+from nsadiag.engines.local import MakeWatch, WarmLauncher, run_command, run_warm
 from nsadiag.evidence.layout import RunDir, make_private_dir
 from nsadiag.evidence.records import Verdict, Where
+from nsadiag.evidence.rehearsal import SOCKET
 
 POLL_S = 0.1
 T = TypeVar("T")
@@ -64,6 +70,9 @@ class Pace:
     timeout_s: float = 0.0
     most_steps: int | None = None
     probes: str = "light"
+    rehearsed: bool = (
+        False  # calls are compared before they are made, and what cannot be matched ends the trial
+    )
 
     def options(self) -> WatchOptions:
         return WatchOptions(
@@ -161,9 +170,30 @@ def run_trial(job: Job, directory: Path, pace: Pace, launcher: WarmLauncher | No
 
 
 def _watched(job: Job, run: RunDir, pace: Pace, launcher: WarmLauncher | None) -> Watch:
+    if not pace.rehearsed:
+        return _run(job, run, pace, launcher)
+    with scratch.made() as directory, coordinating(directory) as coordinator:
+        make_watch = functools.partial(RehearsalWatch, coordinator=coordinator)
+        return _run(job, run, pace, launcher, {SOCKET: str(coordinator.path)}, make_watch)
+
+
+def _run(
+    job: Job,
+    run: RunDir,
+    pace: Pace,
+    launcher: WarmLauncher | None,
+    env: Mapping[str, str] | None = None,
+    make_watch: MakeWatch = Watch,
+) -> Watch:
     if launcher is None:
         return run_command(
-            job.words(), run, pace.options(), probes=pace.probes, env=dict(job.env), cwd=job.cwd
+            started_directly(job.words()) if pace.rehearsed else job.words(),
+            run,
+            pace.options(),
+            probes=pace.probes,
+            env={**job.env, **(env or {})},
+            cwd=job.cwd,
+            make_watch=make_watch,
         )
     return run_warm(
         launcher,
@@ -172,7 +202,9 @@ def _watched(job: Job, run: RunDir, pace: Pace, launcher: WarmLauncher | None) -
         pace.options(),
         world_size=job.world_size,
         probes=pace.probes,
+        env=env,
         cwd=job.cwd,
+        make_watch=make_watch,
     )
 
 

@@ -108,7 +108,8 @@ def same_alone(trial: Trial) -> Shown:
     if before.steps != after.steps:
         return Shown(criterion=name, met=False, because=f"{after.steps} steps instead of {before.steps}")
     if before.files != after.files:
-        return Shown(criterion=name, met=False, because="it writes other files")
+        other = min(before.files ^ after.files)
+        return Shown(criterion=name, met=False, because=f"only with or without the patch it writes {other}")
     return Shown(criterion=name, met=True, because=f"{count(len(wanted), 'value')} equal to the end")
 
 

@@ -8,14 +8,16 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.evidence.phrases import DTYPES, call_name, count, rate, tensor_names
+from nsadiag.evidence.phrases import DTYPES, call_name, count, rate, tensor_names, these
 from nsadiag.evidence.records import (
+    Because,
     Collective,
     EarlierAttempt,
     PeerWait,
     Place,
     Progress,
     Times,
+    ValueOfRanks,
     Verdict,
     Where,
 )
@@ -126,6 +128,12 @@ def _place(verdict: Verdict) -> Iterator[Fact]:
         yield Fact(label="at", text=place_text(where) + host, code=where.code)
     if verdict.peers_at:
         yield Fact(label="peers at", text=place_text(verdict.peers_at), code=verdict.peers_at.code)
+    if verdict.stands_at and not (
+        where.file == verdict.stands_at.file and where.line == verdict.stands_at.line
+    ):
+        yield Fact(label="stands at", text=place_text(verdict.stands_at), code=verdict.stands_at.code)
+    if verdict.because:
+        yield from _because(verdict.because)
     if where.collective:
         label = "message" if where.collective.op in MESSAGES else "collective"
         yield Fact(label=label, text=collective_text(where.collective))
@@ -137,6 +145,24 @@ def _place(verdict: Verdict) -> Iterator[Fact]:
     moment = _moment(where)
     if moment:
         yield Fact(label="during", text=moment)
+
+
+def _because(because: Because) -> Iterator[Fact]:
+    """The chain from the line that parted the ranks to its origin, each link with what is on record."""
+    for number, link in enumerate(because.chain):
+        table = "; ".join(_by_rank(value) for value in link.values)
+        said = f"{place_text(link.at)} ({link.how}): {link.because}{f' ({table})' if table else ''}"
+        last = number == len(because.chain) - 1
+        origin = f"; origin: {because.origin}" if last and because.origin != "unknown" else ""
+        yield Fact(label="" if number else "because", text=one_line(said + origin), code=link.at.code)
+
+
+def _by_rank(value: ValueOfRanks) -> str:
+    """`left = 3 on rank 0, 4 on ranks 1, 2`."""
+    alike: dict[str, list[int]] = {}
+    for rank, text in value.by_rank.items():
+        alike.setdefault(text, []).append(int(rank))
+    return f"{value.name} = " + ", ".join(f"{text} on {these(ranks)}" for text, ranks in alike.items())
 
 
 def _moment(where: Where) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsadiag.evidence.documents.files import read_tail
-from nsadiag.evidence.documents.types import Gaps, fitting
+from nsadiag.evidence.documents.types import Gaps, fitting, read_value
 from nsadiag.evidence.layout import COLLECTED, RankDir, RunDir, read_json
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.rehearsal.calls import Rehearsal
 from nsadiag.evidence.secrets.masking import mask_text, mask_variables
 from nsadiag.evidence.secrets.published import mask_likely
 from nsadiag.reports import values
@@ -108,9 +109,17 @@ def _run(directory: Path, document: dict[str, Any], verdict: Verdict | None, gap
         versions=values.texts(document.get("versions")),
         environment=values.texts(document.get("environment")),
         verdict=verdict,
+        rehearsal=_rehearsal(RunDir(path=directory), gaps),
         ranks=_ranks(RunDir(path=directory), verdict, gaps),
         gaps=tuple(gaps),
     )
+
+
+def _rehearsal(run_dir: RunDir, gaps: list[str]) -> Rehearsal | None:
+    unfit: Gaps = []
+    found = read_value(Rehearsal, run_dir.rehearsal, unfit)
+    gaps += map(str, unfit)
+    return found
 
 
 def _ranks(run_dir: RunDir, verdict: Verdict | None, gaps: list[str]) -> tuple[RankReport, ...]:

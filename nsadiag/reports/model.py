@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nsadiag.evidence.phrases import together
 from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.rehearsal.calls import Rehearsal
 
 if TYPE_CHECKING:
     from nsadiag.analysis.records import CellEvidence
@@ -53,6 +54,7 @@ class RunReport:
     versions: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     verdict: Verdict | None = None
+    rehearsal: Rehearsal | None = None  # of a run that is one
     ranks: tuple[RankReport, ...] = ()
     gaps: tuple[str, ...] = ()
     given: tuple[Path, ...] = ()  # the paths that were named, of what other tools left

@@ -11,7 +11,7 @@ from nsadiag.evidence.user_code import TYPED, is_user_of, roots_of
 
 _roots: tuple[str, ...] = ()
 # By file: a string remembers its hash, a code object computes it from all its constants.
-_is_user: dict[str, bool] = {}
+users_files: dict[str, bool] = {}
 
 
 def learn_user_code() -> list[str]:
@@ -19,23 +19,23 @@ def learn_user_code() -> list[str]:
     global _roots
     found = roots_of(getattr(sys, "orig_argv", sys.argv), os.getppid())
     _roots = tuple(found)
-    _is_user.clear()
+    users_files.clear()
     return found
 
 
 def is_user_code(code: CodeType) -> bool:
     """Whether it is the user's: not torch's, nor another package's, nor the standard library's, nor ours."""
     file = code.co_filename
-    known = _is_user.get(file)
+    known = users_files.get(file)
     if known is None:
-        known = _is_user[file] = file.startswith(TYPED) or is_user_of(file, _roots)
+        known = users_files[file] = file.startswith(TYPED) or is_user_of(file, _roots)
     return known
 
 
 def user_place() -> str:
     """`file:line:function` of the caller's innermost user frame, "" if there is none."""
     frame: FrameType | None = sys._getframe(1)
-    known = _is_user.get
+    known = users_files.get
     while frame is not None:
         code = frame.f_code
         # A call for each frame would cost more than all the rest.

@@ -67,6 +67,12 @@ def _install() -> None:
 
         witness.install(int(os.environ[rehearsal.WITNESS]))
     install_probes()
+    if rehearsal.SOCKET in os.environ:
+        from nsadiag.worker.rehearsal.paths import recorder
+
+        session.on_opened.append(recorder.start)
+        if (opened := session.current()) is not None:
+            recorder.start(opened)
     rank = session.current()
     if _start_server not in session.on_opened:
         session.on_opened.append(_start_server)

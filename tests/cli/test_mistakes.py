@@ -15,6 +15,8 @@ from nsadiag.errors import EXIT_USAGE
 MISTAKES = {
     "matrix --slot 3": ("no such option: --slot", "did you mean --slots?"),
     "run --tiemout 5 -- true": ("no such option: --tiemout", "did you mean --timeout?"),
+    "run -- --out=x": ("--out stands where the job's command is to begin", "options of nsadiag go before --"),
+    "run --timeout 5 -- --out x true": ("--out stands where", "nsadiag run [OPTIONS] -- CMD"),
     "run --xyzzy -- true": ("no such option: --xyzzy", "the job itself goes behind --"),
     "run --timeout abc -- true": ("--timeout is 'abc'", "give a number"),
     "run --timeout=-1 -- true": ("--timeout is '-1'", "give 0 or more"),

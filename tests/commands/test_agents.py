@@ -12,6 +12,7 @@ import pytest
 from support.golden import recorded
 from support.reported import FAILING, LOCKED, judged, make_matrix
 
+from nsadiag.commands import runs as listing
 from nsadiag.commands.agents import server, tools
 from nsadiag.deadlines import programs
 from nsadiag.errors import MachineError, NsadiagError, UsageError
@@ -88,7 +89,7 @@ def test_a_client_hears_of_reading_tools_alone_and_gets_mistakes_as_answers(tmp_
     assert listed == {"verdict", "evidence", "code", "compare", "runs"}
     assert json.loads(good)["class"] == "local_lock_deadlock"
     assert bad.startswith("error: ") and "\nhint: " in bad
-    assert asyncio.run(talk(True))[0] == {*listed, "attach", "run", "shrink"}
+    assert asyncio.run(talk(True))[0] == {*listed, "attach", "check", "run", "shrink"}
 
 
 def test_an_agent_talks_to_the_command_over_its_pipes(tmp_path: Path) -> None:
@@ -128,10 +129,24 @@ def test_a_command_is_words_and_no_line_for_a_shell_or_options_for_nsadiag(
     assert not (tmp_path / "made").exists() and not (tmp_path / "elsewhere").exists()
     with pytest.raises(NsadiagError) as caught:
         tools.run(["--out=elsewhere", "sh", "-c", "true"], timeout=60)
-    assert "no such option: --out" in caught.value.message and not (tmp_path / "elsewhere").exists()
+    assert "--out" in caught.value.message and not (tmp_path / "elsewhere").exists()
     with pytest.raises(NsadiagError) as caught:
         tools.shrink("--out=elsewhere")
     assert "no verdict.json in --out=elsewhere" in caught.value.message
+
+
+def test_the_verdict_is_on_the_run_that_was_asked_for_though_a_later_one_ended_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    later = [sys.executable, "-m", "nsadiag", "run", "--", sys.executable, "-c", "print('later')"]
+    (tmp_path / "job.py").write_text(
+        f"import subprocess; subprocess.run({later!r}, check=True); raise SystemExit(7)"
+    )
+    given = json.loads(tools.run([sys.executable, "job.py"], timeout=120))
+    assert given["outcome"] == "crashed" and given["directory"].endswith("-job")
+    assert json.loads(tools.verdict())["directory"] == "artifacts/latest"
+    assert len(listing.runs(Path("artifacts"))) == 2
 
 
 def test_a_job_that_prints_much_comes_to_its_own_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,3 +171,19 @@ def test_an_answer_is_bounded_whatever_a_job_has_written() -> None:
 
     for tool in (long, fails):
         assert len(server.answers_of(tool)()) < 3 * server.MOST_ANSWER
+
+
+def test_an_agent_has_a_change_rehearsed_and_hears_both_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "dist.all_reduce(torch.ones(2 + dist.get_rank()))\n"
+    )
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    answer = json.loads(tools.check([torchrun, "--standalone", "--nproc-per-node", "2", "train.py"]))
+    assert answer["answer"].startswith("differs")
+    assert sorted(call.split()[1] for call in answer["calls"]) == ["0", "1"]
+    assert answer["verdict"]["class"] == "collective_args_mismatch" and answer["verdict"]["at"]["line"] == 3
+    assert Path(answer["verdict"]["directory"], "rehearsal.json").exists()

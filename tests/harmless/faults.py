@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import shutil
@@ -43,7 +42,16 @@ with open("result.txt", "w") as file:
     file.write(f"{total} {nets.digest(model)}")
 raise SystemExit(7)
 """
+# One that is over at once.
+SHORT_JOB = """
+print("at work")
+open("started", "w").close()
+with open("result.txt", "w") as file:
+    file.write("done")
+raise SystemExit(7)
+"""
 EXIT_CODE = 7
+RESULT = "result.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +63,8 @@ class Fate:
     exit_code: int  # of nsadiag
     left: int  # processes, when all was over
     calls: int  # of the observer
+    calls_after: int  # the same, once the job was over
+    stdout: str
     stderr: str
 
 
@@ -66,9 +76,20 @@ class Scene:
     out: Path
     observer: int = 0
     calls: int = 0
+    rank: int = 0  # known from when it writes its result
+    calls_after: int = 0
 
     def is_observer(self, call: Call) -> bool:
         return syscalls.family_of(call.pid) == self.observer
+
+    def is_after(self, call: Call) -> bool:
+        """Whether the observer makes it when the job is over; counts those."""
+        if call.writes() and Path(call.path()).name == RESULT:
+            self.rank = syscalls.family_of(call.pid)
+        if not self.rank or not self.is_observer(call) or syscalls.is_alive(self.rank):
+            return False
+        self.calls_after += 1
+        return True
 
     def is_ours(self, call: Call) -> bool:
         """Whether it would change something in the run directory."""
@@ -125,12 +146,32 @@ def killed_observer(nth: int) -> MakeDecide:
     return make
 
 
+def signalled_observer(number: int, *nths: int) -> MakeDecide:
+    """That signal for nsadiag, at the nth of its system calls after the job's end."""
+
+    def make(scene: Scene) -> Callable[[Call], int]:
+        def decide(call: Call) -> int:
+            if scene.is_after(call) and scene.calls_after in nths:
+                syscalls.kill(scene.observer, number)
+            return 0
+
+        return decide
+
+    return make
+
+
 def nothing(scene: Scene) -> Callable[[Call], int]:
     """No fault; calls are counted."""
-    return killed_observer(-1)(scene)
+    counting = killed_observer(-1)(scene)
+
+    def decide(call: Call) -> int:
+        scene.is_after(call)
+        return counting(call)
+
+    return decide
 
 
-def fate_of(where: Path, make: MakeDecide, *, options: tuple[str, ...] = ()) -> Fate:
+def fate_of(where: Path, make: MakeDecide, *, job: str = JOB, options: tuple[str, ...] = ()) -> Fate:
     """Runs the job under nsadiag with a fault, to the end of all its processes."""
     program = Program(name="faults/job", how="rank", files=())
     work, out, mark = where / "work", where / "out", uuid.uuid4().hex
@@ -139,7 +180,7 @@ def fate_of(where: Path, make: MakeDecide, *, options: tuple[str, ...] = ()) -> 
     work.mkdir()
     for file in PRELUDE.glob("*.py"):
         shutil.copy(file, work)
-    (work / "train.py").write_text(JOB)
+    (work / "train.py").write_text(job)
     (where / "stdin").touch()
     scene = Scene(where=where, out=out)
     command = parity.watched(program.command(), out, "light")
@@ -151,34 +192,40 @@ def fate_of(where: Path, make: MakeDecide, *, options: tuple[str, ...] = ()) -> 
     )
     nsadiag = run.start()
     scene.observer = nsadiag.pid
-    stdout_stderr = _communicate(nsadiag, run)
+    stdout, stderr = _communicate(nsadiag, run)
     result = _result(work, mark)
     fate = Fate(
         started=(work / "started").exists(), result=result, exit_code=nsadiag.returncode,
-        left=_left(mark), calls=scene.calls, stderr=stdout_stderr,
+        left=_left(mark), calls=scene.calls, calls_after=scene.calls_after, stdout=stdout, stderr=stderr,
     )  # fmt: skip
     parity.end(mark)
     return fate
 
 
-def _communicate(nsadiag: subprocess.Popen[bytes], run: syscalls.Supervised) -> str:
+def _communicate(nsadiag: subprocess.Popen[bytes], run: syscalls.Supervised) -> tuple[str, str]:
     """A job that hangs in a frozen file system is let go after a while: what it has not done by then, it never did."""
+    said = ""
     try:
-        return nsadiag.communicate(timeout=GIVE_UP_S)[1].decode(errors="replace")
+        shown = nsadiag.communicate(timeout=GIVE_UP_S)
     except subprocess.TimeoutExpired:
         run.release()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        return "released\n" + nsadiag.communicate(timeout=GIVE_UP_S)[1].decode(errors="replace")
-    nsadiag.kill()
-    return "killed\n" + nsadiag.communicate()[1].decode(errors="replace")
+        said = "released\n"
+        try:
+            shown = nsadiag.communicate(timeout=GIVE_UP_S)
+        except subprocess.TimeoutExpired:
+            said = "killed\n"
+            nsadiag.kill()
+            shown = nsadiag.communicate()
+    stdout, stderr = (each.decode(errors="replace") for each in shown)
+    return stdout, said + stderr
 
 
 def _result(work: Path, mark: str) -> str:
     """What the job wrote in the end; it may outlive nsadiag, and is waited for as long as it lives."""
     deadline = time.monotonic() + GIVE_UP_S
-    while parity.marked(mark) and not (work / "result.txt").exists() and time.monotonic() < deadline:
+    while parity.marked(mark) and not (work / RESULT).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return (work / "result.txt").read_text() if (work / "result.txt").exists() else ""
+    return (work / "result.txt").read_text() if (work / RESULT).exists() else ""
 
 
 def _left(mark: str) -> int:

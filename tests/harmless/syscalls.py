@@ -48,7 +48,8 @@ WATCHED = (*PATHS, *BY_DESCRIPTOR.values(), *OTHERS.values())
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 OPENS = (BY_PATH["open"][0], BY_PATH_AT["openat"][0])
 
-_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER = 317, 1, 8
+# The second flag, since Linux 5.19: a signal does not interrupt a call that is asked about, which is one that may not know EINTR.
+_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 317, 1, 8, 32
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1
 _ALLOW, _NOTIFY, _X86_64 = 0x7FFF0000, 0x7FC00000, 0xC000003E
 PR_SET_NO_NEW_PRIVS = 38
@@ -56,8 +57,12 @@ PR_SET_NO_NEW_PRIVS = 38
 
 def is_possible() -> bool:
     """The numbers above are those of x86-64, and a listener needs Linux 5.5."""
-    release = tuple(int(n) for n in platform.release().split(".")[:2])
-    return platform.machine() == "x86_64" and release >= (5, 5)
+    return platform.machine() == "x86_64" and kernel() >= (5, 5)
+
+
+def kernel() -> tuple[int, ...]:
+    """The version of this machine's."""
+    return tuple(int(n) for n in platform.release().split(".")[:2])
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,8 @@ class Supervised:
         def install() -> None:
             libc = ctypes.CDLL(None, use_errno=True)
             libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-            listener = libc.syscall(_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER, ctypes.byref(filter_))
+            flags = _NEW_LISTENER | (_WAIT_KILLABLE if kernel() >= (5, 19) else 0)
+            listener = libc.syscall(_SECCOMP, _SET_MODE_FILTER, flags, ctypes.byref(filter_))
             if listener < 0:
                 raise OSError(ctypes.get_errno(), "seccomp")
             socket.send_fds(there, [b"x"], [listener])
@@ -208,6 +214,13 @@ def family_of(tid: int) -> int:
     return 0
 
 
-def kill(pid: int) -> None:
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended yet."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] not in ("Z", "X")
+    return False
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)

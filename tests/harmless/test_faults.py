@@ -1,10 +1,14 @@
 """The job goes on, and ends as it would have, whatever becomes of the run directory and of the observer."""
 
+import json
+import signal
 from pathlib import Path
 
 import faults
 import pytest
 import syscalls
+
+from nsadiag.agent import interrupts
 
 pytestmark = [
     pytest.mark.skipif(
@@ -20,6 +24,13 @@ def unharmed(tmp_path_factory: pytest.TempPathFactory) -> faults.Fate:
     fate = faults.fate_of(tmp_path_factory.mktemp("unharmed") / "run", faults.nothing)
     assert fate.exit_code == faults.EXIT_CODE and fate.result and not fate.left, fate
     return fate
+
+
+@pytest.fixture(scope="module")
+def concluded(tmp_path_factory: pytest.TempPathFactory) -> faults.Fate:
+    """A job that is over at once."""
+    where = tmp_path_factory.mktemp("concluded") / "run"
+    return faults.fate_of(where, faults.nothing, job=faults.SHORT_JOB)
 
 
 def expect_unharmed(fate: faults.Fate, unharmed: faults.Fate) -> None:
@@ -105,3 +116,38 @@ def expect_outlived(share: float, unharmed: faults.Fate, tmp_path: Path) -> None
     assert fate.left == 0, fate
     if fate.started:
         assert fate.result == unharmed.result, fate
+
+
+# The first is before the watch has seen that the job is over.
+SHARES = [0.0, 0.2, 0.5, 0.8, 0.97]
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_signal_after_the_job_has_ended_costs_neither_exit_code_nor_verdict(
+    share: float, concluded: faults.Fate, tmp_path: Path
+) -> None:
+    expect_concluded([share], signal.SIGTERM, concluded, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", interrupts.HEARD, ids=lambda number: number.name)
+@pytest.mark.parametrize("share", [n / 40 for n in range(41)])
+def test_a_signal_at_any_system_call_after_the_job_has_ended_costs_neither(
+    number: int, share: float, concluded: faults.Fate, tmp_path: Path
+) -> None:
+    expect_concluded([share], number, concluded, tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.3, *(pytest.param(n / 10, marks=pytest.mark.slow) for n in range(10))])
+def test_nor_does_a_second_one(share: float, concluded: faults.Fate, tmp_path: Path) -> None:
+    expect_concluded([share, (share + 1) / 2], signal.SIGINT, concluded, tmp_path)
+
+
+def expect_concluded(shares: list[float], number: int, concluded: faults.Fate, tmp_path: Path) -> None:
+    nths = [max(int(concluded.calls_after * share), 1) for share in shares]
+    fate = faults.fate_of(tmp_path / "run", faults.signalled_observer(number, *nths), job=faults.SHORT_JOB)
+    expect_unharmed(fate, concluded)
+    assert not [word for word in ("Traceback", "interrupted", "stopping") if word in fate.stderr], fate
+    verdict = json.loads((tmp_path / "run/out/verdict.json").read_text())
+    assert verdict["outcome"] == "crashed", verdict
+    assert "at work" in fate.stdout and verdict["summary"] in fate.stdout, fate

@@ -184,6 +184,7 @@ OBEYS: dict[str, Callable[[str], None]] = {
     "junit": nothing_in_xml,
     "github": one_annotation,
     "json": nothing_in_json,
+    "sarif": nothing_in_json,
     "perfetto": nothing_in_json,
     "speedscope": nothing_in_json,
 }

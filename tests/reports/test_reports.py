@@ -70,7 +70,7 @@ UNKNOWN = replace(
 )
 ALL = (HUNG, CRASHED, SLOW, HEALTHY, UNKNOWN)
 # The others are for programs: timelines of one run, a draft for somebody else's tracker, annotations of findings alone.
-TOLD = [name for name in REPORTERS if name not in ("issue", "perfetto", "speedscope", "github")]
+TOLD = [name for name in REPORTERS if name not in ("issue", "perfetto", "speedscope", "github", "sarif")]
 
 
 @pytest.fixture(scope="module")

@@ -27,12 +27,15 @@ ROOMS: dict[str, frozenset[str]] = {
     "relations": frozenset({"outliers", "records", "ingest", "facts", "case"}),
     "explain": frozenset({"outliers", "records", "ingest", "facts", "case", "relations"}),
     "scale": frozenset({"outliers", "records", "ingest", "facts", "relations"}),
-    "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
+    "paths": frozenset({"case"}),
+    "because": frozenset({"records", "case", "explain", "paths", "rules"}),
+    "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain", "paths"}),
     "judgement": frozenset({"records", "facts", "case", "relations"}),
     "resolve": frozenset({"records", "tracing", "case", "rules"}),
     "verdict": frozenset(
         {
             "tracing",
+            "because",
             "records",
             "ingest",
             "case",

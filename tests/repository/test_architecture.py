@@ -90,7 +90,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "nsadiag.pytest_plugin": frozenset({"pytest", "nsadiag.worker"}),
-    "nsadiag": frozenset({"nsadiag.worker", "nsadiag.reports"}),
+    "nsadiag": frozenset({"nsadiag.commands", "nsadiag.worker", "nsadiag.reports"}),
 }
 # The warm launcher is torch's, and a rank forked from it is a worker before it is the user's command; agents meet in
 # torch's store, in a process of its own.
@@ -344,7 +344,8 @@ def test_another_way_out_is_seen(source: str, way: str) -> None:
 
 # -- one reader of syntax trees ---------------------------------------------------------------------
 
-READS_TREES = ("nsadiag.source", "nsadiag.experiments", "nsadiag.repair")
+# A rank asks which values a line reads, and the analysis who wrote them: both by one function.
+READS_TREES = ("nsadiag.source", "nsadiag.experiments", "nsadiag.repair", "nsadiag.evidence.rehearsal.reads")
 
 
 def test_syntax_trees_are_read_by_the_rooms_of_the_source_alone() -> None:

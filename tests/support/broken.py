@@ -24,6 +24,7 @@ OTHERS: tuple[Any, ...] = (
 MOST_PATHS = 3000
 HEADER_BYTES, RECORD_BYTES = 4096, 64
 LARGE = 8 << 30
+MOST_TEXT = 1 << 18
 
 Break = Callable[[random.Random, Path, Path], None]
 
@@ -272,6 +273,26 @@ def _words(rng: random.Random, path: Path, outside: Path) -> None:
     path.write_text("\n".join(lines), errors="replace")
 
 
+def _shape(rng: random.Random, path: Path, outside: Path) -> None:
+    """The lines of a text in another order, thirty times, in one line, or very wide; or a piece of it again and again."""
+    data = path.read_bytes()[:MOST_TEXT]
+    lines = data.splitlines(keepends=True)
+    at = rng.randrange(len(data) + 1)
+    piece = data[at : at + rng.choice((1, 200))]
+    path.write_bytes(
+        rng.choice(
+            (
+                b"".join(rng.sample(lines, len(lines))),
+                data * 30,
+                data.replace(b"\n", b""),
+                data.replace(b" ", b"\n"),
+                data.replace(b" ", b" " * 200),
+                data[:at] + piece * 5000 + data[at:],
+            )
+        )
+    )
+
+
 OF_ANY: list[tuple[str, Break]] = [
     ("cut", _cut), ("flipped", _flipped), ("noise", _noise), ("gone", _gone), ("swapped", _swapped),
 ]  # fmt: skip
@@ -281,11 +302,14 @@ OF_THE_SYSTEM: list[tuple[str, Break]] = [
 ]  # fmt: skip
 OF_SUFFIX: dict[str, list[tuple[str, Break]]] = {
     ".json": [("a value", _tree)] * 20 + [("another type", _other)] * 6 + [("deep", _deep)] * 2,
-    ".jsonl": [("a row", _line)] * 20 + [("a long row", _long_line)],
+    ".jsonl": [("a row", _line)] * 20
+    + [("its words", _words)] * 4
+    + [("its shape", _shape)] * 2
+    + [("a long row", _long_line)],
     ".bin": [("its header", _header)] * 6 + [("its records", _records)] * 12,
     ".pickle": [("a value", _pickled)] * 12 + [("many containers", _many_containers)],
-    ".txt": [("its words", _words)] * 12,
-    ".log": [("its words", _words)] * 12,
+    ".txt": [("its words", _words)] * 12 + [("its shape", _shape)] * 6,
+    ".log": [("its words", _words)] * 12 + [("its shape", _shape)] * 6,
 }
 
 

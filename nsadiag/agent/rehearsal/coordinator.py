@@ -7,10 +7,12 @@ import selectors
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nsadiag.agent.rehearsal.call_recorder import CallRecorder
 from nsadiag.agent.rehearsal.matching import Matching, Met
 from nsadiag.evidence.rehearsal.calls import SEND, Call, Hello, Message, data_file, read_message
 
@@ -25,6 +27,7 @@ class _Rank:
     socket: socket.socket
     number: int = -1
     buffer: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = field(default_factory=bytearray)
 
 
 class Coordinator(threading.Thread):
@@ -40,18 +43,22 @@ class Coordinator(threading.Thread):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._stopped = threading.Event()
-        self.lock, self.matching = threading.Lock(), Matching()
+        self.lock, self.matching, self.recorder = threading.Lock(), Matching(), CallRecorder()
         self.heard = time.monotonic()  # when the last message came
         self._unread: dict[tuple[int, int], tuple[set[tuple[int, int]], list[Call]]] = {}
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            for key, _ in self._selector.select(POLL_S):
+            for key, events in self._selector.select(POLL_S):
                 if key.data is None:
                     connection, _address = self._listener.accept()
+                    connection.setblocking(False)
                     self._selector.register(connection, selectors.EVENT_READ, _Rank(socket=connection))
-                else:
+                elif events & selectors.EVENT_READ:
                     self._hear(key.data)
+                else:
+                    with self.lock:
+                        self._send(key.data)
 
     def close(self) -> None:
         """Ends the thread, and all connections."""
@@ -65,6 +72,8 @@ class Coordinator(threading.Thread):
     def _hear(self, rank: _Rank) -> None:
         try:
             data = rank.socket.recv(1 << 20)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         with self.lock:
@@ -93,6 +102,7 @@ class Coordinator(threading.Thread):
             rank.number = message.rank
             self._ranks[rank.number] = rank
         elif isinstance(message, Call):
+            self.recorder.announced(message)
             for met in self.matching.add(message):
                 self._answer(met)
         else:
@@ -100,6 +110,7 @@ class Coordinator(threading.Thread):
 
     def _answer(self, met: Met) -> None:
         calls = list(met.calls)
+        self.recorder.made(met.calls)
         names = {(call.rank, call.number) for call in calls}
         for name in names:
             self._unread[name] = names, calls
@@ -108,8 +119,17 @@ class Coordinator(threading.Thread):
             peers = peers[:1]
         for call in calls:
             answer = {"number": call.number, "peers": peers, "ahead_s": met.ahead_s}
-            with suppress(OSError):
-                self._ranks[call.rank].socket.sendall((json.dumps(answer) + "\n").encode())
+            rank = self._ranks[call.rank]
+            rank.unsent += (json.dumps(answer) + "\n").encode()
+            self._send(rank)
+
+    def _send(self, rank: _Rank) -> None:
+        """As much as the socket takes: a rank that is itself sending does not read, and must not stop us from reading."""
+        with suppress(OSError, KeyError, ValueError):  # a rank that has gone needs no answer
+            with suppress(BlockingIOError):
+                del rank.unsent[: rank.socket.send(rank.unsent)]
+            more = selectors.EVENT_WRITE if rank.unsent else 0
+            self._selector.modify(rank.socket, selectors.EVENT_READ | more, rank)
 
     def _done(self, name: tuple[int, int]) -> None:
         """Inputs are removed as soon as every member has read them."""
@@ -118,3 +138,14 @@ class Coordinator(threading.Thread):
         if not names:
             for call in calls:
                 data_file(self.path, call.rank, call.number).unlink(missing_ok=True)
+
+
+@contextmanager
+def coordinating(directory: Path) -> Iterator[Coordinator]:
+    """A coordinator that listens in the directory, within the block."""
+    coordinator = Coordinator(directory)
+    coordinator.start()
+    try:
+        yield coordinator
+    finally:
+        coordinator.close()

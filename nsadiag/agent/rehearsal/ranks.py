@@ -1,13 +1,21 @@
-"""Starts the ranks of a torchrun line without torchrun, whose own import of torch takes as long as that of all ranks.
+"""Starts the ranks of a torchrun line without torchrun: they are forked from processes that have imported torch.
 
-`python -m nsadiag.agent.rehearsal.ranks N PYTHON SCRIPT [ARG...]` gives N processes the environment that torchrun gives its
-ranks, each with a hash salt of its own, and ends as torchrun does: when all have ended, or when one has failed.
+`python -m nsadiag.agent.rehearsal.ranks N PYTHON SCRIPT [ARG...]` (or `-m MODULE`) gives N processes the environment that
+torchrun gives its ranks, and ends as torchrun does: when all have ended, or when one has failed.
+
+A process forked from another has its hash salt, so that sets of strings have one order on all ranks and a fault that
+depends on it would be hidden. Two zygotes share the ranks: enough for two orders, in the time of one import on two cores.
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
+import math
 import os
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -15,35 +23,51 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from nsadiag.agent.job.entry_script import TORCHRUN_SWITCHES, TORCHRUN_WITH_VALUE, entry_script
+import nsadiag
+from nsadiag.agent.job.entry_script import NO_SCRIPT, TORCHRUN, TORCHRUN_SWITCHES, TORCHRUN_WITH_VALUE
 
-POLL_S = 0.02
+NAME = __spec__.name if __spec__ else __name__  # also where it is run as a program
 KILL_AFTER_S = 5.0
+ZYGOTES = 2
+# After a rank has failed: what all of them lack is told from what one lacks.
+TOGETHER_S = 0.3
+READABLE_S = (
+    0.15  # how long the last of the ranks stays a zombie: longer than the watch takes between two looks
+)
+PR_SET_CHILD_SUBREAPER = 36
+PROGRAM = Path(nsadiag.__file__).parent / "worker" / "rehearsal" / "zygote.py"
 # With any other option the line is torchrun's to understand.
 UNDERSTOOD = {"standalone", "nnodes", "nproc-per-node", "max-restarts", "master-addr", "master-port", "rdzv-backend",
-              "rdzv-endpoint", "rdzv-id", "node-rank"}  # fmt: skip
+              "rdzv-endpoint", "rdzv-id", "node-rank", "module"}  # fmt: skip
 
 
-def started_directly(command: Sequence[str]) -> list[str]:
-    """The line that starts the same ranks, or the command itself where it is no plain line of torchrun's."""
-    if Path(command[0]).name != "torchrun" or entry_script(command) is None:
+def started_directly(command: Sequence[str], ranks: int | None = None) -> list[str]:
+    """The line that starts the same ranks, or the command itself where it is no plain line of torchrun's.
+
+    `ranks`: how many, in the place of what the line says.
+    """
+    python = _interpreter(command[0])
+    if Path(command[0]).name != "torchrun" or python is None or any(map(os.environ.get, NO_SCRIPT)):
         return list(command)
-    options, rest = _options(command[1:])
-    python, ranks = _interpreter(command[0]), options.get("nproc-per-node", "1")
+    options, rest = options_of(command[1:])
+    asked = str(ranks or options.get("nproc-per-node", "1"))
     plain = options.keys() <= UNDERSTOOD and options.get("nnodes", "1") in ("1", "1:1")
-    if python is None or not plain or not ranks.isdigit() or int(ranks) < 1:
+    if not plain or not rest or rest[0].startswith("-") or not asked.isdigit() or int(asked) < 1:
         return list(command)
-    return [sys.executable, "-m", __spec__.name if __spec__ else __name__, ranks, python, *rest]
+    program = ["-m", *rest] if "module" in options else rest
+    return [sys.executable, "-m", NAME, asked, python, *program]
 
 
-def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def options_of(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """torchrun's own, by name, and the script with its arguments."""
     found: dict[str, str] = {}
     at = 0
-    while at < len(words) and words[at].startswith("--"):
-        name, equals, value = words[at].removeprefix("--").replace("_", "-").partition("=")
+    while at < len(words) and (words[at].startswith("--") or words[at] == "-m"):
+        word = "--module" if words[at] == "-m" else words[at]
+        name, equals, value = word.removeprefix("--").replace("_", "-").partition("=")
         at += 1
         if name in TORCHRUN_WITH_VALUE and not equals and at < len(words):
             value = words[at]
@@ -53,22 +77,23 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _interpreter(torchrun: str) -> str | None:
-    """The Python that the script `torchrun` names in its first line."""
+    """The Python that the script `torchrun` names in its first line; None where it is no script of torch's."""
     found = shutil.which(torchrun)
     if found is None:
         return None
     with open(found, "rb") as file:  # noqa: PTH123
-        first = file.readline(4096).decode("utf-8", "replace")
-    python = first.removeprefix("#!").strip()
-    return python if first.startswith("#!") and os.access(python, os.X_OK) else None
+        text = file.read(4096)
+    python = text.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("#!").strip()
+    is_torchs = text.startswith(b"#!") and TORCHRUN in text
+    return python if is_torchs and os.access(python, os.X_OK) else None
 
 
-def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """One rank's, as torchrun makes it."""
+def common_environment(ranks: int, port: int) -> dict[str, str]:
+    """All ranks', as torchrun makes it."""
     one_node = {
-        "LOCAL_RANK": rank, "RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank, "LOCAL_WORLD_SIZE": ranks,
-        "WORLD_SIZE": ranks, "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": ranks, "MASTER_PORT": port,
-        "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
+        "GROUP_RANK": 0, "LOCAL_WORLD_SIZE": ranks, "WORLD_SIZE": ranks, "GROUP_WORLD_SIZE": 1,
+        "ROLE_WORLD_SIZE": ranks, "MASTER_PORT": port, "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
     }  # fmt: skip
     named = {"ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": uuid.uuid4().hex}
     return {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} | {
@@ -76,34 +101,128 @@ def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def run(ranks: int, command: list[str]) -> int:
+def own_environment(rank: int) -> dict[str, str]:
+    """One rank's besides."""
+    return dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
+
+
+@dataclass
+class Zygote:
+    """A process from which ranks are forked; `awaited` is how many were asked for and have not said that they are there."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    unread: bytes = b""
+    awaited: int = 0
+
+    def ask(self, rank: int, command: Sequence[str]) -> None:
+        """For a rank; answered when torch has been imported."""
+        path = str(Path.cwd() if command[0] == "-m" else Path(command[0]).resolve().parent)
+        request = {"rank": rank, "env": own_environment(rank), "path": path, "argv": list(command)}
+        self.socket.sendall((json.dumps({**request, "options": ["-u"]}) + "\n").encode())
+        self.awaited += 1
+
+    def hear(self) -> list[int] | None:
+        """Pids of ranks that are there now; None once it has ended."""
+        data = self.socket.recv(1 << 16)
+        *lines, self.unread = (self.unread + data).split(b"\n")
+        self.awaited -= len(lines)
+        return [int(json.loads(line)["pid"]) for line in lines] if data else None
+
+
+def start_zygote(python: str, environment: dict[str, str]) -> Zygote:
+    """One that imports torch, and waits for requests."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        line = [python, "-u", str(PROGRAM), str(theirs.fileno())]
+        process = subprocess.Popen(line, env=environment, pass_fds=(theirs.fileno(),))
+    return Zygote(process, ours)
+
+
+def run(ranks: int, python: str, command: list[str]) -> int:
     """Runs the command on all ranks; the first code of a rank that failed, else 0."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # ranks are children of a zygote's children
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = [subprocess.Popen(command, env=environment(rank, ranks, port)) for rank in range(ranks)]
+        environment = common_environment(ranks, free.getsockname()[1])
+    zygotes = [start_zygote(python, environment) for _ in range(min(ranks, ZYGOTES))]
+    alive: dict[int, int] = {}
     try:
-        while True:
-            codes = [process.poll() for process in started]
-            if failed := next(filter(None, codes), None):
-                return failed if failed > 0 else 128 - failed
-            if None not in codes:
-                return 0
-            time.sleep(POLL_S)
+        for rank in range(ranks):
+            zygotes[rank % ZYGOTES].ask(rank, command)
+        for zygote in zygotes:
+            zygote.socket.shutdown(socket.SHUT_WR)
+        return _first_failure(zygotes, alive)
     finally:
-        _end(started)
+        _end(zygotes, alive)
 
 
-def _end(started: list[subprocess.Popen[bytes]]) -> None:
+def _first_failure(zygotes: list[Zygote], alive: dict[int, int]) -> int:
+    """`alive` has the ranks that have not ended: pid by pidfd.
+
+    They are not reaped here: how a process ended can be read from outside as long as it is a zombie.
+    """
+    poll = select.poll()
+    left = {zygote.socket.fileno(): zygote for zygote in zygotes}
+    for descriptor in left:
+        poll.register(descriptor, select.POLLIN)
+    failed, until = 0, math.inf
+    while (left or alive) and time.monotonic() < until:
+        for descriptor, _ in poll.poll(None if until == math.inf else TOGETHER_S * 1000):
+            if descriptor in left:
+                code = _hear(left, descriptor, alive, poll)
+            else:
+                code = _code_of(alive.pop(descriptor))
+                poll.unregister(descriptor)
+            failed = failed or code
+            if failed and until == math.inf:
+                until = time.monotonic() + TOGETHER_S
+    return failed if failed >= 0 else 128 - failed
+
+
+def _hear(left: dict[int, Zygote], descriptor: int, alive: dict[int, int], poll: select.poll) -> int:
+    """Takes in new ranks; the exit code of a zygote that ended before it had made all of them, else 0."""
+    zygote = left[descriptor]
+    pids = zygote.hear()
+    for pid in pids or ():
+        handle = os.pidfd_open(pid)
+        alive[handle] = pid
+        poll.register(handle, select.POLLIN)
+    if pids is None:
+        poll.unregister(descriptor)
+        del left[descriptor]
+        return (zygote.process.wait() or 1) if zygote.awaited else 0
+    return 0
+
+
+def _code_of(pid: int) -> int:
+    """How a rank ended: its exit code, or a signal's number below zero."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if ended is None:
+        return 0
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+def _end(zygotes: list[Zygote], alive: dict[int, int]) -> None:
+    for zygote in zygotes:
+        zygote.process.kill()
+        zygote.process.wait()
     deadline = time.monotonic() + KILL_AFTER_S
-    for process in started:
-        process.terminate()
-    for process in started:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(max(deadline - time.monotonic(), 0.0))
-        process.kill()
-        process.wait()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for handle in alive:
+            with suppress(OSError):
+                signal.pidfd_send_signal(handle, number)
+        while alive and (number == signal.SIGKILL or time.monotonic() < deadline):
+            ready = select.select(list(alive), [], [], max(deadline - time.monotonic(), 0.0) or None)[0]
+            for handle in ready:
+                del alive[handle]
+    time.sleep(READABLE_S)
+
+
+def main(words: list[str]) -> int:
+    """The exit code of N PYTHON SCRIPT [ARG...]."""
+    return run(int(words[0]), words[1], words[2:])
 
 
 if __name__ == "__main__":
-    sys.exit(run(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(sys.argv[1:]))

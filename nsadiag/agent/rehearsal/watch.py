@@ -8,17 +8,20 @@ from typing import Any
 
 from nsadiag.agent.rehearsal.coordinator import Coordinator
 from nsadiag.agent.stillness.judgement import Judgement
-from nsadiag.agent.watching.state import Answer, Look, RankState
+from nsadiag.agent.watching.state import Answer, Look, Pair, RankState
 from nsadiag.agent.watching.watch import Watch
+from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.rehearsal.calls import Call
 
 # For the calls of the ranks that are still on their way: what they say decides who is unlike the rest.
-GATHER_S = 0.4
+GATHER_S = 2.0
+# Without any message while every rank waits, where their calls are known to differ.
+QUIET_S = 0.05
 # After a rank has ended: its peers' calls, and how it ended, arrive behind it.
 SETTLE_S = 0.2
 # Without any message while every rank waits: long enough for threads that are about to call.
 STILL_S = 0.8
-APART_S = 0.3  # between two snapshots of ranks whose calls cannot be made
+APART_S = 0.1  # between two snapshots of ranks whose calls cannot be made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,15 @@ class RehearsalWatch(Watch):
         self._answer(pair.second)
         return "still"
 
+    def _pair(self, apart_s: float) -> Pair:
+        pair = super()._pair(apart_s)
+        for rank in self._alive():
+            number = rank.directory.rank
+            with self._coordinator.lock:
+                dump = self._coordinator.recorder.dump(number)
+            write_json(rank.directory.capture(pair.second).flight_recorder, dump)
+        return pair
+
     def _is_final(self, answer: Answer) -> bool:
         return self.proof is not None or super()._is_final(answer)
 
@@ -72,6 +84,8 @@ class RehearsalWatch(Watch):
             matching, now = self._coordinator.matching, time.monotonic()
             quiet_s = now - self._coordinator.heard
             if unanswerable := matching.unanswerable():
+                if matching.ended & {rank.directory.rank for rank in alive}:
+                    return None  # its connection is closed, and how it ends is not known yet
                 failed = any(r.end and (r.end.exit_code or r.end.signal) for r in self.ranks.values())
                 # Of ranks that failed the launcher ends the others, and the failure is the answer.
                 if quiet_s > SETTLE_S and not failed:
@@ -79,7 +93,9 @@ class RehearsalWatch(Watch):
                 return None
             if differing := matching.difference():
                 self._differs_since = self._differs_since or now
-                if now - self._differs_since > GATHER_S:
+                waiting = {call.rank for call in matching.open_calls()}
+                is_complete = waiting >= {rank.directory.rank for rank in alive} and quiet_s > QUIET_S
+                if is_complete or now - self._differs_since > GATHER_S:
                     return Proof(why="calls that belong together differ", calls=tuple(differing))
                 return None
             self._differs_since = None

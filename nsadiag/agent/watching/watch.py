@@ -14,7 +14,7 @@ from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.agent.job.launch import Job
 from nsadiag.agent.job.stop import end_job
-from nsadiag.agent.processes import DeathWatch, End, Process
+from nsadiag.agent.processes import DeathWatch, End, Process, is_alive
 from nsadiag.agent.stillness.activity import Activity, Usage, usage
 from nsadiag.agent.stillness.judgement import NAP_S, Judgement, judge
 from nsadiag.agent.stillness.motion import Motion, Seen, at_work, joined, stances
@@ -44,6 +44,7 @@ QUIET_S = 1.0  # of silence, from which on the ranks are watched from outside as
 WARM_UP_STEPS = 2
 STOPPED_S = 5.0  # that a wait of POLL_S took: we were stopped
 LAUNCHER_GRACE_S = 10.0
+ENDED_S = 2.0
 
 
 class Watch:
@@ -106,7 +107,9 @@ class Watch:
         try:
             with interrupts.let_in():
                 self._loop()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and self._has_ended():
+                return
             self._last_look()
             # Ctrl-C: the job did not come to its own end.
             self.stopped = "interrupt"
@@ -174,6 +177,18 @@ class Watch:
             return False
         self._launcher_gone_at = self._launcher_gone_at or time.monotonic()
         return not alive or time.monotonic() - self._launcher_gone_at > LAUNCHER_GRACE_S
+
+    def _has_ended(self) -> bool:
+        """Whether nothing was left to interrupt: the launcher and its ranks had ended by themselves."""
+        self._discover(at_once=True)
+        processes = [*self.job.roots(), *(r.process for r in self._alive() if r.process)]
+        if self.stopped or not self.job.roots() or any(map(is_alive, processes)):
+            return False
+        # Whoever started the launcher says how it ended, and may not have come to it yet.
+        deadline = time.monotonic() + ENDED_S
+        while self.job.poll() is None and time.monotonic() < deadline:
+            time.sleep(POLL_S / 10)
+        return self.job.poll() is not None
 
     def _is_due(self, alive: list[RankState]) -> bool:
         return bool(alive) and self.patience.due(time.monotonic())

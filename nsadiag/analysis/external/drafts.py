@@ -19,8 +19,9 @@ from nsadiag.analysis.external.threads import at_work
 from nsadiag.analysis.facts.texts.fingerprints import fingerprints
 from nsadiag.analysis.facts.texts.speakers import speaker_of
 from nsadiag.analysis.ingest import logs
-from nsadiag.analysis.ingest.messages.deepspeed import Waits
+from nsadiag.analysis.ingest.messages.lines import stamp_ns
 from nsadiag.analysis.ingest.messages.starters import first_known, launcher_in
+from nsadiag.analysis.ingest.messages.tools.deepspeed import Waits
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut
 from nsadiag.analysis.records import CaptureEvidence, CommunicatorInit, Said, SummarisedWaits
 from nsadiag.evidence.documents.exceptions import Cause, Raised
@@ -29,11 +30,14 @@ from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.documents.watch import NO_END, End
 from nsadiag.evidence.messages import CommunicatorStep, ProcessEnd
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.stacks import from_faulthandler
 
 MOST_TEXT_BYTES = 32 * 2**20
+STREAM = re.compile(r"stdout|stderr|std|out|err|log", re.IGNORECASE)
+LEAST_PID = 4096  # a number in a file's name from here on is rather a process's
 MOST_PIDS = 8  # in a sentence
 NAMED_FOR_A_RANK = re.compile(
     r"rank[_.=-]?\d+|(?:^|[_.-])(?:stderr|stdout|std|log|out|err|worker)[_.-]?\d+", re.IGNORECASE
@@ -54,6 +58,7 @@ class Statements:
     said: list[Said] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)  # the rank of each process that lines name with it
     world_size: int = 0  # as some line says
+    unread: list[Said] = field(default_factory=list)  # lines like errors that nothing understands
 
 
 @dataclass
@@ -91,7 +96,7 @@ def read_stacks(
     nameless: list[tuple[int | None, CaptureEvidence]] = []
     for file in sorted([*gathered.py_spy_json, *gathered.stacks]):
         try:
-            found = _processes(_text(file))
+            found = _processes(_text(file), is_json=file in gathered.py_spy_json)
         except (OSError, ValueError, TypeError) as error:
             gathered.refusals.add(file.name, f"could not be read: {error}"[:200])
             continue
@@ -138,11 +143,11 @@ def _names_a_rank(file: Found, gathered: Gathered) -> bool:
     """A lone number may be a pid: then it is larger than the number of files."""
     files = len(gathered.stacks) + len(gathered.py_spy_json)
     rank = rank_of(file)
-    return 0 <= rank < max(4096, files) and ("rank" in file.name.lower() or rank < 2 * files)
+    return 0 <= rank < max(LEAST_PID, files) and ("rank" in file.name.lower() or rank < 2 * files)
 
 
-def _processes(text: str) -> list[stacks.ProcessStacks]:
-    if text.lstrip()[:1] in ("[", "{"):
+def _processes(text: str, *, is_json: bool) -> list[stacks.ProcessStacks]:
+    if is_json:
         return [stacks.ProcessStacks(pid=None, rank=None, threads=stacks.from_json(text), native="")]
     found = list(stacks.from_py_spy(text))
     if found:
@@ -162,13 +167,16 @@ def read_logs(read: Sequence[LogRead], drafts: Drafts) -> Statements:
     blamed: tuple[int, str] | None = None
     said: list[Said] = []
     pids: dict[int, int] = {}
+    unread: list[Said] = []
+    own_of = _own_ranks(read)
     for file, facts, named, _ in read:
         source = file.name
-        own = rank_of(file) if _is_of_one_rank(file, facts) else -1
-        unnamed += _put_log(drafts, facts, source, own)
+        own = own_of[file.name]
+        unnamed += _put_log(drafts, facts, source, own, named)
         world_size = max(world_size, facts.world_size)
         said += [Said(fact=fact, source=f"{source}#line {fact.line}") for fact in facts.facts]
         pids |= {**named} | {**facts.rank_of_pid} | {ended.pid: ended.rank for ended in facts.ended}
+        unread += [Said(fact=fact, source=f"{source}#line {fact.line}") for fact in facts.unread]
         started_by += [*facts.started_by, launcher_in(source)]
         if facts.ended:
             launcher = source
@@ -190,11 +198,27 @@ def read_logs(read: Sequence[LogRead], drafts: Drafts) -> Statements:
         said=said,
         pids=pids,
         world_size=world_size,
+        unread=unread,
     )
+
+
+def _own_ranks(read: Sequence[LogRead]) -> dict[str, int]:
+    """By file, the one rank whose log it is, or -1; numbers that files of several series share are no ranks (`master-0`, `worker-0`)."""
+    found = {file.name: rank_of(file) if _is_of_one_rank(file, facts) else -1 for file, facts, *_ in read}
+    series: dict[int, set[str]] = {}
+    for file, *_ in read:
+        series.setdefault(rank_of(file), set()).add(STREAM.sub("", re.sub(r"\d+", "#", file.name)))
+    shared = {rank for rank, names in series.items() if rank >= 0 and len(names) > 1}
+    return {
+        name: -1 if shared and "rank" not in name.lower() and not TORCHRUN_LOG.search(name) else rank
+        for name, rank in found.items()
+    }
 
 
 def _is_of_one_rank(file: Found, facts: logs.LogFacts) -> bool:
     if len(facts.ranks) > 1 or facts.ended:
+        return False
+    if rank_of(file) >= LEAST_PID and "rank" not in file.name.lower():
         return False
     return bool(
         TORCHRUN_LOG.search(file.name)
@@ -224,7 +248,9 @@ def _waits(waits: Waits, own: int, source: str) -> SummarisedWaits:
     )
 
 
-def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int) -> list[Raised]:
+def _put_log(
+    drafts: Drafts, facts: logs.LogFacts, source: str, own: int, pids: Mapping[int, int]
+) -> list[Raised]:
     """Assign what a log says to its ranks; returns the exceptions of which it does not tell the rank.
 
     `own`: the one rank whose log it is, or -1.
@@ -237,10 +263,10 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int) -> lis
         _put_stacks(draft, facts, source, speaker)
     unnamed = []
     for raised in facts.raised:
-        rank = raised.rank if raised.rank is not None else own
+        rank = raised.rank if raised.rank is not None else pids.get(raised.speaker.pid or 0, own)
         if rank < 0 and (speaker := speaker_of(raised.exception.message)) is not None:
             rank = speaker
-        exception = _exception(raised.exception, f"{source}#line {raised.line}")
+        exception = _exception(raised.exception, f"{source}#line {raised.line}", stamp_ns(raised.time))
         if rank >= 0:
             drafts.of(rank, source).exceptions.append(exception)
             # A message may say what a peer did.
@@ -272,8 +298,8 @@ def _put_stacks(draft: Draft, facts: logs.LogFacts, source: str, speaker: int | 
         draft.captures.append(capture_of(source=source, stacks=threads))
 
 
-def _exception(exception: Cause, source: str) -> Raised:
-    return Raised(**vars(exception), thread="MainThread", t_mono_ns=0, source=source)
+def _exception(exception: Cause, source: str, stamped_ns: int = 0) -> Raised:
+    return Raised(**vars(exception), thread="MainThread", t_mono_ns=0, t_wall_ns=stamped_ns, source=source)
 
 
 def read_errors(files: Iterable[Found], drafts: Drafts) -> None:
@@ -292,9 +318,9 @@ def read_errors(files: Iterable[Found], drafts: Drafts) -> None:
         first = facts.raised[-1].exception if facts.raised else Cause(type=kind, message=rest)
         line = facts.raised[-1].line if facts.raised else 1
         exception = _exception(first, f"{file.name}#line {line}")
-        moment = str(extra.get("timestamp", ""))
-        if moment.isdigit():
-            exception = replace(exception, t_mono_ns=int(moment) * 10**9)
+        moment = natural(str(extra.get("timestamp", "")))
+        if moment is not None:
+            exception = replace(exception, t_mono_ns=moment * 10**9)
         if rank >= 0:
             drafts.of(rank, file.name).exceptions.insert(0, exception)
 

@@ -20,10 +20,12 @@ from nsadiag.analysis.external.drafts import (
 from nsadiag.analysis.external.dump_files import read_dumps
 from nsadiag.analysis.external.inputs.listing import STDIN
 from nsadiag.analysis.external.log_files import LogRead, attempt_of, read_log_files
+from nsadiag.analysis.external.order import put_in_order
 from nsadiag.analysis.external.recognise import Gathered, gather
 from nsadiag.analysis.external.snapshots import movement_of
 from nsadiag.analysis.facts.exceptions import follows_a_peer
 from nsadiag.analysis.ingest.logs import BARRIER
+from nsadiag.analysis.ingest.messages.watchdog import TimedOut
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
 from nsadiag.analysis.records import CellEvidence, Collected, RankEvidence
 from nsadiag.analysis.scale.dumps.details import Details
@@ -36,6 +38,7 @@ from nsadiag.evidence.messages import (
     ClosedProcess,
     HardwareFault,
     LostPeer,
+    NativeStack,
     PortTaken,
     ProcessEnd,
     RankDisagreement,
@@ -45,8 +48,10 @@ from nsadiag.evidence.messages import (
     StatedError,
     StoreWait,
     StuckWatchdog,
+    TakenDown,
     ToolAnswer,
     TransportWarning,
+    UnplacedRequest,
     Version,
 )
 from nsadiag.evidence.phrases import count
@@ -58,7 +63,7 @@ NOTHING_LATER = "after this attempt the job started again, and what follows show
 # Messages that say what happened, whatever else a log has.
 TELLING = (
     ProcessEnd, ClosedProcess, HardwareFault, TransportWarning, StuckWatchdog, StoreWait, Rendezvous, PortTaken, LostPeer,
-    RankDisagreement, ToolAnswer, StatedError,
+    RankDisagreement, ToolAnswer, StatedError, TakenDown, UnplacedRequest, NativeStack,
 )  # fmt: skip
 WORTH_SHARE = 0.2  # of the communication itself: a shorter wait for others is the noise of any network
 LOOKS_FOR = (
@@ -129,9 +134,8 @@ class _Seen:
 def _cell(gathered: Gathered, drafts: Drafts, seen: _Seen, statements: Statements) -> CellEvidence:
     dumps, pending_s = seen.dumps, seen.closer.pending_s
     if not dumps.ranks:
-        standings = [said.fact for said in statements.said if isinstance(said.fact, Standing)]
-        pending_s = _add_timeouts(drafts, _world_size(drafts, dumps, statements), standings)
-    began_ns = _order(drafts)
+        pending_s = _add_timeouts(drafts, _world_size(drafts, dumps, statements), statements)
+    began_ns = put_in_order(drafts.values())
     world = _world_size(drafts, dumps, statements)
     ranks = tuple(_rank(number, drafts[number]) for number in sorted(drafts))
     cell = CellEvidence(
@@ -159,6 +163,7 @@ def _cell(gathered: Gathered, drafts: Drafts, seen: _Seen, statements: Statement
         versions={each.of: each.version for each, _ in told.of(Version)},
         settings={each.name: each.value for each, _ in told.of(Setting)},
         numbered=seen.numbered,
+        knows_size=_stated_size(drafts, dumps, statements) >= world,
     )
     return replace(cell, collected=collected)
 
@@ -183,6 +188,7 @@ def _collected(cell: CellEvidence, statements: Statements, pending_s: float | No
         summarised=tuple(statements.waits),
         blamed=statements.blamed,
         said=tuple(statements.said),
+        unread=tuple(statements.unread),
         pids=statements.pids,
     )
 
@@ -201,7 +207,7 @@ def _can_be_judged(cell: CellEvidence) -> bool:
     made = {init.communicator for init in told.communicators if init.complete}
     unmade = {init.communicator for init in told.communicators} - made
     waited = any(row.more_ms >= WORTH_SHARE * row.least_ms for row in told.summarised)
-    stated = any(told.of(kind) for kind in TELLING)
+    stated = any(told.of(kind) for kind in TELLING) or bool(told.unread)
     return bool(says_why or told.absent_from_barrier or unmade or waited or stated)
 
 
@@ -231,40 +237,34 @@ def _broke_by_itself(rank: RankEvidence) -> bool:
 def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
     """Ranks begin at 0, and communicators and groups of dumps name their members."""
     seen = [*drafts, *(wait.rank for wait in statements.waits)]
+    least = watchdog.world_size(_reports(drafts))
+    return max(_stated_size(drafts, dumps, statements), least, max(seen, default=-1) + 1)
+
+
+def _stated_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
+    """The number of ranks as lines, groups or the sizes of calls have it; 0 where nothing but ranks' own numbers tells of it."""
     sizes = (init.size for init in statements.inits)
-    reports = [report for draft in drafts.values() for report, _ in draft.timed_out]
-    told = watchdog.world_size(reports)
-    return max(dumps.world_size, statements.world_size, told, max(seen, default=-1) + 1, *sizes, 0)
+    shares = (watchdog.shares(each) for each in _reports(drafts) if each.group == watchdog.DEFAULT)
+    return max(dumps.world_size, statements.world_size, *shares, *sizes, 0)
 
 
-def _add_timeouts(drafts: Drafts, world_size: int, standings: list[Standing]) -> float | None:
+def _reports(drafts: Drafts) -> list[TimedOut]:
+    return [report for draft in drafts.values() for report, _ in draft.timed_out]
+
+
+def _add_timeouts(drafts: Drafts, world_size: int, statements: Statements) -> float | None:
     """Add the reports of NCCL's watchdog, and where it says that others were, as dumps of their ranks; returns for how long the longest call had run."""
-    reports = [report for draft in drafts.values() for report, _ in draft.timed_out]
+    reports = _reports(drafts)
     if not reports:
         return None
-    for rank, dump in watchdog.dumps_of(reports, {*drafts}, world_size, standings):
+    standings = [said.fact for said in statements.said if isinstance(said.fact, Standing)]
+    # Whose watchdog ended it had a call that timed out, though no line of that is there.
+    ended = {said.fact.rank for said in statements.said if isinstance(said.fact, TakenDown)}
+    for rank, dump in watchdog.dumps_of(reports, {*drafts} - ended, world_size, standings):
         draft = drafts[rank]
         source = draft.timed_out[0][1] if draft.timed_out else draft.source
         draft.captures.append(capture_of(source=source, flight_recorder=dump))
     return max((each.ran_s for each in reports if each.ran_s), default=None)
-
-
-def _order(drafts: Drafts) -> int:
-    """Times from torchrun, where a log has none; those that nobody told come last. Returns the first."""
-    for draft in drafts.values():
-        # NCCL's watchdog ended it, because a peer did not come.
-        draft.end = NO_END if draft.timed_out else draft.end
-        ended_ns = int((draft.end.t_s or 0) * 10**9)
-        draft.exceptions = [replace(e, t_mono_ns=e.t_mono_ns or ended_ns) for e in draft.exceptions]
-    known = [e.t_mono_ns for d in drafts.values() for e in d.exceptions if e.t_mono_ns]
-    known += [int(d.end.t_s * 10**9) for d in drafts.values() if d.end.t_s]
-    began_ns = min(known, default=0)
-    for draft in drafts.values():
-        if draft.end.t_s is not None:
-            draft.end = replace(draft.end, t_s=max(draft.end.t_s - began_ns / 1e9, 0.0))
-        last_ns = max(known, default=0)
-        draft.exceptions = [replace(e, t_mono_ns=e.t_mono_ns or last_ns) for e in draft.exceptions]
-    return began_ns
 
 
 def _rank(number: int, draft: Draft) -> RankEvidence:

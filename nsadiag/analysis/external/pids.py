@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 MOST = 100_000
-RANK = r"(?<!local_)(?<!local )(?<!local-)\brank[\"' =:]{0,3}(?P<rank>\d{1,7})\b"
+RANK = r"(?<!local_)(?<!local )(?<!local-)(?:\b|world_|global_)rank[\"' =:]{0,3}(?P<rank>\d{1,7})\b"
 PID = r"\bpid[\"' =:]{0,3}(?P<pid>\d{1,9})\b"
 BOTH = tuple(re.compile(f"(?i:{first}.{{0,40}}?{second})") for first, second in ((RANK, PID), (PID, RANK)))
 

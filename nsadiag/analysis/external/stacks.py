@@ -16,6 +16,8 @@ from nsadiag.evidence.stacks import with_a_main_thread
 
 PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 RANK_IN_COMMAND = re.compile(r"--(?:local[-_])?rank[= ](\d+)|(?:^|\s)(?:RANK|SLURM_PROCID)=(\d+)(?=\s|$)")
+HEADING = re.compile(r"^\W*(?i:global[_ ])?(?i:rank)\W{0,3}(\d{1,7})\b")
+MOST_HEADING = 500
 THREAD = re.compile(
     r'^Thread (?P<id>0x[0-9a-fA-F]+|\d+)(?: \((?P<state>[^)]*)\))?(?:: "(?P<name>[^"]*)")?', re.MULTILINE
 )
@@ -45,14 +47,20 @@ def from_py_spy(text: str) -> Iterator[ProcessStacks]:
     for begin, end in zip(begins, ends, strict=True):
         part = text[begin.end() : end]
         threads = _py_spy_threads(part)
-        rank = RANK_IN_COMMAND.search(begin["command"])
+        rank = RANK_IN_COMMAND.search(begin["command"]) or _heading(text[: begin.start()])
         if threads:
             yield ProcessStacks(
                 pid=int(begin["pid"]),
-                rank=int(rank[1] or rank[2]) if rank else None,
+                rank=int(next(filter(None, rank.groups()))) if rank else None,
                 threads=threads,
                 native=part if _has_native(threads) else "",
             )
+
+
+def _heading(before: str) -> re.Match[str] | None:
+    """The rank in a line of somebody's own above a process: `=== rank 3 ===`, `# Rank 3 (node a)`."""
+    last = before[-MOST_HEADING:].rstrip("\n").rpartition("\n")[2]
+    return HEADING.match(last)
 
 
 def _py_spy_threads(text: str) -> Threads:

@@ -80,7 +80,7 @@ def _grouped(reports: list[TimedOut]) -> Iterator[TimedOut]:
 def size_of(reports: Collection[TimedOut]) -> int:
     """The least number of members that a group can have: by the numbers of those that report, and by what a member gives and gets."""
     numbers = (each.group_rank + 1 for each in reports if each.group_rank is not None)
-    return max((*numbers, *map(_shares, reports)), default=0)
+    return max((*numbers, *map(shares, reports)), default=0)
 
 
 def members_of(reports: Collection[TimedOut]) -> list[int]:
@@ -103,7 +103,7 @@ def members_of(reports: Collection[TimedOut]) -> list[int]:
     return [start + number * step for number in range(size)]
 
 
-def _shares(report: TimedOut) -> int:
+def shares(report: TimedOut) -> int:
     """The number of members, by the sizes of a gathering or scattering call."""
     given, got = report.elements or 0, report.output or 0
     if SCATTERS.match(report.op):
@@ -141,6 +141,7 @@ def _entry(report: TimedOut) -> Entry:
         "process_group": [_name(report), report.group],
         "profiling_name": f"nccl:{report.op}",
         "input_sizes": [[report.elements]] if report.elements is not None else None,
+        "output_sizes": [[report.output]] if report.output is not None else [],
         "state": "started",
         "index": report.line,
         "frames": [

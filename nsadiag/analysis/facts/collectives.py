@@ -11,6 +11,7 @@ from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
 from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence import recorder
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind
 
@@ -72,6 +73,7 @@ class Recorded(NamedTuple):
     op: Annotated[str, "the operation of the backend"]
     input_sizes: Annotated[list[list[int]] | None, "of each tensor that goes in"]
     input_dtypes: Annotated[list[str] | None, "of each tensor that goes in"]
+    output_sizes: Annotated[list[list[int]] | None, "of each tensor that comes out"]
     pending: Annotated[bool, "whether it was not over at the dump"]
     started: Annotated[bool, "whether its device had begun it, where the backend says so"]
     wall_ns: Annotated[int, "when it was issued, in nanoseconds since 1970"]
@@ -84,7 +86,7 @@ TRANSFER_COLUMNS, CALL_COLUMNS = [*Transfer._fields], [*Recorded._fields]
 NO_COLLECTIVE = re.compile(r"^(?:to|from|key)=")  # sends, receives and the store
 # They end in the name of a wait, or make one of several.
 WAITS = re.compile(r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$")
-PEER = re.compile(r"(to|from)=(any|\d+) tag=(\d+)(?: (\w+\[[\d,]*\]))?")
+PEER = re.compile(r"(to|from)=(any|\d{1,18}) tag=(\d{1,18})(?: (\w+\[[\d,]*\]))?")
 CREATIONS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 
 
@@ -95,7 +97,7 @@ def asked_of(rank: int, spans: Iterable[Span], label: Callable[[int, str], str])
         if span.kind != Kind.COLLECTIVE or NO_COLLECTIVE.search(span.detail) or WAITS.search(span.name):
             continue
         words = span.detail.split()
-        root = next((int(w[5:]) for w in words if w.startswith("root=") and w[5:].isdigit()), None)
+        root = next((natural(w[5:]) for w in words if w.startswith("root=")), None)
         splits = next((w[7:] for w in words if w.startswith("splits=")), None)
         rows.append(
             CollectiveCall(
@@ -147,6 +149,7 @@ def recorded_of(rank: RankEvidence, groups: Groups) -> Iterator[Recorded]:
                 op=entry["profiling_name"].partition(":")[2] or entry["profiling_name"],
                 input_sizes=entry.get("input_sizes"),
                 input_dtypes=entry.get("input_dtypes"),
+                output_sizes=entry.get("output_sizes"),
                 pending=id(entry) in open_,
                 started=entry.get("state") == "started",
                 wall_ns=entry.get("time_created_ns") or 0,

@@ -6,6 +6,7 @@ import re
 
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.texts.error_causes import is_its_own, last_error
+from nsadiag.analysis.ingest.messages.tracebacks import CUT
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
@@ -14,7 +15,8 @@ from nsadiag.evidence.user_code import is_user
 FOLLOWS_A_PEER = re.compile(
     r"connection (closed|reset|refused)|broken pipe|recvbytes failed|sendbytes failed|failed to recv"
     r"|remote process exited|ncclremoteerror|ncclsystemerror|nccl communicator was aborted|timed out waiting"
-    r"|socket recv failed while polling|closed by remote peer|timed out in blocking wait|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog|failed to pass monitoredBarrier",
+    r"|socket recv failed while polling|closed by remote peer|timed out in blocking wait|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog|failed to pass monitoredBarrier"
+    r"|reached monitoredBarrier, but received errors",
     re.IGNORECASE,
 )
 # Between ranks, and between a rank and its own processes; our probes stand in between where the user waits for a Work.
@@ -59,9 +61,16 @@ DEVICE_ASSERT = re.compile(
 )
 
 
+def is_cut(exception: Cause) -> bool:
+    """Whether its last line is not in the log, so that nothing says what it is."""
+    return exception.message == CUT
+
+
 def follows_a_peer(exception: Cause) -> bool:
-    """Whether the exception only says that a peer is gone."""
+    """Whether the exception only says that a peer is gone, or is cut before it says anything: then it may."""
     message = exception.message
+    if is_cut(exception):
+        return True
     says_so = exception.type in FOLLOWER_TYPES or words(FOLLOWS_A_PEER, message)
     return bool(says_so) and not is_its_own(exception)
 
@@ -75,7 +84,12 @@ def words(pattern: re.Pattern[str], text: str) -> str:
 def is_of_the_world(exception: Cause) -> bool:
     """Whether it is of a socket of the user's own, or of a library's, as HTTP clients have: who is at its other end may be no peer."""
     files = [frame.file for frame in exception.frames]
-    if not files or is_of_a_collective(exception) or any(TO_PEERS.search(file) for file in files):
+    if (
+        not files
+        or is_cut(exception)
+        or is_of_a_collective(exception)
+        or any(TO_PEERS.search(file) for file in files)
+    ):
         return False
     # What C++ raises is a RuntimeError, at the user's line.
     return not is_user(files[-1]) or exception.type in OF_SOCKETS

@@ -53,24 +53,23 @@ def breaks(cell: CellEvidence) -> list[Break]:
     """All of them, earliest first."""
     found = sorted((b for rank in cell.ranks for b in _of_rank(cell, rank)), key=lambda b: b.t_s)
     # Each step judges what the one before it left.
-    return _with_a_first_cause(cell, _with_first_kill_its_own(_with_own_ends_before_sigterm(found)))
+    return _with_a_first_cause(
+        cell, _with_first_kill_its_own(cell, _with_own_ends_before_sigterm(cell, found))
+    )
 
 
-def _with_own_ends_before_sigterm(found: list[Break]) -> list[Break]:
+def _with_own_ends_before_sigterm(cell: CellEvidence, found: list[Break]) -> list[Break]:
     """A launcher sends SIGTERM to the others as soon as one has failed by itself: who did so at about that time was first."""
     if not found or not _by_sigterm(found[0]):
         return found
-    near = [b for b in found if b.t_s - found[0].t_s < TOGETHER_S and _by_itself(b)]
+    near = [b for b in found if b.t_s - found[0].t_s < TOGETHER_S and _by_itself(cell, b)]
     return near + [b for b in found if b not in near]
 
 
-def _with_first_kill_its_own(found: list[Break]) -> list[Break]:
+def _with_first_kill_its_own(cell: CellEvidence, found: list[Break]) -> list[Break]:
     """Launchers end the ranks that are left by SIGTERM: unless it is the first thing that happened at all."""
-    if (
-        found
-        and found[0].kind == "killed"
-        and not (_gave_up_waiting(found[0].rank) or found[0].rank.is_interrupted)
-    ):
+    first = found[0] if found else None
+    if first and first.kind == "killed" and not (_gave_up(cell, first.rank) or first.rank.is_interrupted):
         return _with_first_its_own(found)
     return found
 
@@ -106,10 +105,10 @@ def _by_sigterm(one: Break) -> bool:
     return one.kind == "killed" and one.rank.end.signal == signal.SIGTERM
 
 
-def _by_itself(one: Break) -> bool:
+def _by_itself(cell: CellEvidence, one: Break) -> bool:
     """Ended by a signal that no launcher sends, and not for want of a peer."""
     other = one.kind == "killed" and not _by_sigterm(one)
-    return other and (not _gave_up_waiting(one.rank) or says_mismatch(one.rank))
+    return other and (not _gave_up(cell, one.rank) or says_mismatch(one.rank))
 
 
 def says_mismatch(rank: RankEvidence) -> bool:
@@ -133,7 +132,7 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
             found.append(Break(rank=rank, kind=kind, t_s=t_s, follows_a_peer=follows))
     # Python runs its exit handlers before it ends itself by the SIGINT that it was sent.
     if end.signal and not end.by_us and (not end.clean or end.signal == signal.SIGINT):
-        follows = end.signal == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
+        follows = end.signal == signal.SIGTERM or bool(found) or _gave_up(cell, rank)
         found.append(Break(rank=rank, kind="killed", t_s=end.t_s or 0.0, follows_a_peer=follows))
     elif end.t_s is not None and not end.by_us and not found and not _died_of_it(rank):
         left_s = _left_s(cell, rank) or end.t_s
@@ -170,8 +169,13 @@ def _died_of_it(rank: RankEvidence) -> bool:
     return bool(rank.exception) and (rank.exception or NOT_RAISED).in_main_thread
 
 
-def _gave_up_waiting(rank: RankEvidence) -> bool:
-    """Ended by itself because a collective took too long, or its peer was gone: NCCL's watchdog does that, or gloo in a thread."""
+def _gave_up(cell: CellEvidence, rank: RankEvidence) -> bool:
+    """Ended by itself because a collective took too long, or its peer was gone: NCCL's watchdog does that, or gloo in a thread.
+
+    In what others collected the words may be missing: there nothing says that it was anything else.
+    """
+    if rank.end.signal == signal.SIGABRT and cell.collected is not None:
+        return True
     last_words = "\n".join(rank.stderr_tail.splitlines()[-40:])
     return rank.end.signal == signal.SIGABRT and bool(words(GAVE_UP, last_words))
 

@@ -12,6 +12,7 @@ from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
 from nsadiag.evidence.documents.training import Sample
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.recorder import Entry
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Phase
@@ -40,7 +41,8 @@ place = model.place
 def of_frames(frames: Iterable[StackFrame]) -> Place | None:
     """The innermost user line of one thread's frames, innermost first."""
     for frame in frames:
-        if is_user(frame.filename):
+        # One without a line is native.
+        if frame.line and is_user(frame.filename):
             return place(frame.filename, frame.line, frame.name)
     return None
 
@@ -49,7 +51,7 @@ def of_wait(threads: Threads) -> tuple[str, str, int] | None:
     """The call into torch.distributed, or the backward pass, in which the main thread stands, and the user's line of it."""
     frames = frames_of_main(threads)
     call = call_in(frames)
-    user = next((f for f in frames if is_user(f.filename)), None)
+    user = next((f for f in frames if f.line and is_user(f.filename)), None)
     return (call, user.filename, user.line) if call and user else None
 
 
@@ -114,7 +116,8 @@ def of_text(text: str) -> Place | None:
     if text.count(":") < 2:
         return None
     file, line, function = text.rsplit(":", 2)
-    return place(file, int(line), function) if line.isdigit() and is_user(file) else None
+    number = natural(line)
+    return place(file, number, function) if number is not None and is_user(file) else None
 
 
 def of_black_box(rank: RankEvidence) -> Place | None:

@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from nsadiag.analysis.ingest.messages.deepspeed import Waits, WaitSummary
 from nsadiag.analysis.ingest.messages.launchers import Ended, FailureTable
 from nsadiag.analysis.ingest.messages.lines import NOBODY, LogLine, Speaker
 from nsadiag.analysis.ingest.messages.prefixes import speaker_of
-from nsadiag.analysis.ingest.messages.ras import RasAnswer
 from nsadiag.analysis.ingest.messages.speakers import Lines, Ranks
 from nsadiag.analysis.ingest.messages.starters import launcher_in
 from nsadiag.analysis.ingest.messages.table import facts_of
 from nsadiag.analysis.ingest.messages.tails import LOG_TAIL_BYTES, Faults, Tails
+from nsadiag.analysis.ingest.messages.tools.debuggers import Debuggers
+from nsadiag.analysis.ingest.messages.tools.deepspeed import Waits, WaitSummary
+from nsadiag.analysis.ingest.messages.tools.ras import RasAnswer
 from nsadiag.analysis.ingest.messages.tracebacks import Traceback, Tracebacks
 from nsadiag.analysis.ingest.messages.unread import NO_DIGITS, UnreadLines
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut, Timeouts
@@ -103,6 +104,7 @@ class _LogReader:
         self._count = 0
         self._timeouts, self._table, self._tracebacks = Timeouts(), FailureTable(), Tracebacks()
         self._faults, self._waits, self._ras = Faults(), WaitSummary(), RasAnswer()
+        self._debuggers = Debuggers()
         self._tails, self._unread = Tails(), UnreadLines()
         self._facts: dict[type[Fact], list[tuple[Fact, Speaker]]] = {}
         # By shape: whether a process is named before it, and as what it is counted among the unread.
@@ -135,7 +137,7 @@ class _LogReader:
         said = [self._take(line) for line in lines]
         self._is_busy = (
             self._tracebacks.is_busy or self._faults.is_busy or self._timeouts.is_busy
-            or self._table.is_busy or self._ras.is_busy
+            or self._table.is_busy or self._ras.is_busy or self._debuggers.is_busy
         )  # fmt: skip
         if shape and len(lines) == 1 and not said[0] and not self._is_busy:
             if len(self._quiet) >= MOST_SHAPES:
@@ -153,7 +155,8 @@ class _LogReader:
         is_traced = self._tracebacks.read(line, self._table.owner)
         # Each sees it, whoever else understood it.
         understood = [
-            each.read(line) for each in (self._timeouts, self._table, self._faults, self._waits, self._ras)
+            each.read(line)
+            for each in (self._timeouts, self._table, self._faults, self._waits, self._ras, self._debuggers)
         ]
         found = False
         # Code in a traceback may quote a message.
@@ -220,7 +223,7 @@ class _LogReader:
         pairs = [pair for kept in self._facts.values() for pair in kept]
         for speaker, stack in self._timeouts.stacks():
             pairs.append((stack, speaker))
-        pairs += [(answer, NOBODY) for answer in self._ras.found]
+        pairs += [(answer, NOBODY) for answer in (*self._ras.found, *self._debuggers.found())]
         for fact, speaker in sorted(pairs, key=lambda pair: pair[0].line):
             yield fact if fact.rank is not None else replace(fact, rank=self._rank_of(fact, speaker))
 

@@ -13,7 +13,7 @@ from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Chosen, Rank
 from nsadiag.evidence.documents import operations, training
 from nsadiag.evidence.documents.captures import Answers, Gap, NcclStatus, Task
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
-from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
+from nsadiag.evidence.documents.files import numbered, read_evidence, read_tail, tail_of
 from nsadiag.evidence.documents.first_steps import ControlComparison, FirstStep
 from nsadiag.evidence.documents.kernel import NO_PROCESS, OomReport
 from nsadiag.evidence.documents.process import Meta
@@ -23,6 +23,7 @@ from nsadiag.evidence.documents.watch import NO_END, End, Watch
 from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.recorder import Dump, settled
+from nsadiag.evidence.rehearsal.paths import Named, Walked, read_path
 from nsadiag.evidence.ring.reader import read_blackbox
 from nsadiag.evidence.spans import FEW, spans
 from nsadiag.evidence.stacks import process_in, stacks_in
@@ -214,6 +215,7 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         stderr_tail=tail_of(directory.stderr, LOG_TAIL_BYTES),
         gaps=(),
         attempts=tuple(_ends_of_attempts(directory)),
+        walked=_walked(directory, unfit),
         source=str(directory.path.relative_to(root)),
     )
     cut = _cut(directory)
@@ -228,6 +230,15 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         gaps=tuple(f"rank {directory.rank}: {gap}" for gap in dict.fromkeys(gaps)),
         damaged=tuple(dict.fromkeys((*ring, *cut, *(u.name for u in unfit if u.name.endswith(".json"))))),
     )
+
+
+def _walked(directory: RankDir, unfit: Gaps) -> Walked | None:
+    """The path that its code took: of a rehearsal."""
+    try:
+        content = read_evidence(directory.path_words)
+    except OSError:
+        return None
+    return read_path(content, read_rows(Named, directory.path_names, unfit))
 
 
 def _ends_of_attempts(directory: RankDir) -> Iterator[tuple[int, Raised]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.groups import is_of_a_log
@@ -30,30 +29,6 @@ GAPS: dict[Movement, str] = {
 
 
 OF_A_LOG = "nothing but a log: it has the calls that timed out, and not where any rank stood"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The number of right verdicts of one strength, on evidence that others had collected."""
-
-    right: int
-    of: int
-
-
-# By the posted inputs that were set apart before anybody looked at their answers (docs/lab); none yet: then what the
-# strength itself claims holds.
-RELIABILITY: dict[Strength, Measured] = {}
-PRIOR = 20  # inputs that the claim of a strength weighs as much as
-
-
-def confidence_of(cell: CellEvidence, strength: Strength) -> float:
-    """The number for a strength: what it claims; on evidence of others drawn to how often it was right there."""
-    measured = RELIABILITY.get(strength)
-    if cell.collected is None or measured is None or strength is Strength.NONE:
-        return strength.value
-    drawn = (measured.right + PRIOR * strength.value) / (measured.of + PRIOR)
-    # A level for each strength, and in their order.
-    return float(round(min(drawn, Strength.CONCLUSIVE.value), 2))
 
 
 def weighed(case: Case, cause: Finding) -> tuple[Finding, Certainty | None]:

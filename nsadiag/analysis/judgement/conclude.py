@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from nsadiag.analysis.judgement.action import action_of
-from nsadiag.analysis.judgement.certainty import confidence_of
 from nsadiag.analysis.judgement.hosts import hosts_of, lost_hosts
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.records import Finding, Progress, Times, Verdict, Where
@@ -27,7 +26,7 @@ def verdict_of(
     return Verdict(
         outcome=cause.outcome,
         cls=cause.cls,
-        confidence=confidence_of(cell, cause.strength),
+        confidence=cause.strength.value,
         summary=_with_hosts(cell, cause),
         guilty_ranks=cell.everyone(cause.guilty_ranks),
         blocked_ranks=cell.everyone(cause.blocked_ranks, but=cause.guilty_ranks),

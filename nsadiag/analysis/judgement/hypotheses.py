@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts.exceptions import first_of
+from nsadiag.analysis.facts.exceptions import first_of, is_cut
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.facts.texts.error_causes import cause_in
 from nsadiag.analysis.facts.texts.signals import killed_by
@@ -49,7 +49,7 @@ def _fitting(case: Case, cause: Finding) -> Iterator[Hypothesis]:
         yield from _of_a_stuck_watchdog(case)
     elif _was_cancelled(cell):
         return
-    elif cell.unnamed or any(broke.follows_a_peer for broke in breaks(cell)):
+    elif _lost_a_peer(cell) or any(not is_cut(first_of(each)) for each in cell.unnamed):
         yield from _of_a_lost_peer(case)
 
 
@@ -143,7 +143,7 @@ def _of_stacks(case: Case) -> Iterator[Hypothesis]:
 def _of_a_lost_peer(case: Case) -> Iterator[Hypothesis]:
     """Only what the loss of a peer leaves: the one that was lost says nothing here."""
     cell = case.cell
-    heard = [broke.rank.rank for broke in breaks(cell)]
+    heard = _lost_a_peer(cell)
     absent = tuple(sorted(cell.absent))
     whom = f"{these(absent)}" if absent else "the rank at the other end"
     seen = f"{these(heard)} lost a connection" if heard else "a process lost a connection"
@@ -208,6 +208,15 @@ def _of_other_dumps(case: Case) -> Iterator[Hypothesis]:
         collect="the stacks of all ranks, twice",
         command=collecting.stacks(cell),
     )
+
+
+def _lost_a_peer(cell: CellEvidence) -> list[int]:
+    """Ranks with an error that tells of a peer that is gone."""
+    return [
+        b.rank.rank
+        for b in breaks(cell)
+        if (e := b.rank.exception) and b.follows_a_peer and not is_cut(first_of(e))
+    ]
 
 
 def _says_network(case: Case, rank: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,7 +29,8 @@ STRICT = re.compile(
 STRICT_RECORDED = re.compile(
     r"^_?(all_?reduce|broadcast|reduce|all_gather|reduce_scatter)(_base|_coalesced|_into_tensor)*$"
 )
-SHAPE = re.compile(r"(?:(\d+)x)?(\w+)\[([\d,]*)\]")
+EXCHANGE = re.compile(r"^_?all_?to_?all")
+SHAPE = re.compile(r"(?:(\d{1,6})x)?(\w+)\[([\d,]*)\]")
 TRUNCATED = re.compile(r"\+\d+\)")
 
 
@@ -221,24 +222,39 @@ def in_recorders(case: Case) -> list[Disagreement]:
         said=calls.op + " " + calls.input_sizes.astype(str) + " " + calls.input_dtypes.astype(str)
     )
     varied = calls.groupby(["group", "seq"])["said"].transform("nunique") > 1
+    exchanged = calls.op.map(lambda op: bool(EXCHANGE.match(op)))
     found = []
-    for group, frame in calls[varied].groupby("group"):
+    for group, frame in calls[varied | exchanged].groupby("group"):
+        members = case.groups.members(str(group))
         for _, same in frame.groupby("seq", sort=True):
-            if one := _recorded_otherwise(case.cell, str(group), same):
+            if one := _recorded_otherwise(case.cell, str(group), same, members):
                 found.append(one)
                 break
     return found
 
 
-def _recorded_otherwise(cell: CellEvidence, group: str, same: Any) -> Disagreement | None:
+def _recorded_otherwise(
+    cell: CellEvidence, group: str, same: Any, members: Collection[int]
+) -> Disagreement | None:
     rows = {int(row["rank"]): row for row in same.to_dict()}
     ops = {rank: str(row["op"]) for rank, row in rows.items()}
     aspects: Aspects = [("operation", ops)]
     if all(STRICT_RECORDED.match(op) for op in ops.values()):
         aspects.append(("type", {r: str(row["input_dtypes"]) for r, row in rows.items()}))
         aspects.append(("size", {r: elements_of(row["input_sizes"]) for r, row in rows.items()}))
+    elif {*rows} == {*members} and all(EXCHANGE.match(op) for op in ops.values()):
+        aspects.append(("splits", dict.fromkeys(rows, int(_does_not_fit([*rows.values()])))))
     seq = int(next(iter(rows.values()))["seq"])
     return _first(group, seq, aspects, lambda rank, key: _recorded(cell, rows[rank], key), recorded=True)
+
+
+def _does_not_fit(rows: list[dict[Any, Any]]) -> bool:
+    """Whether members that are in an exchange receive another amount than they send, whatever the splits are."""
+    known = all(row["input_sizes"] and row["output_sizes"] for row in rows)
+    # One that no device has begun stands behind another call.
+    is_on = all(row["pending"] for row in rows) and any(row["started"] for row in rows)
+    given, got = (sum(elements_of(row[f"{way}_sizes"]) for row in rows) for way in ("input", "output"))
+    return known and is_on and given != got
 
 
 def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> CallArguments:
@@ -249,11 +265,20 @@ def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> CallArgument
         rank=rank.rank,
         op=str(row["op"]),
         place=row["place"] or locations.of_call(rank, int(row["wall_ns"])),
-        what=" ".join([str(row["op"]), *tensor_names(sizes, dtypes)]),
+        what=" ".join([str(row["op"]), *tensor_names(sizes, dtypes), *_received(row)]),
         key=(key,),
         source=f"{capture.source}/fr.json#entries[{row['position']}]",
         sizes=sizes,
         dtypes=dtypes,
+    )
+
+
+def _received(row: dict[Any, Any]) -> list[str]:
+    """The sizes of the other side, of a call in which they are the rank's own."""
+    return (
+        ["into", *tensor_names(row["output_sizes"], None)]
+        if EXCHANGE.match(str(row["op"])) and row["output_sizes"]
+        else []
     )
 
 

@@ -27,6 +27,7 @@ from nsadiag.evidence.table import Table
 CALLS = (Kind.COLLECTIVE, Kind.BACKWARD, Kind.FORWARD)
 Visit = tuple[str, str, str]  # group, line, and what was asked for there
 ARGUMENTS = ["op", "root", "tensors", "splits"]
+RECORDED_ARGUMENTS = ["op", "input_sizes", "input_dtypes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,13 +159,16 @@ def _is_new(course: Sequence[Any]) -> bool:
 
 def _earlier(case: Case, rank: int, one: Disagreement) -> tuple[tuple[Any, ...] | None, set[tuple[Any, ...]]]:
     """The rank's arguments now, and those that it gave before at this line."""
-    rows = case.asked[(case.asked["rank"] == rank) & (case.asked.group == one.group)]
-    now = rows[rows.call == one.call]
-    if one.recorded or now.empty:
+    rows, number, arguments = (
+        (case.calls, "seq", RECORDED_ARGUMENTS) if one.recorded else (case.asked, "call", ARGUMENTS)
+    )
+    mine = rows[(rows["rank"] == rank) & (rows.group == one.group)]
+    now = mine[mine[number] == one.call]
+    if now.empty or not (place := now.iloc[-1].place):  # few dumps have lines
         return None, set()
-    before = rows[(rows.call < one.call) & (rows.place == now.iloc[-1].place)]
-    asked = {tuple(map(str, row)) for row in before[ARGUMENTS].itertuples()}
-    return tuple(str(now.iloc[-1][name]) for name in ARGUMENTS), asked
+    before = mine[(mine[number] < one.call) & (mine.place == place)]
+    asked = {tuple(map(str, row)) for row in before[arguments].itertuples()}
+    return tuple(str(now.iloc[-1][name]) for name in arguments), asked
 
 
 def is_out_of_order(case: Case, one: Disagreement) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -121,6 +121,11 @@ class PendingCall(Pending):
         found: Row = self.calls[self.calls["rank"] == rank].iloc[-1]
         return found
 
+    def at_odds_with(self, rank: int) -> tuple[int, ...]:
+        """Members whose record under its number is of a call that does not match the rank's."""
+        asked = {row["rank"]: _said(row) for row in self.calls.to_dict()}
+        return tuple(sorted(other for other, said in asked.items() if said != asked[rank]))
+
     def collective(self, rank: int) -> Collective:
         """The collective that the rank called."""
         row = self.call_of(rank)
@@ -221,14 +226,14 @@ def _course(rows: Table, last: int) -> _Issued:
 
 def _asked(case: Case, rows: Table, seq: int) -> dict[int, Behaviour]:
     """Calls of ranks under that number of a group: the operation, with what all of them must pass alike."""
-    said = {
-        int(row["rank"]): (
-            row["op"],
-            *([] if OWN_SIZES.search(row["op"]) else [str(row["input_sizes"]), str(row["input_dtypes"])]),
-        )
-        for row in rows[rows.seq == seq].to_dict()
-    }
+    said = {int(row["rank"]): _said(row) for row in rows[rows.seq == seq].to_dict()}
     return {rank: Behaviour(now=each, weight=case.cell.weight(rank)) for rank, each in said.items()}
+
+
+def _said(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The operation that a row records, with what all ranks must pass alike."""
+    alike = [] if OWN_SIZES.search(row["op"]) else [str(row["input_sizes"]), str(row["input_dtypes"])]
+    return row["op"], *alike
 
 
 def waiting_group(case: Case) -> Members:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nsadiag.analysis.outliers import outlier_ranks
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.documents.training import Sum, Sums
 from nsadiag.evidence.spans import by_rank
 
@@ -61,6 +61,15 @@ class Drift:
     @property
     def source(self) -> str:
         return f"ranks/{self.odd[0]:05d}/replicas.jsonl"
+
+
+def not_finite(rank: RankEvidence) -> tuple[int, str] | None:
+    """The first step after which a parameter is no longer finite, and its name."""
+    for row in rank.replicas[1:]:
+        for began, now in zip(rank.replicas[0].parameters, row.parameters, strict=False):
+            if math.isfinite(began.total) and not math.isfinite(now.total):
+                return row.step, now.name
+    return None
 
 
 def drift(

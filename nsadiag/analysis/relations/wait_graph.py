@@ -119,12 +119,11 @@ def graph_of(case: Case) -> Graph:
 def _by_collectives(case: Case) -> list[Edge]:
     found = []
     for wait in waits(case):
-        ops = {int(rank): str(op) for rank, op in wait.calls[["rank", "op"]].itertuples()}
         for rank in wait.waiting:
-            what = call_name(ops[rank], wait.seq, wait.group)
-            source = wait.source(case.cell, rank)
-            # A peer that issued another operation under this number will never issue this one.
-            others = {*wait.missing, *(r for r, op in ops.items() if op != ops[rank])}
+            call = wait.call_of(rank)
+            what, source = call_name(str(call.op), wait.seq, wait.group), wait.source(case.cell, rank)
+            # A peer that issued something else under this number will never issue this.
+            others = {*wait.missing, *wait.at_odds_with(rank)}
             found += [
                 Edge(waiter=rank, waited_for=int(r), what=what, source=source)
                 for r in sorted(others - {rank})

@@ -82,12 +82,30 @@ def runs(folder: str = "artifacts") -> str:
 
 def attach(pid: int) -> str:
     """Judges a job that runs or hangs now, by the pid of its launcher or of a rank; the job is left as it is."""
-    return _judged(["attach", str(int(pid))])
+    return _judged("attach", "attach", [str(int(pid))])
 
 
 def run(command: list[str], timeout: float = 300.0) -> str:
     """Runs a launcher line (a list of words) under nsadiag, ends it if it hangs, and gives the verdict."""
-    return _judged(["run", "--timeout", _limit(timeout), "--", *command])
+    from nsadiag.commands.run import name_of
+
+    return _judged(
+        "run", name_of(command) if command else "run", ["--timeout", _limit(timeout), "--", *command]
+    )
+
+
+def check(command: list[str], timeout: float = 60.0) -> str:
+    """Rehearses a launcher line (a list of words) on this machine's CPUs: each call that communicates is compared with its peers' before it is made.
+
+    Seconds, no GPU, and nothing hangs: for a change that has just been made. The answer is agreed, differs, raised, undecided or can't.
+    """
+    document = json.loads(_output(["check", "--seconds", _limit(timeout), "--", *command]))
+    run_ = _run(document["directory"])
+    found = run_.rehearsal
+    if found is None:
+        raise NsadiagError(f"{run_.directory} has no rehearsal.json")
+    answer, *calls = (one_line(line)[:CLAIM] for line in found.lines())
+    return _shown({"answer": answer, "calls": calls, "verdict": _short(run_)})
 
 
 def shrink(directory: str = "artifacts/latest", budget: float = 150.0) -> str:
@@ -98,7 +116,7 @@ def shrink(directory: str = "artifacts/latest", budget: float = 150.0) -> str:
 
 
 READS: tuple[Callable[..., str], ...] = (verdict, evidence, code, compare, runs)
-ACTS: tuple[Callable[..., str], ...] = (attach, run, shrink)
+ACTS: tuple[Callable[..., str], ...] = (attach, check, run, shrink)
 
 
 def _run(directory: str) -> RunReport:
@@ -168,12 +186,19 @@ def _limit(seconds: float) -> str:
     return str(float(seconds) if 0 < float(seconds) <= SECONDS else SECONDS)
 
 
-def _judged(arguments: list[str]) -> str:
-    """The verdict of a command of nsadiag's own."""
-    _output(arguments)
-    from nsadiag.commands.runs import latest
+def _judged(command: str, name: str, arguments: list[str]) -> str:
+    """The verdict on the run that a command of nsadiag's own makes: the latest may be another's by then."""
+    from nsadiag.commands import output
+    from nsadiag.commands.runs import enter
 
-    return verdict(str(latest()))
+    directory = output.new_directory(name)
+    try:
+        _output([command, "--out", str(directory), *arguments])
+        enter(directory)
+    finally:
+        if not any(directory.iterdir()):
+            directory.rmdir()  # it never came to a run
+    return verdict(str(directory))
 
 
 def _output(arguments: list[str]) -> str:

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import psutil
+
 from nsadiag.agent.job import scratch
+from nsadiag.agent.rehearsal import isolated
 from nsadiag.agent.rehearsal.coordinator import Coordinator
+from nsadiag.agent.rehearsal.matching import Matching
 from nsadiag.agent.rehearsal.ranks import started_directly
 from nsadiag.agent.rehearsal.watch import RehearsalWatch
 from nsadiag.agent.watching.watch import Watch
-from nsadiag.commands.run import RunRequest, RunResult, run_once
-from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_USAGE
-from nsadiag.evidence.layout import write_json
-from nsadiag.evidence.phrases import count
-from nsadiag.evidence.rehearsal import SOCKET
+from nsadiag.commands import output
+from nsadiag.commands.experiments.absent import DEVICE, absent
+from nsadiag.commands.run import RunRequest, RunResult, check_request, load_analysis, name_of, run_once
+from nsadiag.errors import (
+    EXIT_ENVIRONMENT,
+    EXIT_FINDING,
+    EXIT_HEALTHY,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    UsageError,
+)  # fmt: skip
+from nsadiag.evidence.layout import RunDir, read_json, write_json
+from nsadiag.evidence.rehearsal import CUDA, MEMORY, SOCKET, STEPS
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
-from nsadiag.evidence.user_code import is_user
+from nsadiag.evidence.rehearsal.isolation import Isolation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,47 +53,80 @@ class Checked:
         verdict = self.run.verdict
         return self.rehearsal.answer == "agreed" and verdict is not None and verdict.outcome == "wrong"
 
-    def lines(self) -> Iterator[str]:
-        """The answer, as a terminal shows it."""
-        found = self.rehearsal
-        ranks = f" on {count(found.world_size, 'rank')}" if found.world_size else ""
-        before = "" if found.answer == "agreed" else " before"
-        yield f"{found.answer}: {found.why}; {count(found.matched, 'call')} matched{ranks}{before}"
-        for call in found.calls[:MOST_CALLS]:
-            yield f"  rank {call.rank}  {call.words}  {call.place}"
 
-
-MOST_CALLS = 8
-MOST_OF_MESSAGE = 200
-ABSENT = ("ModuleNotFoundError",)
-ABSENT_DEVICE = re.compile(
-    r"not compiled with CUDA|No CUDA GPUs are available|no NVIDIA driver|has no attribute '_cuda_|CUDA (?:is not|driver)|invalid device ordinal"
-)
+MEMORY_SHARE = 0.8  # of the memory that is free: for all ranks together
+LEAST_MEMORY = 2**30
 EXITS: dict[Answer, int] = {
     "agreed": EXIT_HEALTHY, "differs": EXIT_FINDING, "raised": EXIT_FINDING, "undecided": EXIT_ENVIRONMENT,
     "can't": EXIT_USAGE,
 }  # fmt: skip
 
 
-def check_once(request: RunRequest) -> Checked:
-    """Rehearses the command. Raises NsadiagError before anything was started, never after."""
-    with scratch.made() as directory:
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Settings of a rehearsal besides those of a run."""
+
+    ranks: int | None = None  # in the place of what the command says
+    steps: int = 0  # after which a loop over batches ends, on all ranks alike; 0: none
+    in_place: bool = False  # what the script writes stays
+    network: bool = False
+
+
+def check_once(request: RunRequest, options: CheckOptions | None = None) -> Checked:
+    """Rehearses the command. Raises NsadiagError before anything was started, never after.
+
+    A script that ends for want of a GPU is rehearsed once more, with the CPU in its place.
+    """
+    options = options or CheckOptions()
+    check_request(request)
+    if options.ranks and started_directly(request.command, options.ranks) == request.command:
+        raise UsageError(
+            "--nproc is for a line of torchrun's", "set the number of ranks in the launcher's own words"
+        )
+    run = output.prepare(request.out, name_of(request.command), force=request.force)
+    request = dataclasses.replace(request, out=run.path, force=True)
+    began = time.monotonic()
+    checked = _rehearsed(request, options, {})
+    if checked.rehearsal.answer == "can't" and DEVICE.search(checked.rehearsal.why):
+        left_s = max(request.timeout_s - (time.monotonic() - began), 1.0)
+        return _rehearsed(dataclasses.replace(request, timeout_s=left_s), options, {CUDA: "cpu"})
+    return checked
+
+
+def _rehearsed(request: RunRequest, options: CheckOptions, more: dict[str, str]) -> Checked:
+    assert request.out is not None
+    with scratch.made() as directory, scratch.made() as room:
         coordinator = Coordinator(directory)
         coordinator.start()
         watches: list[RehearsalWatch] = []
+        load_analysis()  # while torch is imported
+        report = directory / "isolation.json"
+        apart = isolated.Request(
+            report=str(report), room=str(room), kept=(str(request.out.resolve()),), files=not options.in_place,
+            network=not options.network,
+        )  # fmt: skip
         try:
             result = run_once(
                 request,
-                launched=started_directly(request.command),
+                launched=apart.line(started_directly(request.command, options.ranks)),
                 outlives_watch=False,
-                env={SOCKET: str(coordinator.path)},
+                env={**_settings(coordinator, options), **more},
                 make_watch=functools.partial(_watch, watches, coordinator),
             )
+            isolation = Isolation(**read_json(report, {}))
         finally:
             coordinator.close()
-    rehearsal = _concluded(result, watches[0] if watches else None, coordinator)
-    write_json(result.directory / "rehearsal.json", dataclasses.asdict(rehearsal))
-    return Checked(run=result, rehearsal=rehearsal)
+    found = _concluded(result, watches[0] if watches else None, coordinator.matching)
+    found = dataclasses.replace(found, isolation=isolation, on_cpu=CUDA in more)
+    write_json(RunDir(path=result.directory).rehearsal, found.to_json())
+    return Checked(run=result, rehearsal=found)
+
+
+def _settings(coordinator: Coordinator, options: CheckOptions) -> dict[str, str]:
+    """Variables for the ranks."""
+    memory = max(int(psutil.virtual_memory().available * MEMORY_SHARE), LEAST_MEMORY)
+    steps = {STEPS: str(options.steps)} if options.steps else {}
+    return {SOCKET: str(coordinator.path), MEMORY: str(memory), **steps}
 
 
 def _watch(watches: list[RehearsalWatch], coordinator: Coordinator, *args: Any, **more: Any) -> Watch:
@@ -91,22 +134,22 @@ def _watch(watches: list[RehearsalWatch], coordinator: Coordinator, *args: Any, 
     return watches[0]
 
 
-def _concluded(result: RunResult, watch: RehearsalWatch | None, coordinator: Coordinator) -> Rehearsal:
-    matching = coordinator.matching
-    answer, why = _answer(result, watch)
+def _concluded(result: RunResult, watch: RehearsalWatch | None, matching: Matching) -> Rehearsal:
     calls = watch.proof.calls if watch and watch.proof else tuple(matching.open_calls())
     ends = {} if watch is None else {str(n): rank.end for n, rank in sorted(watch.ranks.items()) if rank.end}
-    return Rehearsal(
-        answer=answer,
-        why=why,
+    found = Rehearsal(
+        answer="undecided",
+        why="",
         matched=matching.met,
         world_size=result.verdict.world_size if result.verdict else 0,
-        calls=calls if answer != "agreed" else (),
+        calls=calls,
         ended={n: str(end.exit_code if end.signal is None else -end.signal) for n, end in ends.items()},
     )
+    answer, why = _answer(result, watch, found)
+    return dataclasses.replace(found, answer=answer, why=why, calls=calls if answer != "agreed" else ())
 
 
-def _answer(result: RunResult, watch: RehearsalWatch | None) -> tuple[Answer, str]:
+def _answer(result: RunResult, watch: RehearsalWatch | None, found: Rehearsal) -> tuple[Answer, str]:
     verdict = result.verdict
     if watch is not None and watch.proof is not None:
         return "differs", watch.proof.why
@@ -114,23 +157,12 @@ def _answer(result: RunResult, watch: RehearsalWatch | None) -> tuple[Answer, st
         if verdict is not None and verdict.certainty == "proven":
             return "differs", "every rank waits for another one"
         return "undecided", "nothing moves, and something outside the job could still move it"
-    if missing := _missing(result.directory):
+    from nsadiag.analysis.load import load_run
+
+    if missing := absent(load_run(result.directory), found, watch.job.poll() if watch else None):
         return "can't", missing
     if verdict is not None and verdict.outcome == "crashed":
         return "raised", verdict.summary
     if watch is None or watch.stopped is not None:
         return "undecided", "it was stopped before its end"
     return "agreed", "the script came to its end"
-
-
-def _missing(directory: Path) -> str:
-    """Whatever this machine lacks and a rank asked for, with the line; empty if no rank ended for want of anything."""
-    from nsadiag.analysis.load import load_run
-
-    for rank in load_run(directory).ranks:
-        raised = rank.exception
-        if raised is not None and (raised.type in ABSENT or ABSENT_DEVICE.search(raised.message)):
-            asked = next((f for f in reversed(raised.frames) if is_user(f.file)), None)
-            at = f" at {asked.file}:{asked.line}" if asked else ""
-            return f"rank {rank.rank} asked for what is not here: {raised.type}: {raised.message[:MOST_OF_MESSAGE]}{at}"
-    return ""

@@ -6,8 +6,9 @@ import dataclasses
 import re
 from pathlib import Path
 
+from nsadiag.agent import interrupts
 from nsadiag.commands.run import RunRequest, RunResult, run_once
-from nsadiag.errors import EXIT_INTERRUPTED, UsageError
+from nsadiag.errors import UsageError
 from nsadiag.printing import note
 
 
@@ -51,7 +52,7 @@ def why_again(result: RunResult) -> str | None:
     verdict = result.verdict
     if verdict is None or verdict.action is None or verdict.action.do != "retry":
         return None
-    if result.exit_code == EXIT_INTERRUPTED or result.left_running:
+    if interrupts.asked() or result.left_running:
         return None
     return f"{verdict.summary} Action retry: {verdict.action.because}."
 

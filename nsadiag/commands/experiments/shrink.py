@@ -34,12 +34,20 @@ from nsadiag.experiments.shrink import (
     shrink,
     third_parties,
 )
-from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, slots, torchrun, waited_for
+from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, slots, waited_for
 from nsadiag.printing import note
 from nsadiag.version import __version__
 
 CONFIRMATIONS = 2
 TRIES = 5  # how many are run afresh before giving up
+# For whoever gets the script: `python repro.py` is all that it takes.
+STARTS_ITSELF = """import os, sys
+if "RANK" not in os.environ:  # started by hand: become torchrun, which starts the ranks
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node {ranks}".split()
+    os.execv(sys.executable, [sys.executable, *torchrun, *sys.argv])
+
+"""
+FUTURE = "from __future__ import"
 WIDTH = 110
 
 
@@ -188,7 +196,7 @@ def _say(text: str) -> None:
 
 
 def _confirm(shrunk: Shrunk, bench: Bench, opened: Slots, run: RunDir, document: dict[str, Any]) -> None:
-    """The smallest that shows the failure in every fresh run under plain torchrun, in an empty directory."""
+    """The smallest that shows the failure in every fresh run, of new processes in an empty directory."""
     target, verdict = bench.target, shrunk.verdict
     if not reads_arguments(shrunk.program):
         target = dataclasses.replace(target, job=dataclasses.replace(target.job, argv=target.job.argv[:1]))
@@ -231,12 +239,9 @@ def _confirm(shrunk: Shrunk, bench: Bench, opened: Slots, run: RunDir, document:
 
 
 def _afresh(script: Path, job: Job, opened: Slots, folder: Path) -> list[Trial]:
-    launcher: tuple[str, ...] = (sys.executable,)
-    if not job.launcher:
-        launcher = torchrun(job.world_size)
     with tempfile.TemporaryDirectory(prefix="nsadiag-shrunk-") as empty:
         there = dataclasses.replace(
-            job, argv=(str(script.resolve()), *job.argv[1:]), launcher=launcher, cwd=Path(empty)
+            job, argv=(str(script.resolve()), *job.argv[1:]), launcher=(sys.executable,), cwd=Path(empty)
         )
         pace = Pace(timeout_s=180.0)
         runs = [
@@ -254,17 +259,16 @@ def reads_arguments(program: Program) -> bool:
 
 def run_line(job: Job, name: str) -> str:
     """The command line that starts the script."""
-    launcher = f"torchrun --standalone --nproc-per-node {job.world_size}" if not job.launcher else "python"
     variables = " ".join(f"{k}={shlex.quote(v)}" for k, v in sorted(job.env.items()))
     words = shlex.join([name, *job.argv[1:]])
-    return " ".join(part for part in (variables, launcher, words) if part)
+    return " ".join(part for part in (variables, "python", words) if part)
 
 
 def described(
     program: Program, verdict: Verdict, job: Job, name: str, lines_before: int, *, offset: bool = True
 ) -> str:
     """The script with a docstring that says what happens. `offset`: the verdict's lines are those without docstring."""
-    body = program.text()
+    body, above = self_starting(program.text(), job)
     where = verdict.where or Where()
     place = next(
         (n for n, row in enumerate(body.splitlines(), 1) if where.code and row.strip() == where.code), None
@@ -275,7 +279,7 @@ def described(
         ranks = " and ".join(map(str, verdict.guilty_ranks))
         who = f", rank{'s' * (len(verdict.guilty_ranks) > 1)} {ranks}" if verdict.guilty_ranks else ""
         line = f", line {place + down}" if place else ""
-        summary = _moved(verdict.summary, down) if offset else verdict.summary
+        summary = _moved(verdict.summary, down + above) if offset else verdict.summary
         made = (
             f"Seen with torch {_version('torch')}, Python {platform.python_version()}. "
             f"Cut down from {lines_before} lines by nsadiag {__version__}, signature {verdict.signature}."
@@ -289,6 +293,18 @@ def described(
 
     # Digits of a line's number hardly ever change how many lines the docstring takes: the second time they are right.
     return docstring(docstring(10).count("\n")) + body
+
+
+def self_starting(body: str, job: Job) -> tuple[str, int]:
+    """The program, which starts its ranks where torchrun has not; and the number of lines that this put above the rest."""
+    if job.launcher:
+        return body, 0
+    start = STARTS_ITSELF.format(ranks=job.world_size)
+    lines = body.splitlines(keepends=True)
+    # Imports of the future come before everything else.
+    futures = [line for line in lines if line.startswith(FUTURE)]
+    rest = [line for line in lines if not line.startswith(FUTURE)]
+    return "".join([*futures, start, *rest]), start.count("\n")
 
 
 def _moved(text: str, down: int) -> str:

@@ -1,4 +1,11 @@
 """The messages and documents of a rehearsal. Every process of a job imports this: what only ranks need is in `calls`."""
 
 SOCKET = "NSADIAG_REHEARSAL"  # variable with the path of the coordinator's socket
-WITNESS = "NSADIAG_REHEARSAL_WITNESS"  # variable whose value, a number, seeds ranks that are to write down what they compute
+# Variables with settings of the ranks.
+NETWORK = "NSADIAG_REHEARSAL_NETWORK"  # "refused": no connection to other hosts
+MEMORY = "NSADIAG_REHEARSAL_MEMORY"  # bytes for all ranks together
+STEPS = "NSADIAG_REHEARSAL_STEPS"  # batches of an epoch
+CUDA = "NSADIAG_REHEARSAL_CUDA"  # "cpu": it stands in the place of GPUs
+WITNESS = (
+    "NSADIAG_REHEARSAL_WITNESS"  # a number that moves their generators: they write down what they compute
+)

@@ -7,14 +7,20 @@ input reads it there.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from nsadiag.evidence.documents.values import Whole
+from nsadiag.evidence.phrases import count
+from nsadiag.evidence.rehearsal.isolation import Isolation
 
 # CREATION is the meeting of a group's members when they create it.
 CREATION, SEND, RECEIVE, BARRIER = "new_group", "send", "recv", "barrier"
 ALL_TO_ALL = "all_to_all"
 ANY_SOURCE = -1
+MOST_CALLS = 8  # in a text
 
 Answer = Literal["differs", "raised", "agreed", "undecided", "can't"]
 
@@ -24,7 +30,7 @@ class Call:
     """One call of one rank, before it is made.
 
     `tensors`: elements and dtype of each. `root` and `peer` are ranks within the group; `peer` is ANY_SOURCE where any will do.
-    `sent` and `received`: elements for and from each member of an all_to_all.
+    `detail`: what else has to be the same, as a person reads it. `sent` and `received`: elements for and from each member of an all_to_all.
     """
 
     rank: int
@@ -32,11 +38,13 @@ class Call:
     op: str
     group: str
     members: tuple[int, ...]
+    description: str = ""  # of the group, as torch describes it
     tensors: tuple[tuple[int, str], ...] = ()
     reduction: str = ""
-    root: int | None = None
-    peer: int | None = None
-    tag: int = 0
+    detail: str = ""
+    root: Whole | None = None
+    peer: Whole | None = None
+    tag: Whole = 0
     sent: tuple[int, ...] = ()
     received: tuple[int, ...] = ()
     place: str = ""  # file:line of the user's that makes it
@@ -49,7 +57,7 @@ class Call:
     @property
     def signature(self) -> tuple[Any, ...]:
         """Whatever has to be the same in the calls of all members."""
-        return self.op, self.reduction, self.root, () if self.op == ALL_TO_ALL else self.tensors
+        return self.op, self.reduction, self.detail, self.root, () if self.op == ALL_TO_ALL else self.tensors
 
     @property
     def words(self) -> str:
@@ -65,8 +73,8 @@ class Call:
             else f" {to} {self._rank(self.peer)}"
         )
         root = "" if self.root is None else f" of {self._rank(self.root)}"
-        reduction = f" {self.reduction}" if self.reduction else ""
-        return f"{self.op}{root}{peer}{reduction} {sizes}{more}".rstrip()
+        named = "".join(f" {name}" for name in (self.reduction, self.detail) if name)
+        return f"{self.op}{root}{peer}{named} {sizes}{more}".rstrip()
 
     def _rank(self, within: int) -> str:
         return f"rank {self.members[within]}" if 0 <= within < len(self.members) else f"no member ({within})"
@@ -82,6 +90,33 @@ class Rehearsal:
     world_size: int = 0
     calls: tuple[Call, ...] = ()  # those that cannot be matched, or that were open at the end
     ended: dict[str, str] = field(default_factory=dict)  # how each rank ended, by number
+    isolation: Isolation = field(default_factory=Isolation)
+    on_cpu: bool = False  # which stood in for the GPUs that the script names
+
+    def lines(self) -> Iterator[str]:
+        """The answer, and the calls behind it."""
+        ranks = f" on {count(self.world_size, 'rank')}" if self.world_size else ""
+        before = "" if self.answer == "agreed" else " before"
+        yield f"{self.answer}: {self.why}; {count(self.matched, 'call')} matched{ranks}{before}"
+        for call in self.calls[:MOST_CALLS]:
+            yield f"  rank {call.rank}  {call.words}  {call.place}"
+        if self.on_cpu:
+            yield "cuda: the CPU stood in for GPUs; the order of streams, kernels and NCCL were not rehearsed"
+        yield from self.isolation.lines()
+
+    def to_json(self) -> dict[str, Any]:
+        """The document, each call with its words."""
+        calls = [{**asdict(call), "words": call.words} for call in self.calls]
+        return {**asdict(self), "calls": calls}
+
+
+def in_short(about: Mapping[str, Any]) -> str:
+    """A call as the path of a rank names it: operation, group, members, and whatever else has to be the same."""
+    members = ",".join(map(str, about["members"]))
+    said = (about.get(name) for name in ("reduction", "root", "peer", "tag"))
+    rest = ",".join("" if each is None else str(each) for each in said)
+    sizes = " ".join(f"{dtype}[{size}]" for size, dtype in about["tensors"][:8])
+    return "\t".join((str(about["op"]), str(about["group"]), members, rest, sizes))
 
 
 def data_file(socket: Path, rank: int, number: int) -> Path:

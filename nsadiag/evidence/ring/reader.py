@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nsadiag.evidence.documents.files import open_evidence, read_begin
+from nsadiag.evidence.numbers import LONGER
 from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, Counter, Kind, Phase
 from nsadiag.evidence.ring.header import Header, names_of, read_header
 from nsadiag.evidence.ring.names import CHUNK
@@ -45,7 +46,9 @@ class Label(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Label:
-        return cls(*text.split("\t", 2))
+        label = cls(*text.split("\t", 2))
+        # Elements, ranks and keys that no recorder writes: nothing of them is believed.
+        return label._replace(detail="") if LONGER.search(label.detail) else label
 
 
 class Event(NamedTuple):

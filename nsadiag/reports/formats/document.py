@@ -20,10 +20,12 @@ def run_document(run: RunReport) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "run",
+        "directory": str(run.directory.resolve()),
         **_provenance(run),
         "exit_code": run.exit_code,
         "world_size": run.world_size,
         "verdict": run.verdict.to_json() if run.verdict else None,
+        **({"rehearsal": run.rehearsal.to_json()} if run.rehearsal else {}),
         "ranks": [_without(dataclasses.asdict(rank), "last_words") for rank in run.ranks],
         "gaps": list(run.gaps),
     }

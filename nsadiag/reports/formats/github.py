@@ -22,10 +22,11 @@ LEVELS: dict[str, Literal["error", "warning"]] = {
 
 def render_github(report: Report) -> Commands:
     """One line a finding, for a step of a workflow to print; nothing for what is healthy."""
-    return together(annotation_of(verdict) for verdict in [*_verdicts(report)][:MOST])
+    return together(annotation_of(verdict) for verdict in [*findings_of(report)][:MOST])
 
 
-def _verdicts(report: Report) -> Iterable[Verdict]:
+def findings_of(report: Report) -> Iterable[Verdict]:
+    """The verdicts that are to be shown: all but healthy ones."""
     if isinstance(report, MatrixReport):
         yield from (group.verdict for group in report.findings())
     elif report.verdict and report.verdict.outcome != "healthy":
@@ -43,6 +44,10 @@ def _place(where: Where) -> dict[str, str]:
     """File and line, the file relative to the repository where it lies in it."""
     if not where.file:
         return {}
+    return {"file": within_repository(where.file), "line": str(where.line or "")}
+
+
+def within_repository(file: str) -> str:
+    """The path relative to the repository where it lies in it; a relative one is so already."""
     root = os.environ.get("GITHUB_WORKSPACE", str(Path.cwd()))
-    file = os.path.relpath(where.file, root) if where.file.startswith(f"{root}/") else where.file
-    return {"file": file, "line": str(where.line or "")}
+    return os.path.relpath(file, root) if file.startswith(f"{root}/") else file

@@ -16,6 +16,7 @@ from nsadiag.reports.formats.issue import render_issue
 from nsadiag.reports.formats.junit import render_junit
 from nsadiag.reports.formats.markdown import render_markdown
 from nsadiag.reports.formats.perfetto import render_perfetto
+from nsadiag.reports.formats.sarif import render_sarif
 from nsadiag.reports.formats.speedscope import render_speedscope
 from nsadiag.reports.load import load_report
 from nsadiag.reports.model import Report
@@ -31,6 +32,7 @@ REPORTERS: dict[str, Reporter] = {
     "json": render_json,
     "junit": render_junit,
     "github": render_github,
+    "sarif": render_sarif,
     "issue": render_issue,
     "perfetto": render_perfetto,
     "speedscope": render_speedscope,

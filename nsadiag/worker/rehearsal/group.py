@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
 from nsadiag.evidence.rehearsal.calls import ALL_TO_ALL, ANY_SOURCE, BARRIER, CREATION, RECEIVE, SEND
 from nsadiag.worker.place import user_place
 from nsadiag.worker.rehearsal.link import Link, Peers
-from nsadiag.worker.rehearsal.values import read, reduced, write
+from nsadiag.worker.rehearsal.results import FromAnybody, Result, uncompiled
+from nsadiag.worker.rehearsal.values import read, reduced, shape_of
 
 Tensors = Sequence[torch.Tensor]
 # What a call comes to for this rank, from the inputs of all members in their order.
@@ -21,23 +21,26 @@ Compute = Callable[[list[list[torch.Tensor]]], Tensors]
 NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
+@uncompiled
 class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
     """Its methods are those that torch calls on a group, from Python and from C++ (DDP, functional collectives)."""
 
-    def __init__(self, link: Link, name: str, members: Sequence[int], rank: int) -> None:
+    def __init__(self, link: Link, name: str, description: str, members: Sequence[int], rank: int) -> None:
         super().__init__(rank, len(members))
         self._link, self._name, self._members, self._own = link, name, list(members), rank
+        self._description = description
 
-    def meet(self) -> None:
-        """The group's creation: returns when all members create it."""
-        self._call(CREATION, [], lambda _: None).wait()
+    def meet(self, detail: str = "") -> None:
+        """The creation of this group, or of one within it: returns when all members create the same."""
+        self._call(CREATION, [], lambda _: [], detail=detail).wait()
 
     # -- one call ---------------------------------------------------------------------------------
 
-    def _call(self, op: str, data: Tensors, apply: Callable[[Peers], object], **about: Any) -> Any:
+    def _call(self, op: str, data: Tensors, compute: Callable[[Peers], Any], **about: Any) -> Any:
         tensors = about.pop("tensors", data)
         return self._link.call(
-            apply, list(data), op=op, group=self._name, members=self._members,
+            compute, list(data), op=op, group=self._name, members=self._members,
+            description=self._description,
             tensors=[[t.numel(), str(t.dtype).removeprefix("torch.")] for t in tensors],
             place=user_place(), **about,
         )  # fmt: skip
@@ -46,14 +49,13 @@ class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
         self, op: str, inputs: Tensors, outputs: Tensors, compute: Compute, result: Any = None, **about: Any
     ) -> dist.Work:
         """A collective. Every member's inputs are as large as this rank's own, but for an all_to_all."""
+        like = [shape_of(tensor) for tensor in inputs]
 
-        def apply(peers: Peers) -> Any:
-            every = [read(self._link.data_of(*peer), inputs) for peer in peers] if inputs else []
-            for output, value in zip(outputs, compute(every), strict=True):
-                write(output, value)
-            return list(outputs) if result is None else result
+        def values(peers: Peers) -> Any:
+            every = [read(self._link.data_of(*peer), like) for peer in peers] if like else []
+            return list(compute(every))
 
-        return _create_work_from_future(self._call(op, inputs, apply, **about))
+        return Result(self._call(op, inputs, values, **about), outputs, result)
 
     # -- collectives ------------------------------------------------------------------------------
 
@@ -70,7 +72,10 @@ class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def broadcast(self, tensors: Tensors, opts: Any = None, *_: Any, **__: Any) -> dist.Work:
         root = int(opts.rootRank) if opts else 0
-        return self._meeting("broadcast", tensors, tensors, lambda every: every[root], root=root)
+        outputs = [] if root == self._own else tensors  # the root may read its own meanwhile
+        return self._meeting(
+            "broadcast", tensors, outputs, lambda every: every[root], list(tensors), root=root
+        )
 
     def reduce(self, tensors: Tensors, opts: Any = None, *_: Any, **__: Any) -> dist.Work:
         name, root = reduction_of(opts), int(opts.rootRank)
@@ -131,12 +136,12 @@ class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
         root = int(opts.rootRank)
         parts = list(itertools.chain.from_iterable(inputs)) if root == self._own else []
 
-        def apply(peers: Peers) -> Any:
-            like = [outputs[0]] * len(self._members)
-            write(outputs[0], read(self._link.data_of(*peers[root]), like)[self._own])
-            return list(outputs)
+        like = [shape_of(outputs[0])] * len(self._members)
 
-        return _create_work_from_future(self._call("scatter", parts, apply, tensors=outputs, root=root))
+        def value(peers: Peers) -> Any:
+            return [read(self._link.data_of(*peers[root]), like)[self._own]]
+
+        return Result(self._call("scatter", parts, value, tensors=outputs, root=root), outputs)
 
     def alltoall_base(
         self,
@@ -157,15 +162,17 @@ class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _exchange(self, outputs: Tensors, inputs: Tensors, result: list[torch.Tensor]) -> dist.Work:
         sent, received = ([t.numel() for t in side] for side in (inputs, outputs))
 
-        def apply(peers: Peers) -> Any:
-            for output, (rank, number) in zip(outputs, peers, strict=True):
-                # A peer's parts are as large as it says: this rank's lies behind those of the members before it.
-                data = self._link.part_of(rank, number, self._own, output.element_size())
-                write(output, read(data, [output])[0])
-            return result
+        like = [shape_of(output) for output in outputs]
 
-        future = self._call(ALL_TO_ALL, inputs, apply, tensors=outputs, sent=sent, received=received)
-        return _create_work_from_future(future)
+        def values(peers: Peers) -> Any:
+            # A peer's parts are as large as it says: this rank's lies behind those of the members before it.
+            return [
+                read(self._link.part_of(rank, number, self._own, shape.element_size), [shape])[0]
+                for shape, (rank, number) in zip(like, peers, strict=True)
+            ]
+
+        met = self._call(ALL_TO_ALL, inputs, values, tensors=outputs, sent=sent, received=received)
+        return Result(met, outputs, result)
 
     def barrier(self, *_: Any, **__: Any) -> dist.Work:
         return self._meeting(BARRIER, [], [], lambda _: [])
@@ -176,20 +183,27 @@ class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- transfers --------------------------------------------------------------------------------
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> dist.Work:
-        return _create_work_from_future(
-            self._call(SEND, tensors, lambda _: list(tensors), peer=peer, tag=tag)
-        )
+        met = self._call(SEND, tensors, lambda _: [], peer=peer, tag=tag)
+        return Result(met, [], list(tensors), self._own)
 
     def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> dist.Work:
-        def apply(peers: Peers) -> Any:
-            for tensor, value in zip(tensors, read(self._link.data_of(*peers[0]), tensors), strict=True):
-                write(tensor, value)
-            return list(tensors)
+        like = [shape_of(tensor) for tensor in tensors]
 
-        return _create_work_from_future(self._call(RECEIVE, [], apply, tensors=tensors, peer=peer, tag=tag))
+        def values(peers: Peers) -> Any:
+            return read(self._link.data_of(*peers[0]), like)
 
-    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
-        return _FromAnybody(self, tensors, tag)
+        return Result(
+            self._call(RECEIVE, [], values, tensors=tensors, peer=peer, tag=tag), tensors, sender=peer
+        )
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+        like = [shape_of(tensor) for tensor in tensors]
+
+        def sender_and_values(peers: Peers) -> Any:
+            return [self._members.index(peers[0][0]), *read(self._link.data_of(*peers[0]), like)]
+
+        about = {"tensors": tensors, "peer": ANY_SOURCE, "tag": tag}
+        return FromAnybody(self._call(RECEIVE, [], sender_and_values, **about), tensors)
 
     # -- what a group has to answer besides -------------------------------------------------------
 
@@ -219,31 +233,6 @@ class RehearsedGroup(dist.ProcessGroup):  # type: ignore[misc]
     all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     allgather_coalesced = allgather
-
-
-class _FromAnybody:
-    """Work that knows who sent."""
-
-    def __init__(self, group: RehearsedGroup, tensors: Tensors, tag: int) -> None:
-        self._source = ANY_SOURCE
-
-        def apply(peers: Peers) -> Any:
-            self._source = group._members.index(peers[0][0])
-            for tensor, value in zip(tensors, read(group._link.data_of(*peers[0]), tensors), strict=True):
-                write(tensor, value)
-            return list(tensors)
-
-        self._future = group._call(RECEIVE, [], apply, tensors=tensors, peer=ANY_SOURCE, tag=tag)
-
-    def wait(self, *_: Any, **__: Any) -> bool:
-        self._future.wait()
-        return True
-
-    def is_completed(self) -> bool:
-        return bool(self._future.done())
-
-    def _source_rank(self) -> int:
-        return self._source
 
 
 def reduction_of(opts: Any) -> str:

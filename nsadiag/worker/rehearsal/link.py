@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -15,23 +16,24 @@ import torch
 
 from nsadiag.evidence.rehearsal import calls
 from nsadiag.worker.interruptions import pass_on
+from nsadiag.worker.rehearsal.paths.recorder import announced
 
 Peers = list[tuple[int, int]]  # rank and number of each call that was met
-Apply = Callable[[Peers], object]
+Compute = Callable[[Peers], object]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
-    """A call that was announced. `apply` computes its result from the peers' inputs, and writes it where it belongs."""
+    """A call that was announced, and what its future comes to hold: computed from the peers' inputs."""
 
     future: torch.futures.Future[Any]
-    apply: Apply
+    compute: Compute
 
 
 class Link:
     """Announces calls, and answers them when all that belong together are there.
 
-    One thread applies results, in the order in which the coordinator sends them: it is the same for all members of a group.
+    One thread computes results, in the order in which the coordinator sends them: it is the same for all members of a group.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -39,7 +41,7 @@ class Link:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(path))
         self._lock, self._waiting, self._number = threading.Lock(), dict[int, _Waiting](), 0
-        # Of the all_to_all that is applied, by call: elements for each member.
+        # Of the all_to_all that is computed, by call: elements for each member.
         self._sent: dict[tuple[int, int], list[int]] = {}
         self._pid, self._sending = os.getpid(), threading.Lock()
         self.say(do="hello", rank=rank)
@@ -56,15 +58,16 @@ class Link:
             with self._sending:
                 self._socket.sendall((json.dumps(message) + "\n").encode())
 
-    def call(self, apply: Apply, data: list[torch.Tensor], **about: Any) -> torch.futures.Future[Any]:
+    def call(self, compute: Compute, data: list[torch.Tensor], **about: Any) -> torch.futures.Future[Any]:
         """Announces a call; its future completes when it was met. `about` are fields of calls.Call."""
         future: torch.futures.Future[Any] = torch.futures.Future()
         with self._lock:
             self._number += 1
             number = self._number
-            self._waiting[number] = _Waiting(future=future, apply=apply)
+            self._waiting[number] = _Waiting(future=future, compute=compute)
             if data:
                 self._put(calls.data_file(self.path, self.rank, number), data)
+            announced(number, calls.in_short(about))
             self.say(do="call", number=number, ahead_s=self.ahead_s, **about)
         return future
 
@@ -91,13 +94,16 @@ class Link:
                 self.ahead_s = max(self.ahead_s, met["ahead_s"])
                 self._sent = {(rank, number): sent for rank, number, sent in met["peers"]}
                 try:
-                    result = waiting.apply([(rank, number) for rank, number, _ in met["peers"]])
+                    result = waiting.compute([(rank, number) for rank, number, _ in met["peers"]])
                 except Exception as error:
                     pass_on(error)
                     waiting.future.set_exception(error)
                 else:
                     waiting.future.set_result(result)
                 self.say(do="done", number=met["number"])
+        if os.getpid() == self._pid:
+            # Without a coordinator no call is ever answered: the rehearsal is over, however it ended.
+            os.kill(self._pid, signal.SIGKILL)
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:

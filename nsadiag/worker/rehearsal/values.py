@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 
-def read(data: bytes, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Size and dtype of a flat tensor; the tensor itself may be gone when its values arrive."""
+
+    count: int
+    dtype: torch.dtype
+
+    @property
+    def element_size(self) -> int:
+        return int(self.dtype.itemsize)
+
+
+def shape_of(tensor: torch.Tensor) -> Shape:
+    """Size and dtype of a tensor's elements."""
+    return Shape(count=tensor.numel(), dtype=tensor.dtype)
+
+
+def read(data: bytes, like: Sequence[Shape]) -> list[torch.Tensor]:
     """Flat tensors out of the bytes of tensors of these sizes and dtypes. Raises ValueError where they are other bytes."""
     found, at = [], 0
-    for tensor in like:
-        size = tensor.numel() * tensor.element_size()
+    for shape in like:
+        size = shape.count * shape.element_size
         part = data[at : at + size]
         if len(part) != size:
-            raise ValueError(f"{len(part)} bytes for {tensor.numel()} elements of {tensor.dtype}")
-        found.append(
-            torch.frombuffer(bytearray(part), dtype=tensor.dtype)
-            if size
-            else tensor.detach().cpu().reshape(-1)
-        )
+            raise ValueError(f"{len(part)} bytes for {shape.count} elements of {shape.dtype}")
+        empty = torch.empty(0, dtype=shape.dtype)
+        found.append(torch.frombuffer(bytearray(part), dtype=shape.dtype) if size else empty)
         at += size
     return found
 

@@ -136,13 +136,18 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
         path, _, flags = args
         if isinstance(path, str) and (flags or 0) & WRITES:
             _written(path)
-    elif event in MOVES and isinstance(args[1], str):
+    elif event in MOVES and isinstance(args[1], str) and _is_file(args[0]):
         _written(args[1])
 
 
 def _ours(rank: Recorder) -> tuple[str, ...]:
     """The run directory, and the one in which ranks leave each other the inputs of their calls."""
     return str(rank.directory.path.parent.parent), os.path.dirname(os.environ.get(SOCKET, "/dev/"))  # noqa: PTH120
+
+
+def _is_file(path: Any) -> bool:
+    """Whether what is moved holds anything: sockets, which are our own, do not."""
+    return os.path.isfile(path) or os.path.isdir(path)  # noqa: PTH112, PTH113 - a Path takes microseconds
 
 
 def _written(path: str) -> None:

@@ -86,3 +86,13 @@ def test_the_inputs_of_a_call_are_removed_when_all_have_read_them(
     ranks[1].answer()  # of the second call
     assert ranks[0].answer()["number"] == 3
     assert not inputs.exists()
+
+
+def test_ranks_that_announce_much_before_they_read_an_answer_are_heard(coordinator: Coordinator) -> None:
+    calls = 20_000  # their answers are several times as long as a socket's buffer
+    ranks = [Rank(coordinator, number) for number in (0, 1)]
+    for rank in ranks:
+        for number in range(1, calls + 1):
+            rank.call(number)
+    for rank in ranks:
+        assert [rank.answer()["number"] for _ in range(calls)] == list(range(1, calls + 1))

@@ -63,7 +63,7 @@ def test_roots_differ() -> None:
 
 
 def test_what_one_sends_each_other_must_expect() -> None:
-    exchange = {"op": "all_to_all", "tensors": ()}
+    exchange: dict[str, Any] = {"op": "all_to_all", "tensors": ()}
     good, bad = Matching(), Matching()
     a = call(0, 1, sent=(1, 3), received=(1, 2), **exchange)
     assert met(good, a, call(1, 1, sent=(2, 5), received=(3, 5), **exchange)) == [((0, 1), (1, 1))]

@@ -308,7 +308,7 @@ def test_an_exit_code_without_a_traceback_is_no_clean_end(tmp_path: Path) -> Non
 """)
     verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (1,))
-    assert verdict.confidence <= 0.6 and any("no log of rank 1" in gap for gap in verdict.gaps)
+    assert verdict.confidence <= 0.6 and any("no traceback of rank 1" in gap for gap in verdict.gaps)
 
 
 def test_a_log_of_a_job_that_went_well_is_no_evidence_of_anything(tmp_path: Path) -> None:

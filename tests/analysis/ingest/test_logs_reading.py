@@ -71,7 +71,7 @@ def test_a_line_like_many_before_it_is_read_within_a_block() -> None:
         "[rank3]: ValueError: boom\n"
     )
     (found,) = read_log(numbered(text)).raised
-    assert (found.line, found.is_cut) == (4, False)
+    assert (found.line, found.exception.message) == (4, "boom")
 
 
 def test_errors_that_nothing_understands_are_counted_by_their_words() -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 from pathlib import Path
 
 import pytest
 from support.golden import GOLDEN, unpack
+from support.imports import ROOT
 from support.promises import promises
 from support.verdicts import Verdicts
 
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.layout import read_json
+from nsadiag.evidence.records import Strength
 
+CONFIDENCE = ROOT / "docs" / "lab" / "posted_confidence.csv"
+FIRST_SIGHT = ("posted_apart", "posted_first_sight")
 # What was attached to on Ray has promises of its own: test_actors.py.
 RECORDINGS = {path.name.partition(".tar")[0]: path for path in sorted(GOLDEN.glob("*.tar.*z"))}
 # Of scripts that are recorded on GPUs as well, with other stacks and recorders than on gloo.
@@ -102,3 +108,19 @@ def test_a_thread_of_the_users_that_waits_for_long_with_a_limit_may_go_on_by_its
         motion.update(helper_wakes_in_s=None)  # the agent's look knows timers alone
     run.watch.write_text(json.dumps(watch))
     assert judge(load_cell(run.path)).certainty == "suspected"
+
+
+def test_no_level_claims_more_than_inputs_at_first_sight_allow() -> None:
+    """By counts of verdicts on what people posted, of inputs that nothing had been developed on."""
+    rows = [row for row in csv.DictReader(CONFIDENCE.open()) if row["set"] in FIRST_SIGHT]
+    latest = max(row["date"] for row in rows)
+    for strength in Strength:
+        mine = [
+            r for r in rows if r["date"] == latest and int(r["stated_percent"]) == round(100 * strength.value)
+        ]
+        of = sum(int(row["verdicts"]) for row in mine)
+        right = round(sum(int(row["verdicts"]) * float(row["right_percent"]) / 100 for row in mine))
+        so_few = sum(
+            math.comb(of, k) * strength.value**k * (1 - strength.value) ** (of - k) for k in range(right + 1)
+        )
+        assert so_few > 0.05, (strength, right, of)

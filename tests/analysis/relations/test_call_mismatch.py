@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from support.tables import case_of, pending, table
 
-from nsadiag.analysis.facts.collectives import ASKED_COLUMNS, TRANSFER_COLUMNS
+from nsadiag.analysis.facts.collectives import ASKED_COLUMNS, CALL_COLUMNS, TRANSFER_COLUMNS
 from nsadiag.analysis.facts.groups import Groups, shown
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.outliers import Criterion, Outliers, minority, outlier_ranks
-from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes
+from nsadiag.analysis.relations.call_mismatch import CallArguments, Disagreement, in_black_boxes
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.messages.pairing import calls_of, left_short, misfits
+from nsadiag.analysis.relations.pending import PendingCall
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.setup.process_group_mismatch import _by_members_alone
 from nsadiag.evidence.documents.training import GroupSettings, Settings
@@ -146,6 +147,42 @@ def transfer(rank: int, direction: str, peer: int, tensor: str, number: int) -> 
     return {**row, **known, "tag": 0, "call": number, "tensor": tensor, "step": number, "begin_s": number}
 
 
+def recorded(rank: int, seq: int, elements: int) -> dict[str, Any]:
+    row = {
+        "rank": rank,
+        "group": "default_pg",
+        "seq": seq,
+        "op": "all_reduce",
+        "place": place("/job/train.py", 10, "f"),
+    }
+    return {**dict.fromkeys(CALL_COLUMNS), **row, "input_sizes": [[elements]], "input_dtypes": ["float32"]}
+
+
+@pytest.mark.parametrize(("own", "is_other_call"), [(4, True), (5, False)])
+def test_a_recorder_with_lines_tells_another_call_of_a_loop_from_other_arguments(
+    own: int, is_other_call: bool
+) -> None:
+    """Both ranks have issued both sizes from this line before, or one of them never did."""
+    rows = [recorded(rank, seq, size) for rank in (0, 1) for seq, size in ((1, 4), (2, 8))]
+    rows += [recorded(0, 3, own), recorded(1, 3, 8)]
+    asked = {
+        r: CallArguments(rank=r, op="all_reduce", place=None, what="", key=(r,), source="fr.json")
+        for r in (0, 1)
+    }
+    one = Disagreement(group="default_pg", call=3, kind="size", asked=asked, recorded=True)
+    some = case_of(cell(), calls=table(rows, columns=CALL_COLUMNS))
+    assert is_out_of_order(some, one) is is_other_call
+
+
+def test_a_rank_waits_for_a_peer_whose_call_has_another_size() -> None:
+    rows = [recorded(0, 3, 8), recorded(1, 3, 8), recorded(2, 3, 9)]
+    found = PendingCall(
+        group="default_pg", seq=3, waiting=(0, 1, 2), started=(), completed=(), missing=(), outliers=(2,), unseen=(),
+        calls=table(rows, columns=CALL_COLUMNS),
+    )  # fmt: skip
+    assert [found.at_odds_with(rank) for rank in (0, 1, 2)] == [(2,), (2,), (0, 1)]
+
+
 def test_what_most_do_is_counted_by_those_for_whom_ranks_stand() -> None:
     keys = {0: "a", 1: "b", 2: "b"}
     assert minority(keys) == (0,)
@@ -163,7 +200,7 @@ def test_the_sender_whose_last_message_is_another_than_before_is_named() -> None
     )
     assert len(calls_of(shuffled)) == 6
     (found,) = misfits(shuffled)
-    assert (found.number, found.guilty) == (3, 0)
+    assert (found.number, found.guilty, found.is_open) == (3, 0, True)
 
 
 def test_who_left_a_ring_is_guilty_and_not_the_neighbours_that_wait_for_it() -> None:

@@ -141,3 +141,53 @@ def test_sections_of_markdown_have_headings(stuck: RunDir, format_name: str) -> 
     titles = [line.lstrip("# ") for line in text.splitlines() if line.startswith("##")]
     assert {"Evidence", "What it is not"} <= {*titles}
     assert "\\#" not in text
+
+
+PLACE = "/job/train.py:41:step"
+
+
+def sarif(path: Path) -> list[dict[str, Any]]:
+    (run,) = json.loads(rendered(path, "sarif"))["runs"]
+    assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {r["ruleId"] for r in run["results"]}
+    return list(run["results"])
+
+
+def test_code_scanning_gets_the_guilty_line_relative_to_the_repository(
+    stuck: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = read_json(stuck.verdict)["where"]
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(Path(where["file"]).parent))
+    (result,) = sarif(stuck.path)
+    assert (result["ruleId"], result["level"]) == ("local_lock_deadlock", "error")
+    assert where["code"] and result["locations"][0]["physicalLocation"] == {
+        "artifactLocation": {"uri": Path(where["file"]).name},
+        "region": {"startLine": where["line"]},
+    }
+    assert result["partialFingerprints"]["nsadiagSignature/v1"] == read_json(stuck.verdict)["signature"]
+
+
+def test_code_scanning_gets_each_finding_of_a_matrix_and_nothing_of_what_is_healthy(
+    matrix: Path, tmp_path: Path
+) -> None:
+    assert [result["ruleId"] for result in sarif(matrix)] == ["local_lock_deadlock"]
+    assert sarif(judged("healthy_ddp", tmp_path / "healthy").path) == []
+
+
+def test_the_calls_of_a_rehearsal_are_in_its_documents(stuck: RunDir) -> None:
+    calls = [
+        {"rank": n, "number": 3, "op": op, "group": "0", "members": [0, 1], "place": PLACE}
+        for n, op in enumerate(("barrier", "all_reduce"))
+    ]
+    write_json(stuck.rehearsal, {"answer": "differs", "why": "they differ", "matched": 2, "calls": calls})
+    related = sarif(stuck.path)[0]["relatedLocations"]
+    assert [
+        (at["message"]["text"], at["physicalLocation"]["region"]["startLine"]) for at in related[-2:]
+    ] == [
+        ("rank 0: barrier", 41),
+        ("rank 1: all_reduce", 41),
+    ]
+    document = json.loads(rendered(stuck.path, "json"))["rehearsal"]
+    assert (document["answer"], [call["words"] for call in document["calls"]]) == (
+        "differs",
+        ["barrier", "all_reduce"],
+    )

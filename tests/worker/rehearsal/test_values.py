@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nsadiag.worker.rehearsal.link import bytes_of
-from nsadiag.worker.rehearsal.values import read, reduced, write
+from nsadiag.worker.rehearsal.values import Shape, read, reduced, shape_of, write
 
 INPUTS = [torch.tensor([1, 6, 4]), torch.tensor([3, 2, 5])]
 
@@ -41,7 +41,7 @@ def test_an_unknown_reduction_is_an_error() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64])
 def test_tensors_are_what_they_were_after_their_way(dtype: torch.dtype) -> None:
     sent = [torch.arange(6).reshape(2, 3).to(dtype), torch.empty(0, dtype=dtype), torch.ones((), dtype=dtype)]
-    received = read(b"".join(bytes_of(tensor) for tensor in sent), sent)
+    received = read(b"".join(bytes_of(tensor) for tensor in sent), [shape_of(tensor) for tensor in sent])
     assert all(torch.equal(a.reshape(-1), b) for a, b in zip(sent, received, strict=True))
 
 
@@ -53,4 +53,4 @@ def test_what_is_not_contiguous_is_written_where_it_belongs() -> None:
 
 def test_fewer_bytes_than_were_promised_are_an_error() -> None:
     with pytest.raises(ValueError, match="3 bytes for 1 elements"):
-        read(b"abc", [torch.zeros(1)])
+        read(b"abc", [Shape(count=1, dtype=torch.float32)])

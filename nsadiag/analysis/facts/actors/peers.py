@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.evidence.documents.kernel import Descriptor
+from nsadiag.evidence.numbers import natural
 
 End = tuple[str, str]
 
@@ -48,5 +49,5 @@ def _end(address: str, node: str) -> str:
 
 
 def _port(address: str) -> int:
-    text = address.rpartition(":")[2]
-    return int(text) if text.isdigit() else -1
+    port = natural(address.rpartition(":")[2])
+    return -1 if port is None else port

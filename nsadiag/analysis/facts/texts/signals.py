@@ -22,6 +22,8 @@ def signal_of(end: ProcessEnd) -> int | None:
         return -code
     if code is not None and BY_SHELLS < code < BY_SHELLS + 65:
         return code - BY_SHELLS
+    if end.signal.isdigit():
+        return int(end.signal)
     known = WORDS.get(end.signal) or signal.Signals.__members__.get(end.signal)
     return int(known) if known else None
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import calendar
+import re
 from dataclasses import dataclass, field
 
 MOST_FACTS = 20_000  # of one kind in one log: whoever writes more says nothing new
 MOST_SPEAKERS = 20_000  # whose open blocks are kept
+STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T _]?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,3 +53,16 @@ class LogLine:
     @property
     def speaker(self) -> Speaker:
         return self.prefix.speaker
+
+
+def stamp_ns(time: str) -> int:
+    """A stamp with a date in ns, as its own clock shows it; 0 of anything else."""
+    found = STAMP.match(time)
+    if found is None:
+        return 0
+    *whole, fraction = found.groups(default="0")
+    try:
+        seconds = calendar.timegm((*map(int, whole), 0, 0, 0))
+    except ValueError:
+        return 0
+    return seconds * 10**9 + int(fraction.ljust(9, "0"))

@@ -28,7 +28,7 @@ PARTS: dict[str, str] = {
     "raylet": r"\((?P<worker>raylet|gcs_server|autoscaler)(?:[ +\w]*)(?:, ip=(?P<host>[\w.:-]+))?\)",
     # Containers and schedulers.
     "pod": r"\[pod/(?P<host>[\w.-]+)/[\w.-]+\]",
-    "cri": rf"{STAMP} (?P<stream>stdout|stderr) [FP](?: |$)",
+    "cri": rf"(?P<time>{STAMP}) (?P<stream>stdout|stderr) [FP](?: |$)",
     "compose": r"(?P<host>[A-Za-z][\w.-]*[-_]\d+) +\|",
     "syslog": r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.]+[+-]\d\d:?\d\d) (?P<host>[\w.-]+) "
     r"(?P<worker>[\w./-]+(?:\[\d{1,9}\])?):",  # the pid is the unit's, and may be a launcher's

@@ -43,6 +43,6 @@ def facts_of(line: LogLine) -> Iterator[Fact]:
     seen: set[tuple[type[Fact], str]] = set()
     for row in (ROWS[place] for place in marked):
         kind = row.makes, row.fixed.get("of", "")
-        if kind not in seen and (fact := row.read(line)):
+        if kind not in seen and (facts := [*row.read(line)]):
             seen.add(kind)
-            yield fact
+            yield from facts

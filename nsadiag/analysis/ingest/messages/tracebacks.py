@@ -25,8 +25,10 @@ SURELY_RAISED = re.compile(
 )
 # Ray's own says what a task raised: its frames, and the exception, follow.
 TASK = re.compile(r"RayTaskError\(\w+\): .*?\(pid=(?P<pid>\d{1,9}), ip=(?P<host>[\w.:-]+)")
-# Launchers' own, which say that some rank has failed, or repeat its traceback below.
-LAUNCHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
+# A distributed checkpoint's, of which every rank gets the tracebacks of those that failed.
+OF_A_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (?P<rank>\d{1,9})\)")
+# Launchers' own, and of what ranks do together, which say that some rank has failed, or repeat its traceback below.
+LAUNCHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CheckpointException")
 # Of accelerate and DeepSpeed it has the type of any command that failed.
 COMMAND_FAILED = "CalledProcessError"
 LAUNCHED = re.compile(r"/accelerate/commands/launch\.py$|/deepspeed/launcher/\w+\.py$")
@@ -59,7 +61,6 @@ class Traceback:
     exception: Cause
     speaker: Speaker = NOBODY
     time: str = ""  # as its first line has it
-    is_cut: bool = False  # its last line is not in the log: of what type it is, nothing says
     is_stated: bool = False  # the error's own words, without a traceback
 
 
@@ -112,7 +113,7 @@ class Tracebacks:
         if self._continues(line):
             return True
         if TRACEBACK in line.said or RICH.match(line.said):
-            self._begin(line, self._spawned or (owner if TABLES.match(line.said) else None))
+            self._begin(line, self._spawned or _named(line) or (owner if TABLES.match(line.said) else None))
             self._spawned = None
             return True
         if spawned := SPAWNED.match(line.said):
@@ -150,10 +151,12 @@ class Tracebacks:
         if _is_frame(said, block.frames):
             block.last = line.number
             return True
-        if not block.frames or said[:1] in (" ", "│", "╰", ""):
+        if said[:1] in (" ", "│", "╰", ""):
             return False
         raised = RAISED.match(said)
-        if raised and (follows or SURELY_RAISED.match(said)):
+        # Of one without a frame, as a search for errors leaves it, the next line is the error if it reads like one.
+        surely = bool(SURELY_RAISED.match(said))
+        if raised and (surely or follows if block.frames else surely and follows):
             self._close(line, raised, said)
             return True
         if said.strip() in CHAINS:
@@ -241,10 +244,9 @@ class Tracebacks:
             )
             self._found.append(
                 Traceback(
-                    rank=None, line=block.line, exception=exception, speaker=block.speaker, time=block.time,
-                    is_cut=True,
+                    rank=None, line=block.line, exception=exception, speaker=block.speaker, time=block.time
                 )
-            )  # fmt: skip
+            )
 
     def _expire(self, number: int) -> None:
         if self._open and number % 64 == 0:
@@ -255,6 +257,12 @@ class Tracebacks:
             old = [s for s, each in self._messages.items() if number - each.last > MOST_LINES_BETWEEN]
             for speaker in old:
                 del self._messages[speaker]
+
+
+def _named(line: LogLine) -> Speaker | None:
+    """The process that a traceback is of, where its own first line says it."""
+    found = OF_A_RANK.search(line.said)
+    return speaker_of(int(found["rank"]), None, None, "", "") if found else None
 
 
 def _is_frame(said: str, frames: list[TracebackFrame]) -> bool:

@@ -9,6 +9,7 @@ from statistics import median
 
 from nsadiag.analysis.matrix.parity.compare import Comparison
 from nsadiag.analysis.matrix.parity.difference import Difference
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.spans import shortened, spelled
 
 ALIKE = 0.02  # factors this close to each other are one factor
@@ -95,8 +96,9 @@ def _ranges(groups: list[str]) -> str:
     numbers: dict[str, list[int]] = defaultdict(list)
     for group in groups:
         stem, _, last = group.rpartition(".")
-        if last.isdigit() and stem:
-            numbers[stem].append(int(last))
+        number = natural(last)
+        if number is not None and stem:
+            numbers[stem].append(number)
         else:
             numbers[group] = []
     told = []

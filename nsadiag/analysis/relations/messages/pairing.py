@@ -71,6 +71,7 @@ class Misfit:
     received: str
     guilty: int
     places: dict[int, str]
+    is_open: bool  # its receiver is still waiting for it
 
 
 def calls_of(case: Case) -> Table:
@@ -224,6 +225,7 @@ def misfits(case: Case) -> list[Misfit]:
                     received=received.tensor,
                     guilty=sender if changed == {sender} else receiver,
                     places={sender: sent.place, receiver: received.place},
+                    is_open=bool(pair[pair["rank"] == receiver].end_s.isna().any()),
                 ),
             )
         )

@@ -52,12 +52,12 @@ def shortfalls(case: Case) -> Iterator[Shortfall]:
 
 
 def _through(case: Case) -> set[int]:
-    """Ranks that came to their end; in a still job, those that stand in taking the process group down."""
-    if is_still(case.cell):
-        return {
-            rank for rank, at in case.thread_states.items() if at.doing == "leaving" or at.destroys_groups
-        }
-    return {b.rank.rank for b in breaks(case.cell) if b.kind == "exited" and not b.rank.leaving}
+    """Ranks that came to their end; in a still job, also those that stand in taking the process group down."""
+    ended = {b.rank.rank for b in breaks(case.cell) if b.kind == "exited" and not b.rank.leaving}
+    if not is_still(case.cell):
+        return ended
+    states = case.thread_states.items()
+    return ended | {rank for rank, at in states if at.doing == "leaving" or at.destroys_groups}
 
 
 def _steps(cell: CellEvidence, rank: int) -> int:

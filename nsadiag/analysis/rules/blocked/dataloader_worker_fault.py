@@ -16,6 +16,7 @@ from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, hung_ranks
 from nsadiag.analysis.relations.pending import was_given_up
 from nsadiag.analysis.rules.drafts import at_line, inside_rank
+from nsadiag.analysis.rules.exits.exception_advice import OF_A_WORKER
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.python_stacks import StackFrame
@@ -128,9 +129,6 @@ def _busy_worker(
         fix="Look at what the call does with that sample (a pattern that backtracks, a search that grows with its input), and bound it; a timeout= of the loader makes it an exception.",
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the worker ever continues",
     )
-
-
-OF_A_WORKER = "Find what ended the worker: dmesg shows the kernel's OOM killer; `num_workers=0` shows an exception where it occurs."
 
 
 def _raised(cell: CellEvidence) -> Iterator[Draft]:

@@ -11,7 +11,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import shapes
 from nsadiag.analysis.relations.pending import ran_well
-from nsadiag.analysis.relations.replica_sums import drift
+from nsadiag.analysis.relations.replica_sums import drift, not_finite
 from nsadiag.analysis.relations.replication import FEW
 from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
 from nsadiag.analysis.rules.drafts import hung_or_crashed, recorder_of
@@ -65,22 +65,52 @@ def _deciding(rank: RankEvidence) -> tuple[Unwaited, int, int] | None:
 
 
 def _used_before_the_wait(case: Case) -> Iterator[Draft]:
-    """A buffer that the source uses before the wait, if replicas diverged: whether the call was complete by then is chance."""
-    drifted = drift(case.cell) if ran_well(case.cell) else None
-    early = _early_use(case) if drifted and not drifted.from_start else None
-    if drifted is None or early is None:
+    """A buffer that the source uses before the wait, where that shows: replicas that differ, parameters that are not finite.
+
+    Whether the call was complete by then is chance; in a rehearsal it never is, and the buffer holds NaN.
+    """
+    shown = _effect(case) if ran_well(case.cell) else None
+    early = _early_use(case) if shown else None
+    if shown is None or early is None:
         return
     at, started = locations.short(early.used), locations.short(early.started)
     claim = f"{early.op} was started {early.times} times at {started}, and the same block continues to {at} without a wait"
     yield silent_error(
         case,
-        f"`{early.buffer}` is used at {at}, right after {early.op} with async_op=True was started on it ({started}) and before any wait; the replicas differ from step {drifted.step} on.",
-        {claim: recorder_of(case.cell, early.ranks[0]), drifted.says: drifted.source},
+        f"`{early.buffer}` is used at {at}, right after {early.op} with async_op=True was started on it ({started}) and before any wait; {shown.says}.",
+        {claim: recorder_of(case.cell, early.ranks[0]), shown.claim: shown.source},
         early.used,
-        Where(step=drifted.step),
+        Where(step=shown.step),
         "Use the buffer after the wait: keep the handle and the buffer together, and copy back once work.wait() has returned.",
         ranks=early.ranks,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """What shows of values that were used too early."""
+
+    says: str
+    claim: str
+    source: str
+    step: int
+
+
+def _effect(case: Case) -> Effect | None:
+    drifted = drift(case.cell)
+    if drifted is not None and not drifted.from_start:
+        says = f"the replicas differ from step {drifted.step} on"
+        return Effect(says=says, claim=drifted.says, source=drifted.source, step=drifted.step)
+    for rank in case.cell.ranks:
+        if found := not_finite(rank):
+            claim = f"{found[1]} of rank {rank.rank} is not finite after step {found[0]}"
+            return Effect(
+                says=f"parameters are not finite after step {found[0]}",
+                claim=claim,
+                source=f"{rank.source}/replicas.jsonl",
+                step=found[0],
+            )
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +151,7 @@ RULE = Rule(
         "async_work_not_waited": "Asynchronous work was never waited for, or its buffers were used too early."
     },
     family="correctness",
-    detected="The handle of an asynchronous collective, started at a line of the user's, had been neither waited for nor queried when the optimizer used the gradient that it reduces; or three or more such handles from one line were dropped; or replicas differ, and the lines after the call use its buffer before any wait",
+    detected="The handle of an asynchronous collective, started at a line of the user's, had been neither waited for nor queried when the optimizer used the gradient that it reduces; or three or more such handles from one line were dropped; or replicas differ, or parameters are not finite, and the lines after the call use its buffer before any wait",
     fix="Keep the handle and call .wait() before the tensor is used.",
     check=async_work_not_waited,
     needs=("black_boxes",),

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.records import Declined, RankEvidence
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.pending import ran_well
+from nsadiag.analysis.relations.replica_sums import not_finite
 from nsadiag.analysis.rules.correctness.silent_error import silent_error, whose
 from nsadiag.analysis.rules.drafts import recorder_of
 from nsadiag.analysis.rules.reasons import everyone
@@ -22,7 +23,7 @@ def nonfinite(case: Case) -> Iterator[Draft | Declined]:
     """Parameters that were finite at first, or losses that are not finite from some step to the end."""
     if not ran_well(case.cell):
         return
-    broken = {r.rank: row for r in case.cell.ranks if (row := _broken(r))}
+    broken = {r.rank: row for r in case.cell.ranks if (row := not_finite(r))}
     losses = {r.rank: found for r in case.cell.ranks if (found := _first_loss(case, r.rank))}
     if not broken and not any(length >= TO_THE_END for _, _, length in losses.values()):
         yield Declined(f"on {everyone(case.cell)} each loss and each sum over parameters was finite")
@@ -56,15 +57,6 @@ def nonfinite(case: Case) -> Iterator[Draft | Declined]:
     )
 
 
-def _broken(rank: RankEvidence) -> tuple[int, str] | None:
-    """The first step after which a parameter is no longer finite, and its name."""
-    for row in rank.replicas[1:]:
-        for began, now in zip(rank.replicas[0].parameters, row.parameters, strict=False):
-            if math.isfinite(began.total) and not math.isfinite(now.total):
-                return row.step, now.name
-    return None
-
-
 def _first_loss(case: Case, rank: int) -> tuple[int, str, int] | None:
     """The step and line of the first non-finite loss, and the length of the unbroken series of them up to the end."""
     mine = case.events_of(rank, Kind.BACKWARD)
@@ -84,5 +76,5 @@ RULE = Rule(
     fix="Run with torch.autograd.set_detect_anomaly(True) to find the operation, check that rank's batch of that step, and let all ranks skip a step together if its loss is not finite.",
     check=nonfinite,
     needs=("black_boxes",),
-    explained_by=("replica_drift",),
+    explained_by=("replica_drift", "async_work_not_waited"),
 )

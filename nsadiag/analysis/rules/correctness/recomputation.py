@@ -17,6 +17,7 @@ from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Recomputed
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
@@ -92,10 +93,11 @@ def _parameter(row: Recomputed) -> str | None:
 def _place(row: Recomputed) -> Place | None:
     """The line that passed the function to checkpoint; else its definition."""
     file, line, function = [*row.place.rsplit(":", 2), "", ""][:3]
-    if not line.isdigit():
+    if natural(line) is None:
         file, _, line = row.defined.rpartition(":")
         function = row.function
-    return locations.place(file, int(line), function) if line.isdigit() else None
+    number = natural(line)
+    return locations.place(file, number, function) if number is not None else None
 
 
 RULE = Rule(

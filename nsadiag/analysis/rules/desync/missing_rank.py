@@ -68,7 +68,9 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
 def _may_be_cut_off(case: Case, wait: PendingCall, missing: tuple[int, ...]) -> bool:
     """Whether too many of those that reported no timeout in a log had no time to: the first to time out end the job."""
     silent = all(_is_silent_in_log(case, wait, rank) for rank in missing)
-    return silent and len(missing) > len(wait.waiting)
+    # Of a few that were heard of at all, one that is silent says no more than one that is not.
+    few = bool(case.cell.absent)
+    return silent and len(missing) + few > len(wait.waiting)
 
 
 def _nobody_missing(case: Case, wait: PendingCall) -> Declined:

@@ -24,6 +24,7 @@ from nsadiag.evidence.records import Collective, Place, Strength, Where
 
 def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
     if is_still(case.cell):
+        yield from _sizes(case)
         for cycle in closed_cycles(case.once(graph_of)):
             waiting = {rank: p for rank in cycle if (p := pending_of(case, rank))}
             if waiting:
@@ -74,11 +75,14 @@ def _left_out_at(case: Case, found: Outliers, waiting: dict[int, PendingTransfer
 
 
 def _sizes(case: Case) -> Iterator[Draft]:
-    """A message of another size than its receiver expects, which the transport rejected."""
+    """A message of another size than its receiver expects: the transport rejects it, or never delivers it."""
+    hangs = is_still(case.cell)
     for misfit in misfits(case):
+        if hangs and not misfit.is_open:
+            continue
         sender, receiver, guilty = misfit.sender, misfit.receiver, misfit.guilty
         yield Draft(
-            outcome="crashed",
+            outcome="hung" if hangs else "crashed",
             strength=Strength.STRONG,
             summary=f"Rank {sender} sends {misfit.sent} as message {misfit.number} to rank {receiver}, which receives {misfit.received}.",
             guilty_ranks=(guilty,),

@@ -23,7 +23,9 @@ def unseen_rank(case: Case) -> Iterator[Draft | Declined]:
     for wait in waits(case):
         unseen = tuple(r for r in wait.unseen if r in case.cell.absent)
         heard = case.cell.everyone(wait.waiting)
-        if unseen and len(unseen) < len(heard) and not (wait.deviating or wait.completed):
+        # Of as many on either side those are named that never spoke, where nobody else can be missing.
+        few = len(heard) + (case.cell.collected is not None and case.cell.collected.knows_size)
+        if unseen and len(unseen) < few and not (wait.deviating or wait.completed):
             yield _draft(case, wait, unseen)
         elif wait.waiting:
             yield Declined(_against(case, wait, unseen), wait.source(case.cell, wait.waiting[0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -18,12 +19,16 @@ from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.rules.drafts import at_line, named, recorder_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
-from nsadiag.evidence.phrases import count, these
+from nsadiag.evidence.documents.exceptions import Cause, Raised
+from nsadiag.evidence.phrases import capitalized, count, these
 from nsadiag.evidence.records import Strength
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.secrets.published import MASK
 
 SAVE = "torch.save "
+# Python names two files where one was to become the other.
+RENAME = re.compile(r"\[Errno (?:2|17|39)\] [^'\"]*: '(?P<source>[^']+)' -> '(?P<target>[^']+)'")
+MOST_CITED = 4
 DEVICES = "/dev/"  # where nothing is kept
 
 
@@ -48,6 +53,8 @@ def checkpoint_write_race(case: Case) -> Iterator[Draft | Declined]:
         elif first and (failed := _failed_by(first.rank, file)):
             shown = {failed: f"{first.rank.source}/exception.json"}
             yield _draft(case, file, file.overlap, failed, shown, Strength.STRONG)
+    if cell.collected is not None:
+        yield from _renamed(case)
     if shared:
         yield from other_break(cell)
     elif writers := {rank.rank: written for rank in cell.ranks if (written := _written(case, rank))}:
@@ -56,6 +63,41 @@ def checkpoint_write_race(case: Case) -> Iterator[Draft | Declined]:
             f"{these(writers)} wrote {count(len(files), 'checkpoint file')}, none from two ranks of one host",
             recorder_of(cell, min(writers)),
         )
+
+
+def _renamed(case: Case) -> Iterator[Draft]:
+    """A rename that found its source gone or its target there, in a job of several processes: another one had made it already."""
+    cell = case.cell
+    raised = [(r.rank, r.exception) for r in cell.ranks if r.exception] + [(None, e) for e in cell.unnamed]
+    found = [(rank, e, told) for rank, e in raised if (told := _of_a_rename(e))]
+    if not found or (cell.world_size < 2 and len(raised) < 2):
+        return
+    ranks = tuple(sorted({rank for rank, *_ in found if rank is not None}))
+    _, first, told = found[0]
+    yield Draft(
+        outcome="crashed",
+        strength=Strength.LIKELY,
+        summary=f"{capitalized(these(ranks)) if ranks else 'A process'} could not rename {told['source']} to {told['target']}: another process had most likely renamed the same one before.",
+        guilty_ranks=ranks,
+        at=place_of(first),
+        evidence={
+            f"{'a process' if rank is None else f'rank {rank}'} raised {headline(first_of(e))}": e.source
+            for rank, e, _ in found[:MOST_CITED]
+        },
+        gaps=("who renamed it first no line tells",),
+        fix="Let one rank rename it while the others wait in a barrier; where a library's trainer does it, install a version in which only the main process of a node does.",
+        actions=("fix code",),
+    )
+
+
+def _of_a_rename(exception: Raised) -> re.Match[str] | None:
+    """The rename that the exception tells of, or one on its way."""
+    current: Cause | None = exception
+    while current:
+        if told := RENAME.search(f"{current.type}: {current.message}"):
+            return told
+        current = current.cause
+    return None
 
 
 def _shared_files(case: Case) -> Iterator[SharedFile]:
@@ -129,7 +171,7 @@ RULE = Rule(
         "checkpoint_write_race": "Several ranks wrote one checkpoint file at overlapping times.",
     },
     family="exit",
-    detected="By their recorders, ranks of one host were in `torch.save` of one path at overlapping times. The job ran to its end, or a writer raised an exception that names the file, as where another one had renamed it already. Ranks that write it in turn, or a file each, are no race.",
+    detected="By their recorders, ranks of one host were in `torch.save` of one path at overlapping times. The job ran to its end, or a writer raised an exception that names the file, as where another one had renamed it already. Ranks that write it in turn, or a file each, are no race. In a log of several processes: an error that a rename found its source gone or its target there.",
     fix="Let one rank write the file while the others wait (`if rank == 0: torch.save(...)`, then a barrier of all), or give each rank a file of its own. Write under a temporary name and rename that with os.replace: no reader meets half a file.",
     check=checkpoint_write_race,
     needs=("black_boxes",),

@@ -16,6 +16,7 @@ MEMORY = {
     "gpu": "Reduce this rank's memory (a smaller or shorter batch, activation checkpointing); if a batch is skipped, skip it on all ranks.",
     "host": "The host is out of memory: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
 }
+OF_A_WORKER = "Find what ended the worker: dmesg shows the kernel's OOM killer; `num_workers=0` shows an exception where it occurs."
 
 
 def class_of(exception: Cause) -> str:

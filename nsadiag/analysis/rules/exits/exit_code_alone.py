@@ -5,25 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts.exits import first_break
+from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.phrases import capitalized, these
 from nsadiag.evidence.records import Strength
+
+APART_S = 1.0  # launchers write whole seconds
 
 
 def exit_code_alone(case: Case) -> Iterator[Draft | Declined]:
     first = first_break(case.cell)
     if case.cell.collected is None or first is None or first.kind != "exited":
         return
-    rank, code = first.rank.rank, first.rank.end.exit_code
+    code = first.rank.end.exit_code
+    near = [b for b in breaks(case.cell) if b.kind == "exited" and b.t_s - first.t_s < APART_S]
+    ranks = tuple(sorted(b.rank.rank for b in near))
+    one = len(ranks) == 1
+    first_of_them = (
+        f"was the first to end, with exit code {code}; its traceback is"
+        if one
+        else f"ended at the same time, with exit code {code}; their tracebacks are"
+    )
     yield Draft(
         cls="rank_exception",
         outcome="crashed",
         strength=Strength.WEAK,
-        summary=f"Rank {rank} was the first to end, with exit code {code}; its traceback is not among these files.",
-        guilty_ranks=(rank,),
-        evidence={f"the launcher saw exit code {code}": "ends.json"},
-        gaps=(f"no log of rank {rank}",),
+        summary=f"{capitalized(these(ranks))} {first_of_them} not among these files.",
+        guilty_ranks=ranks if one else (),
+        evidence={
+            f"the launcher saw exit code {code}": case.cell.collected.launcher_log or first.rank.source
+        },
+        gaps=(f"no traceback of {these(ranks)}",) if one else ("which of them failed first no line tells",),
         next="torchrun --log-dir logs --redirects 3 --tee 3 <the same script>, then: nsadiag analyze logs",
     )
 

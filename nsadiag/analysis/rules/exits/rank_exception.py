@@ -16,7 +16,7 @@ from nsadiag.analysis.facts.exceptions import (
     says_assert,
 )
 from nsadiag.analysis.facts.exits import Break, breaks, first_break
-from nsadiag.analysis.records import Declined, RankEvidence
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import hung_ranks
 from nsadiag.analysis.relations.suppressed_exceptions import (
     Swallowed,
@@ -37,6 +37,7 @@ from nsadiag.evidence.records import Place, Strength, Where
 
 # The same message on another rank within this time is the same mistake, not a consequence.
 TOGETHER_S = 1.0
+SEEN_LATER_S = 0.05  # what is shown as 0.0 s says no more than the order of lines
 REPORTED_LATE = "a kernel fails while the host runs ahead: the line is where CUDA reported it, not where the kernel was launched"
 KERNEL_FIX = "Check the inputs of the kernels before that line: an assertion in a gather, index or loss kernel is nearly always an index out of range (a token beyond the vocabulary, a position beyond the context, a label beyond the classes)."
 LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that fails"
@@ -60,9 +61,9 @@ def rank_exception(case: Case) -> Iterator[Draft | Declined]:
 def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     cell, rank, root = case.cell, first.rank, first_of(exception)
     source = f"{rank.source}/exception.json"
-    alike = [b.rank.rank for b in breaks(cell) if _is_like(b, first)]
+    alike = [b.rank.rank for b in breaks(cell) if _is_like(cell, b, first)]
     victims = [b for b in breaks(cell) if b.rank.rank not in alike]
-    evidence = {f"rank {rank.rank} {_when(case, first)}: {headline(root)}": source}
+    evidence = {f"rank {rank.rank} {_when(case, first, alike)}: {headline(root)}": source}
     if root is not exception:
         evidence[f"it ended by an exception that this one caused: {headline(exception)}"] = source
     if hidden := exception.hidden:
@@ -72,7 +73,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
             later_s = victim.t_s - first.t_s
             later = (
                 f" {later_s:.1f} s later"
-                if later_s or not cell.collected
+                if later_s >= SEEN_LATER_S or not cell.collected
                 else ", because of it or on its own"
             )
             claim = f"rank {victim.rank.rank} failed{later}: {raised.type}"
@@ -102,19 +103,22 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     )
 
 
-def _when(case: Case, first: Break) -> str:
-    """The words for when it raised: a log may have no times."""
-    if case.cell.collected is None or case.cell.started_mono_ns:
+def _when(case: Case, first: Break, alike: Collection[int]) -> str:
+    """The words for when it raised: a log may have no times, and of several that raised the same none was first."""
+    if case.cell.collected is None or (case.cell.started_mono_ns and len(alike) == 1):
         return f"was the first to raise, at {first.t_s:.1f} s"
     return "raised"
 
 
-def _is_like(other: Break, first: Break) -> bool:
+def _is_like(cell: CellEvidence, other: Break, first: Break) -> bool:
     """Whether this rank raised the same exception at about the same time."""
     if other.follows_a_peer or not other.rank.exception or not first.rank.exception:
         return False
-    same = first_of(other.rank.exception).type == first_of(first.rank.exception).type
-    return same and other.t_s - first.t_s < TOGETHER_S
+    mine, others = first_of(first.rank.exception), first_of(other.rank.exception)
+    if mine.type == others.type and other.t_s - first.t_s < TOGETHER_S:
+        return True
+    # Of ranks that somebody else's log tells of, the same words are the same mistake, however late they came to it.
+    return cell.collected is not None and headline(mine) == headline(others)
 
 
 def _peers_at(case: Case, guilty: Collection[int]) -> Place | None:

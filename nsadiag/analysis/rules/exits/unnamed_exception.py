@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, headline, place_of
+from nsadiag.analysis.facts.exceptions import (
+    LOST_WORKER,
+    first_of,
+    follows_a_peer,
+    headline,
+    is_same,
+    place_of,
+)
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.rules.exits.exception_advice import actions_of, class_of, fix_of, next_of
+from nsadiag.analysis.rules.exits.exception_advice import OF_A_WORKER, actions_of, class_of, fix_of, next_of
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import Cause, Raised, TracebackFrame
 from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Strength
 
 BY_RANK = "torchrun --log-dir logs --redirects 3 --tee 3 <the same script>: each line then names its rank"
 NO_LINE = "The message says what failed; no line of the job's own code is in these files."
+LOADER = "torch/utils/data/dataloader.py"
 NO_RANK = "no line of the log tells which rank raised it"
 LINE = "Fix the line shown; errors of other ranks that follow from it go away with it."
 
@@ -23,7 +32,7 @@ def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
     cell = case.cell
     if cell.collected is None or not cell.unnamed:
         return
-    first = next((each for each in cell.unnamed if not follows_a_peer(first_of(each))), cell.unnamed[0])
+    first = _first(cell.unnamed)
     root = first_of(first)
     named = next(
         (each.rank for each in breaks(cell) if each.kind == "exception" and not each.follows_a_peer), None
@@ -35,11 +44,16 @@ def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
         yield Declined(f"what a process raised tells of another that is gone: {headline(root)}", first.source)
         return
     ranks, why = _whose(cell)
+    lost = LOST_WORKER.search(root.message)
     raised, place = headline(root).rstrip("."), place_of(root) or place_of(first)
+    if lost:
+        # Torch raises it wherever the process is when it hears of it: only that of the loader's own call is of use.
+        raised = f"{root.type}: {lost[0]}"
+        place = place if any(LOADER in frame.file for frame in root.frames) else None
     # Of a job that no line says to be of several ranks, that is no news.
     why = f"; {why}" if cell.world_size else ""
     yield Draft(
-        cls=class_of(root),
+        cls="dataloader_worker_fault" if lost else class_of(root),
         outcome="crashed",
         strength=Strength.LIKELY,
         summary=f"A process raised {raised}{why}.",
@@ -48,26 +62,55 @@ def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
         at=place,
         evidence={f"a process raised {raised}": first.source},
         gaps=(NO_RANK,),
-        fix=fix_of(root, LINE if place else NO_LINE),
+        fix=fix_of(root, OF_A_WORKER if lost else LINE if place else NO_LINE),
         next=next_of(root) or (BY_RANK if cell.collected.started_by == "torchrun" else None),
         actions=actions_of(root),
     )
 
 
+def _first(unnamed: Sequence[Raised]) -> Raised:
+    """The one to judge: what a loader's worker died of is told by the process that lost it, after the worker's own words."""
+    own = [each for each in unnamed if not follows_a_peer(first_of(each))]
+    lost = [each for each in own if LOST_WORKER.search(first_of(each).message)]
+    return next(iter(lost or own), unnamed[0])
+
+
 def _whose(cell: CellEvidence) -> tuple[tuple[int, ...], str]:
     """The rank that it can only be, and why; nobody where it may be several."""
-    failed = [r.rank for r in cell.ranks if (r.end.exit_code or 0) > 0 and not r.exception]
-    if len(failed) == 1:
-        return (failed[0],), f"rank {failed[0]} is the only one that ended with an exit code of its own"
+    failed = tuple(r.rank for r in cell.ranks if (r.end.exit_code or 0) > 0 and not r.exception)
+    raised = _processes(cell.unnamed)
+    if failed and len(failed) == raised:
+        one = raised == 1
+        return (
+            failed,
+            f"{these(failed)} {'is the only one' if one else 'are the ones'} that ended with an exit code of {'its' if one else 'their'} own",
+        )
     silent = sorted(cell.absent)
-    if len(silent) == 1 and len(cell.ranks) > 1:
+    if len(silent) == 1 and len(cell.ranks) > 1 and raised == 1:
         return (silent[0],), f"rank {silent[0]} is the only one of which no other line is there"
     left = f", and of {these(silent)} no other line is there" if silent else ""
     return (), f"the log does not tell which rank it was{left}"
 
 
+def _processes(raised: Sequence[Raised]) -> int:
+    """The number of processes that raised errors of their own: what one logs and raises again has fewer frames the first time."""
+    own = [first_of(each) for each in raised if not follows_a_peer(first_of(each))]
+    return sum(not any(_is_part(one, whole) for whole in own) for one in own)
+
+
+def _is_part(one: Cause, whole: Cause) -> bool:
+    inner = whole.frames[len(whole.frames) - len(one.frames) :]
+    return (
+        len(one.frames) < len(whole.frames) and is_same(one, whole) and _places(inner) == _places(one.frames)
+    )
+
+
+def _places(frames: Sequence[TracebackFrame]) -> list[tuple[str, int]]:
+    return [(frame.file, frame.line) for frame in frames]
+
+
 RULE = Rule(
-    concludes=("rank_exception", "gpu_oom"),
+    concludes=("rank_exception", "gpu_oom", "dataloader_worker_fault"),
     about="collected",
     family="exit",
     detected="A log in which several ranks write has a traceback without a rank. It is given to the one rank that ended with an exit code of its own, or to the only one of which nothing else is there; else to nobody.",

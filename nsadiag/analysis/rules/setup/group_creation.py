@@ -8,6 +8,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.relations.wait_graph import Edge, Graph
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.table import Table
 
@@ -24,8 +25,8 @@ class Creation:
 
 def members_of(ranks: str) -> set[int]:
     """The members in `"0,1"`; empty for "all" or several groups."""
-    words = ranks.split(",")
-    return {int(word) for word in words} if all(word.isdigit() for word in words) else set()
+    numbers = [natural(word) for word in ranks.split(",")]
+    return set() if None in numbers else {number for number in numbers if number is not None}
 
 
 def local_creations(case: Case) -> dict[int, Creation]:

@@ -14,6 +14,7 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import line_of, named
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.phrases import waits_wait
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -56,7 +57,7 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
             odd = unlike_most(said, cell.weight).ranks
             yield _draft(case, joining, odd, f"they disagree on {what}: {values}")
             return
-    world = max([cell.world_size, *(int(j.size) for j in joining.values() if j.size.isdigit())])
+    world = max([cell.world_size, *(natural(j.size) or 0 for j in joining.values())])
     # Ranks that ran have come, even if their files are missing.
     seen = {motion.rank for look in cell.watch.looks for motion in look.motions} | cell.present
     elsewhere = tuple(sorted({r.rank for r in cell.ranks} - set(joining)))

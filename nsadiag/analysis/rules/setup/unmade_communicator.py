@@ -27,6 +27,11 @@ def unmade_communicator(case: Case) -> Iterator[Draft | Declined]:
         elif case.cell.unnamed:
             first = case.cell.unnamed[0]
             yield Declined(f"a process raised {first.type} meanwhile", first.source)
+        elif len({row.rank for row in rows}) * 2 <= rows[0].size:
+            yield Declined(
+                f"most of the {rows[0].size} ranks of the communicator {rows[0].communicator} have no line of NCCL's in these files: it is their logs that are missing",
+                rows[0].source,
+            )
         elif first_break(case.cell) is None:
             yield _draft(case, rows)
 
@@ -42,7 +47,7 @@ def _draft(case: Case, rows: list[CommunicatorInit]) -> Draft:
         cls="process_group_mismatch" if absent else "network_stall",
         outcome="hung",
         strength=Strength.WEAK if absent else Strength.GUESS,
-        summary=f"{these(absent).capitalize()}{numbers} never came to create {what}, in which {len(came)} {waits_wait(came)}."
+        summary=f"{these(absent).capitalize()}{numbers} never came to create {what}, in which {these(came)}{numbers} {waits_wait(came)}."
         if absent
         else f"All {size} ranks began to create {what}, and none has completed it.",
         guilty_ranks=absent if whole else (),

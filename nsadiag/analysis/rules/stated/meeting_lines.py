@@ -9,7 +9,7 @@ from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer
 from nsadiag.analysis.records import Collected, Declined
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.messages import Fact, LostPeer, PortTaken, Rendezvous, TransportWarning
-from nsadiag.evidence.phrases import count
+from nsadiag.evidence.phrases import count, these
 from nsadiag.evidence.records import Act, Strength
 
 MOST_CITED = 4
@@ -47,15 +47,31 @@ def _port(told: Collected) -> Iterator[Draft]:
 
 
 def _rendezvous(told: Collected) -> Iterator[Draft]:
+    more = [(fact, source) for fact, source in told.of(Rendezvous) if fact.joined > fact.expected]
+    if more:
+        fact = more[-1][0]
+        yield _draft(
+            more,
+            cls="rendezvous_mismatch",
+            summary=f"The meeting counts {fact.joined} processes for a world of {fact.expected}: its store still holds those of an earlier start, or of another job.",
+            fix="Give each start of the job a store of its own: another port, another --rdzv-id, or a fresh file for init_method='file://...'; and end what is left of the earlier one.",
+            next_step="ss -ltnp | grep $MASTER_PORT; ls -l <the file of init_method>",
+            actions=("fix environment",),
+        )
     met = [(fact, source) for fact, source in told.of(Rendezvous) if fact.joined < fact.expected]
     if not met:
         return
     fact = met[-1][0]
     left = fact.expected - fact.joined
+    # Who came and waited says so: where all of them do, the others are known.
+    came = {rank for each, _ in met if (rank := told.rank_of(each)) is not None}
+    absent = tuple(sorted({*range(fact.expected)} - came)) if len(came) == fact.joined else ()
+    who = f": {these(absent)} never joined" if absent else f": {left} never joined"
     yield _draft(
         met,
         cls="rendezvous_mismatch",
-        summary=f"Of {count(fact.expected, 'process')} only {fact.joined} came to the meeting: {left} never joined.",
+        summary=f"Of {count(fact.expected, 'process')} only {fact.joined} came to the meeting{who}.",
+        guilty=absent,
         fix=MEETING_FIX,
         next_step="getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT   # on each node",
     )
@@ -106,6 +122,7 @@ def _draft(
     summary: str,
     fix: str,
     next_step: str,
+    guilty: tuple[int, ...] = (),
     actions: tuple[Act, ...] = ("unknown",),
 ) -> Draft:
     return Draft(
@@ -113,6 +130,7 @@ def _draft(
         outcome="crashed",
         strength=Strength.LIKELY,
         summary=summary,
+        guilty_ranks=guilty,
         evidence={
             fact.text.splitlines()[0][:200]: source for fact, source in facts[:MOST_CITED] if fact.text
         },

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.facts.texts.signals import killed_by
-from nsadiag.analysis.records import Collected, Declined
+from nsadiag.analysis.records import CellEvidence, Collected, Declined
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.messages import ProcessEnd
+from nsadiag.evidence.messages import ProcessEnd, Rendezvous
 from nsadiag.evidence.phrases import capitalized, count, these
 from nsadiag.evidence.records import Act, Strength, Where
 
@@ -25,6 +26,9 @@ BY = {
     "torchrun": "torchrun",
     "spawn": "the process that started it",
     "shell": "the shell",
+    "lightning": "Lightning's launcher",
+    "mpirun": "mpirun",
+    "composer": "Composer's launcher",
 }
 MEMORY_FIX = {
     "ray": "The node's memory ran out, and Ray ended the process that it chose: give tasks and actors more (memory=...), run fewer on a node, or keep less in each; the threshold is RAY_memory_usage_threshold.",
@@ -32,6 +36,9 @@ MEMORY_FIX = {
     "kubernetes": "The container reached its limit of memory: raise resources.limits.memory, use fewer loader workers, or keep less in memory; what lies in /dev/shm counts as well.",
 }
 MEMORY = "The machine, or the job's cgroup, ran out of memory: load less at once, use fewer workers, or raise the limit."
+BY_SIGNAL_ALONE = (
+    "that it was this rank follows from SIGKILL alone: no line has its pid and the memory together"
+)
 OTHER: dict[str, tuple[str, tuple[Act, ...], str]] = {
     "time limit": ("reached its time limit", ("unknown",), "Ask for more time, or save checkpoints and continue from the last one."),
     "preemption": ("was preempted for another job", ("retry",), "Start it again from its last checkpoint."),
@@ -49,7 +56,7 @@ def process_end(case: Case) -> Iterator[Draft | Declined]:
     if memory:
         yield _of_memory(case, told, memory)
     other = [(end, source) for end, source in ends if end.why in OTHER]
-    if other:
+    if other and not _started_again(told):
         yield _of_a_limit(case, told, other)
     # A watchdog, CUDA or an assertion aborts the process that it has spoken of.
     killed = [
@@ -57,7 +64,9 @@ def process_end(case: Case) -> Iterator[Draft | Declined]:
         for end, source in ends
         if end.why == "unknown" and killed_by(end) not in ("", "SIGABRT")
     ]
-    if killed and first_break(case.cell) is None and not case.cell.unnamed and case.calls.empty:
+    # Whose stacks were taken stood still before it was ended.
+    hung = bool(case.thread_states) or not case.calls.empty
+    if killed and first_break(case.cell) is None and not case.cell.unnamed and not hung:
         yield _of_a_signal(case, told, killed)
     known = ", ".join(sorted({BY[end.by] for end, _ in ends}))
     yield Declined(f"{known} gave no reason for the end of {count(len(ends), 'process')}", ends[0][1])
@@ -86,7 +95,8 @@ def _of_a_signal(case: Case, told: Collected, ends: list[tuple[ProcessEnd, str]]
 
 def _of_memory(case: Case, told: Collected, ends: list[tuple[ProcessEnd, str]]) -> Draft:
     cell = case.cell
-    ranks = tuple(sorted({r for end, _ in ends if (r := told.rank_of(end)) is not None}))
+    named = tuple(sorted({r for end, _ in ends if (r := told.rank_of(end)) is not None}))
+    ranks = named or _ended_by_sigkill(cell)
     # The line with a process or host says most.
     best, _ = max(
         ends,
@@ -107,16 +117,26 @@ def _of_memory(case: Case, told: Collected, ends: list[tuple[ProcessEnd, str]]) 
     return Draft(
         cls="host_oom",
         outcome="crashed",
-        strength=Strength.CONCLUSIVE if ranks else Strength.LIKELY,
+        strength=Strength.CONCLUSIVE if named else Strength.LIKELY,
         summary=f"{capitalized(who)} {was} ended for want of host memory{f' on {host}' if host else ''}, as {BY[best.by]} says.",
         guilty_ranks=ranks,
         blocked_ranks=all_but(cell, ranks) if ranks else (),
         where=Where(host=host or None),
         evidence={end.text.splitlines()[0][:200]: source for end, source in ends[:MOST_CITED] if end.text},
-        gaps=() if ranks else ("no line tells which rank that was",),
+        gaps=() if named else (BY_SIGNAL_ALONE,) if ranks else ("no line tells which rank that was",),
         fix=MEMORY_FIX.get(best.by, MEMORY),
         actions=("fix environment",),
     )
+
+
+def _started_again(told: Collected) -> bool:
+    """Whether a later start counts more processes than there are: what ended the one before is not what failed."""
+    return any(met.joined > met.expected for met, _ in told.of(Rendezvous))
+
+
+def _ended_by_sigkill(cell: CellEvidence) -> tuple[int, ...]:
+    """Ranks that a launcher saw end by the signal which ends a process for want of memory: it is theirs, whatever pid a container gave them."""
+    return tuple(rank.rank for rank in cell.ranks if rank.end.signal == signal.SIGKILL)
 
 
 def _of_a_limit(case: Case, told: Collected, ends: list[tuple[ProcessEnd, str]]) -> Draft:

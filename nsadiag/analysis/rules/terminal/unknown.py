@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.exceptions import first_of, headline, place_of
+from nsadiag.analysis.facts.exceptions import first_of, headline, is_cut, place_of
 from nsadiag.analysis.facts.exits import breaks, earliest_failure
 from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -15,14 +15,16 @@ from nsadiag.analysis.relations.pending import PendingCall, is_still, is_suspend
 from nsadiag.analysis.relations.steadiness import damage, launches
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
-from nsadiag.analysis.rules.terminal.stated_only import said_of_job
+from nsadiag.analysis.rules.terminal.stated_only import said_of_job, shows_no_failure
 from nsadiag.evidence.documents.watch import NO_END
+from nsadiag.evidence.messages import NativeStack
 from nsadiag.evidence.phrases import all_of, call_name, capitalized, these
 from nsadiag.evidence.records import Outcome, Place, Strength, Where
 
 NO_RECORDER = "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S, -E or -I"
 
 AGAIN = "take the stacks again some seconds later, and the flight recorder's dumps with them"
+OTHERS = "gdb -p PID -batch -ex 'thread apply all bt'   # of every rank's process, and py-spy dump --native --pid PID"
 MOST_CAMPS = 4  # places at which ranks stand, in one sentence
 
 
@@ -55,7 +57,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     is_busy = cell.attached and not is_still(cell)
     again = "nsadiag run --probes full --timeout 120 -- <the same command>"
     if cell.collected:
-        again = AGAIN if case.thread_states else ""
+        again = AGAIN if case.thread_states else OTHERS if cell.collected.of(NativeStack) else ""
         evidence |= _timeouts(case) | (said[1] if (said := said_of_job(cell)) else {})
     if cell.attached:
         again = "take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
@@ -67,7 +69,11 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         where=_where(case),
         evidence=evidence,
         gaps=() if cell.ranks or cell.collected else (NO_RECORDER,),
-        actions=("wait",) if is_suspended(cell) or is_busy else (),
+        actions=("wait",)
+        if is_suspended(cell) or is_busy
+        else ("unknown",)
+        if shows_no_failure(cell)
+        else (),
         next=again or None,
     )
 
@@ -114,6 +120,8 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
     if said := said_of_job(cell):
         return "unknown", said[0]
     if lost := _lost_peers(cell):
+        if cut := _cut_off(cell):
+            return "crashed", f"The traceback of {cut} is cut before its last line, which names the error"
         return (
             "crashed",
             f"These files have only errors that follow from the loss of a peer ({len(lost)} of them): whoever failed first does not say so in them",
@@ -139,6 +147,15 @@ def _lost_peers(cell: CellEvidence) -> Claims:
     for raised in cell.unnamed:
         found[f"an error of a process without a name: {headline(first_of(raised))}"] = raised.source
     return found
+
+
+def _cut_off(cell: CellEvidence) -> str:
+    """The ranks whose tracebacks lack their end, where that is all there is; empty otherwise."""
+    raised = [(broke.rank.rank, broke.rank.exception) for broke in breaks(cell) if broke.rank.exception]
+    every = [*raised, *((None, each) for each in cell.unnamed)]
+    if not all(is_cut(first_of(each)) for _, each in every):
+        return ""
+    return these([rank for rank, _ in raised]) if raised else "a process"
 
 
 def _timeouts(case: Case) -> Claims:

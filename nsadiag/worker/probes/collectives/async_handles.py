@@ -156,7 +156,7 @@ def _observed(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 def observe(stack: ExitStack, work: type) -> None:
     """Follows what is asked of a Work, until the stack is left."""
     for name in ASKED:
-        call = getattr(work, name, None)
+        call = vars(work).get(name)
         if call is not None:
             stack.enter_context(replaced(work, name, _observed(call, name)))
     stack.callback(opened.clear)

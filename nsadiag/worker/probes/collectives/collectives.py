@@ -313,6 +313,11 @@ def _wrap_functional(stack: ExitStack) -> None:
             stack.enter_context(replaced(functional, name, observed))
 
 
+def _all_subclasses(kind: Any) -> list[Any]:
+    """Of Python's: a group that is written in Python has a Work of its own."""
+    return [below for each in kind.__subclasses__() for below in (each, *_all_subclasses(each))]
+
+
 @contextlib.contextmanager
 def collectives() -> Iterator[None]:
     """Calls into torch.distributed: collectives, send and recv with their peers, waits for a Work or a store."""
@@ -322,8 +327,10 @@ def collectives() -> Iterator[None]:
     with ExitStack() as stack:
         _wrap_public(stack)
         work, store = dist.distributed_c10d.Work, dist.distributed_c10d.Store
-        stack.enter_context(replaced(work, "wait", _observed_work_wait(work.wait)))
-        async_handles.observe(stack, work)
+        for kind in (work, *_all_subclasses(work)):
+            if "wait" in vars(kind):
+                stack.enter_context(replaced(kind, "wait", _observed_work_wait(kind.wait)))
+            async_handles.observe(stack, kind)
         stack.enter_context(replaced(store, "wait", _observed_store_wait(store.wait)))
         stack.enter_context(replaced(store, "get", _observed_store_get(store.get)))
         when_imported("torch.distributed._functional_collectives", lambda: _wrap_functional(stack))

@@ -106,7 +106,7 @@ ROWS = (
     MessageRow(
         makes=Rendezvous,
         mark="num_workers_joined=",
-        pattern=r"world_size=(?P<expected>\d+), num_workers_joined=(?P<joined>\d+)",
+        pattern=r"(?:on rank: (?P<rank>\d{1,9}), .*)?world_size=(?P<expected>\d+), num_workers_joined=(?P<joined>\d+)",
         example="torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank: 0, for key: "
         "store_based_barrier_key:1 (world_size=8, num_workers_joined=7, timeout=0:30:00 error=wait timeout)",
         source="pytorch/pytorch torch/distributed/distributed_c10d.py",
@@ -114,7 +114,7 @@ ROWS = (
     MessageRow(
         makes=Rendezvous,
         mark="worker_count=",
-        pattern=r"world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
+        pattern=r"(?:on rank: (?P<rank>\d{1,9}), .*)?world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
         example="RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:1 "
         "(world_size=8, worker_count=7, timeout=0:30:00)",
         source="pytorch/pytorch torch/distributed/distributed_c10d.py",

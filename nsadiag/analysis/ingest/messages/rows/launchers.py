@@ -1,7 +1,7 @@
 """Ends of processes: torchrun's agent, DeepSpeed's and accelerate's launchers, Ray, shells."""
 
 from nsadiag.analysis.ingest.messages.rows.row import MessageRow
-from nsadiag.evidence.messages import ClosedProcess, ProcessEnd, ProcessStart
+from nsadiag.evidence.messages import ClosedProcess, ProcessEnd, ProcessStart, UnplacedRequest
 
 ELASTIC = "pytorch/pytorch torch/distributed/elastic/multiprocessing/api.py"
 RAY = "ray-project/ray python/ray/exceptions.py"
@@ -57,6 +57,39 @@ ROWS = (
         source="deepspeedai/DeepSpeed deepspeed/launcher/launch.py",
     ),
     MessageRow(
+        makes=ProcessEnd,
+        fixed={"by": "lightning"},
+        mark="Child process with PID ",
+        pattern=r"\[rank: (?P<local_rank>\d{1,6})\] Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d+)",
+        example="[rank: 1] Child process with PID 4711 terminated with code -9. Forcefully terminating all other processes to avoid zombies",
+        source="Lightning-AI/pytorch-lightning src/lightning/fabric/strategies/launchers/subprocess_script.py",
+        whole=True,
+    ),
+    MessageRow(
+        makes=ProcessEnd,
+        fixed={"by": "composer"},
+        mark=" with code ",
+        pattern=r"Global rank (?P<rank>\d{1,9}) \(PID (?P<pid>\d{1,9})\) exited with code (?P<code>-?\d+)",
+        example="ERROR:composer.cli.launcher:Global rank 3 (PID 4711) exited with code -11",
+        source="mosaicml/composer composer/cli/launcher.py",
+    ),
+    MessageRow(
+        makes=ProcessEnd,
+        fixed={"by": "composer"},
+        mark="crashed with exit code",
+        pattern=r"Rank (?P<rank>\d{1,9}) crashed with exit code (?P<code>-?\d+)",
+        example="ERROR:composer.cli.launcher:Rank 1 crashed with exit code 1.",
+        source="mosaicml/composer composer/cli/launcher.py",
+    ),
+    MessageRow(
+        makes=ProcessEnd,
+        fixed={"by": "mpirun"},
+        mark=" noticed that process rank ",
+        pattern=r"noticed that process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>[\w.-]+) exited on signal (?P<signal>\d+)",
+        example="mpirun noticed that process rank 3 with PID 4711 on node node7 exited on signal 9 (Killed).",
+        source="open-mpi/ompi docs/man-openmpi/man1/mpirun.1.rst",
+    ),
+    MessageRow(
         makes=ClosedProcess,
         mark="Killing subprocess ",
         pattern=r"Killing subprocess (?P<pid>\d{1,9})",
@@ -98,6 +131,30 @@ ROWS = (
         example="Memory on the node (IP: 10.0.0.4, ID: 5c1d) where the task (actor ID: 8a, name=train, pid=4711, memory used=120.11GB) was running was "
         "243.33GB / 251.56GB (0.967)",
         source="ray-project/ray src/ray/raylet/node_manager.cc",
+    ),
+    *(
+        MessageRow(makes=UnplacedRequest, mark=mark, pattern=pattern, example=example, source=source)
+        for mark, pattern, example, source in (
+            (
+                "pending placement groups",
+                r"^\s*(?P<asks>\{.+\} \* \d+(?: \(\w+\))?): \d+\+? pending placement groups",
+                " {'GPU': 1.0} * 2 (PACK): 1+ pending placement groups",
+                "ray-project/ray python/ray/autoscaler/_private/util.py",
+            ),
+            (
+                "can fulfill resource request",
+                r"No available node types can fulfill resource requests? (?P<asks>\{[^}]*\})",
+                "(autoscaler +10m11s, ip=10.0.0.4) Error: No available node types can fulfill resource request {'GPU': 1.0}. Add suitable node "
+                "types to this cluster to resolve this issue.",
+                "ray-project/ray python/ray/autoscaler/_private/event_summarizer.py",
+            ),
+            (
+                "Waiting for creating a placement group",
+                r"Waiting for creating a placement group of specs for \d+ seconds\. specs=(?P<asks>\[.*?\])",
+                "INFO 06-07 18:11:35 [ray_utils.py:464] Waiting for creating a placement group of specs for 10 seconds. specs=[{'GPU': 1.0}].",
+                "vllm-project/vllm vllm/v1/executor/ray_utils.py",
+            ),
+        )
     ),
     MessageRow(
         makes=ProcessEnd,

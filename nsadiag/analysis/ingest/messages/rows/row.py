@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ class MessageRow:
     versions: str = ""  # those known to print it so, where not all do
     fixed: Mapping[str, Any] = field(default_factory=dict)  # fields that the message as such decides
     whole: bool = False  # searched in the whole line, with its prefix
+    repeats: bool = False  # a line may have it several times
 
     @functools.cached_property
     def regex(self) -> re.Pattern[str]:
@@ -41,11 +43,16 @@ class MessageRow:
     def types(self) -> dict[str, str]:
         return {each.name: str(each.type) for each in dataclasses.fields(self.makes)}
 
-    def read(self, line: LogLine) -> Fact | None:
-        """The fact that the line states; None where it is another message."""
+    def read(self, line: LogLine) -> Iterator[Fact]:
+        """The facts that the line states; none where it is another message."""
         text = line.text if self.whole else line.said
-        if self.mark not in text or not (found := self.regex.search(text)):
-            return None
+        if self.mark in text:
+            every = self.regex.finditer(text)
+            yield from (
+                self._fact(line, each) for each in (every if self.repeats else itertools.islice(every, 1))
+            )
+
+    def _fact(self, line: LogLine, found: re.Match[str]) -> Fact:
         values = dict(_value(self.types, n, v) for n, v in found.groupdict().items() if v is not None)
         own = line.speaker
         speaker = {"rank": own.rank, "pid": own.pid} if self.makes.is_of_its_speaker else {}

@@ -80,6 +80,7 @@ ROWS = (
         makes=ToolAnswer,
         fixed={"tool": "torchfrtrace", "kind": "mismatch"},
         mark="Culprit rank",
+        repeats=True,
         pattern=r"Culprit rank (?P<ranks>\d+)",
         example="Culprit rank 3; error in group: 0, sequence 12: collective type mismatch",
         source=f"{FR_TRACE}/components/types.py",

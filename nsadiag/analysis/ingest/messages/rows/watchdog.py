@@ -1,7 +1,7 @@
 """torch's process group of NCCL: its watchdog, its heartbeat monitor, and what ends a rank there."""
 
 from nsadiag.analysis.ingest.messages.rows.row import MessageRow
-from nsadiag.evidence.messages import Standing, StatedError, StuckWatchdog, UnnumberedTimeout
+from nsadiag.evidence.messages import Standing, StatedError, StuckWatchdog, TakenDown
 
 NCCL_CPP = "pytorch/pytorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
 GROUP = r"\[PG (?:ID )?(?P<group>[^\s\]]+)(?: PG GUID [^\s(\]]+)? ?(?:\([^)]*\))? ?Rank (?P<rank>\d{1,9})\]"
@@ -38,14 +38,20 @@ ROWS = (
         source=NCCL_CPP,
         versions="torch 2.1",
     ),
-    MessageRow(
-        makes=UnnumberedTimeout,
-        mark="WorkNCCL(OpType=",
-        pattern=r"Watchdog caught collective operation timeout: WorkNCCL\(OpType=(?P<op>\w+)[^)]*?, Timeout\(ms\)=(?P<limit_ms>\d+)\) ran for (?P<seconds_ms>\d+) milliseconds",
-        example="[E ProcessGroupNCCL.cpp:587] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, TensorShape=[1], "
-        "Timeout(ms)=1800000) ran for 1802936 milliseconds before timing out.",
-        source=NCCL_CPP,
-        versions="torch 1.8 to 1.13",
+    *(
+        MessageRow(
+            makes=TakenDown,
+            mark=mark,
+            pattern=mark,
+            example=f"[rank1]:[E1128 10:00:00.1 ProcessGroupNCCL.cpp:620] {example}",
+            source=NCCL_CPP,
+        )
+        for mark, example in (
+            ("Some NCCL operations have failed or timed out", "[Rank 1] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data."),
+            ("taking the entire process down", "[Rank 1] To avoid data inconsistency, we are taking the entire process down."),
+            ("Watchdog caught collective operation timeout", "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600083 milliseconds before timing out."),
+            ("last enqueued", "[PG ID 0 PG GUID 0(default_pg) Rank 1] failure detected by watchdog at work sequence id: 1 PG status: last enqueued work: 1, last completed work: -1"),
+        )
     ),
     MessageRow(
         makes=StuckWatchdog,

@@ -1,20 +1,13 @@
 """Checks of DDP, FSDP, DeepSpeed and torch's DETAIL, which compare ranks."""
 
 from nsadiag.analysis.ingest.messages.rows.row import MessageRow
-from nsadiag.evidence.messages import ParameterCount, RankDisagreement, StatedError
+from nsadiag.evidence.messages import RankDisagreement, StatedError
 
 DDP = "pytorch/pytorch torch/csrc/distributed/c10d/reducer.cpp"
 FSDP = "pytorch/pytorch torch/distributed/fsdp"
 DEEPSPEED = "deepspeedai/DeepSpeed deepspeed/runtime"
 
 ROWS = (
-    MessageRow(
-        makes=ParameterCount,
-        mark=" params, while rank ",
-        pattern=r"DDP expects same model across all ranks, but Rank (?P<rank>\d{1,9}) has (?P<here>\d+) params, while rank \d{1,9} has inconsistent (?P<there>\d+) params",
-        example="[rank0]: RuntimeError: DDP expects same model across all ranks, but Rank 0 has 54 params, while rank 1 has inconsistent 0 params.",
-        source=DDP,
-    ),
     MessageRow(
         makes=StatedError,
         fixed={"topic": "mismatch"},

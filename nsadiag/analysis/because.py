@@ -1,0 +1,112 @@
+"""The two lines of a divergence: where the guilty rank stands, by its stack, and why, by recorded paths or by the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.explain.candidate import shown
+from nsadiag.analysis.explain.context import Context
+from nsadiag.analysis.explain.explanation import candidates
+from nsadiag.analysis.paths.chain import Chains
+from nsadiag.analysis.paths.endless import endless_of_case
+from nsadiag.analysis.paths.partings import Alignment
+from nsadiag.analysis.paths.telling import told
+from nsadiag.analysis.paths.walks import walks_of
+from nsadiag.analysis.rules.registry import RULES
+from nsadiag.evidence.records import Because, Finding, Link, Place, ValueOfRanks
+from nsadiag.source.control import Condition
+
+# What the source's provenance of a condition is called as an origin.
+ORIGINS = {"rank": "rank", "data": "data", "input": "data", "uniform": "unknown"}
+MOST_PEERS = 3  # that a guilty rank is compared with, until one comparison tells
+
+
+@dataclass(frozen=True, kw_only=True)
+class BothLines:
+    """The two lines of a divergence, which say different things: neither stands in for the other."""
+
+    stands_at: Place | None = None
+    because: Because | None = None
+    failed: tuple[str, ...] = ()  # a gap, where we tripped over what nobody foresaw
+
+
+def lines_of(case: Case, cause: Finding) -> BothLines:
+    """Both lines of a verdict on a divergence; nothing of any other."""
+    family = next((rule.family for rule in RULES if rule.name == cause.mechanism), None)
+    parted = family in ("structure", "divergence")
+    # Where paths are recorded, calls that do not match are a divergence, whatever the rules made of a hang.
+    if cause.outcome not in ("hung", "crashed") or not (parted or cause.outcome == "hung"):
+        return BothLines()
+    try:
+        found = (
+            _of_a_loop(case, cause) or _recorded(case, cause) or (_inferred(case, cause) if parted else None)
+        )
+        return BothLines(stands_at=_stands_at(case, cause) if parted or found else None, because=found)
+    except Exception as error:
+        return BothLines(failed=(f"the chain of causes failed: {error!r}",))
+
+
+def _of_a_loop(case: Case, cause: Finding) -> Because | None:
+    """The loop that a rank does not leave."""
+    found = case.once(endless_of_case)
+    if cause.mechanism != "endless_loop" or not found:
+        return None
+    at = found[0].place
+    values = tuple(
+        ValueOfRanks(name=n, by_rank={str(found[0].rank): v[-1]}) for n, v in found[0].values.items()
+    )
+    link = Link(at=at, because=found[0].words, how="recorded", ranks=(found[0].rank,), values=values)
+    return Because(
+        file=at.file,
+        line=at.line,
+        function=at.function,
+        code=at.code,
+        how="recorded",
+        origin="unknown",
+        chain=(link,),
+    )
+
+
+def _recorded(case: Case, cause: Finding) -> Because | None:
+    walks = case.once(walks_of)
+    for pair in _pairs(cause, sorted(walks)):
+        compared = Alignment(case.cell.code, walks[pair[0]], walks[pair[1]]).compared()
+        chains = Chains(case.cell.code, compared)
+        if chain := chains.chain():
+            return told(walks, compared, chains, chain)
+    return None
+
+
+def _pairs(cause: Finding, ranks: list[int]) -> Iterator[tuple[int, int]]:
+    """A guilty rank and one that waits for it; where nobody is guilty, any two."""
+    guilty = [rank for rank in cause.guilty_ranks if rank in ranks][:1] or ranks[:1]
+    others = [rank for rank in ranks if rank not in cause.guilty_ranks] or ranks
+    waiting = sorted(others, key=lambda rank: rank not in cause.blocked_ranks)
+    yield from [(a, b) for a in guilty for b in waiting if a != b][:MOST_PEERS]
+
+
+def _inferred(case: Case, cause: Finding) -> Because | None:
+    """The condition of the best explanation, if the verdict is of its class."""
+    best = next((c for c in case.once(candidates) if c.condition is not None and c.cls == cause.cls), None)
+    if best is None or best.condition is None:
+        return None
+    at, condition = best.condition.place, best.condition
+    link = Link(at=at, because=_sides(condition), how="inferred", ranks=case.cell.everyone(best.guilty))
+    return Because(
+        file=at.file, line=at.line, function=at.function, code=at.code, how="inferred",
+        origin=ORIGINS[best.provenance], chain=(link,),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _sides(condition: Condition) -> str:
+    return f"`{shown(condition)}` decided differently"
+
+
+def _stands_at(case: Case, cause: Finding) -> Place | None:
+    """The line of the first guilty rank's own stack, or of the last thing that it recorded."""
+    rank = next(iter(cause.guilty_ranks), None)
+    if rank is None or rank not in {each.rank for each in case.cell.ranks}:
+        return None
+    return case.once(Context).place_of(rank)

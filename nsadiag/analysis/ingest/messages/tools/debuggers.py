@@ -1,0 +1,115 @@
+"""Native stacks that gdb, cuda-gdb or lldb print of a process (`thread apply all bt`), and the Python lines of `py-bt`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from nsadiag.analysis.ingest.messages.lines import LogLine
+from nsadiag.evidence.documents.exceptions import TracebackFrame
+from nsadiag.evidence.messages import NativeStack
+
+# gdb: `Thread 58 (Thread 0x15535d20d700 (LWP 1823817) "pt_main"):`; lldb: `* thread #1, name = 'python'`.
+THREAD = re.compile(
+    r"^(?:Thread (?P<gdb>\d{1,6}) \((?:Thread 0x[0-9a-f]+ )?\(?LWP (?P<lwp>\d{1,9})\)?|\*? *thread #(?P<lldb>\d{1,6})\b)"
+)
+ATTACHED = re.compile(
+    r"(?:Attaching to process|Attaching to program:.*, process|\bgdb\b.* -p) (?P<pid>\d{1,9})"
+)
+# What every frame of a debugger's has, and no other stack: arguments in brackets, or a library in lldb's words.
+FRAME = re.compile(
+    r"^#(?P<number>\d{1,4}) +(?:0x[0-9a-f]+ in )?(?P<name>[^\s(]+(?:\([^()]*\)<<<[^>]*>>>)?) ?\(.*\)(?: (?:at|from) (?P<where>\S+))?"
+)
+FRAME_OF_LLDB = re.compile(
+    r"^ *\*? frame #(?P<number>\d{1,4}): 0x[0-9a-f]+ (?P<where>\S+)`(?P<name>[^\s(+]+)"
+)
+# `py-bt` of gdb's Python extension.
+PYTHON = re.compile(
+    r'^(?:#\d+ (?:<built-in method .*>)?(?:Frame 0x[0-9a-f]+, for )?| +)[Ff]ile "?(?P<file>[^",]+)"?, line (?P<line>\d{1,7}), in (?P<function>[\w<>.]+)'
+)
+KERNEL = re.compile(r"^\*? +\d+ +\S+ +\d+ +\d+ Active .* (?P<name>\w+)\(\)$")
+NAMELESS = ("??", "<signal handler called>")
+MOST_THREADS = 2_000
+MOST_FRAMES = 400
+
+
+@dataclass
+class _Thread:
+    line: int
+    text: str
+    lwp: int | None = None
+    number: int | None = None
+    functions: list[str] = field(default_factory=list)
+    frames: list[TracebackFrame] = field(default_factory=list)
+
+
+class Debuggers:
+    """The stack of each thread, innermost call first."""
+
+    def __init__(self) -> None:
+        self._threads: list[_Thread] = []
+        self._open: _Thread | None = None
+        self._pid: int | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether more frames may come."""
+        return self._open is not None
+
+    def read(self, line: LogLine) -> bool:
+        """Take the next line of the log; returns whether it is one of a debugger's."""
+        said = line.text
+        if "rocess" in said and (attached := ATTACHED.search(said)):
+            self._pid = int(attached["pid"])
+            return True
+        if "hread" in said and (begins := THREAD.match(said)):
+            number = begins["gdb"] or begins["lldb"]
+            self._begin(
+                _Thread(line.number, said, int(begins["lwp"]) if begins["lwp"] else None, int(number))
+            )
+            return True
+        if said.endswith("()") and (kernel := KERNEL.match(said)):
+            self._begin(_Thread(line.number, said, functions=[kernel["name"]]))
+            self._open = None
+            return True
+        return self._frame(line)
+
+    def _frame(self, line: LogLine) -> bool:
+        said = line.text
+        frame = None
+        if said.startswith("#"):
+            frame = FRAME.match(said)
+        elif self._open and "frame #" in said:
+            frame = FRAME_OF_LLDB.match(said)
+        if frame:
+            if self._open is None:
+                if frame["number"] != "0" or not said.startswith("#0  "):
+                    return False
+                self._begin(_Thread(line.number, said))
+            assert self._open is not None
+            if frame["name"] not in NAMELESS and len(self._open.functions) < MOST_FRAMES:
+                self._open.functions.append(frame["name"])
+            return True
+        if self._open and (python := PYTHON.match(said)):
+            at = TracebackFrame(file=python["file"], line=int(python["line"]), function=python["function"])
+            self._open.frames.append(at)
+            return True
+        if not said.strip():
+            self._open = None
+        return False
+
+    def _begin(self, thread: _Thread) -> None:
+        self._open = thread
+        if len(self._threads) < MOST_THREADS:
+            self._threads.append(thread)
+
+    def found(self) -> list[NativeStack]:
+        """One fact a thread of which some function has a name."""
+        pid = self._pid or next((t.lwp for t in self._threads if t.number == 1 and t.lwp), None)
+        return [
+            NativeStack(
+                line=each.line, text=each.text, pid=pid, thread=each.number, functions=tuple(each.functions),
+                frames=tuple(each.frames[::-1]),
+            )
+            for each in self._threads if each.functions or each.frames
+        ]  # fmt: skip

@@ -1,0 +1,311 @@
+"""From a parting back to an origin: the steps on the recorded paths that made the ranks differ, each with what is on record."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.analysis.paths.partings import Compared, Pair, Parting
+from nsadiag.analysis.paths.walk import Exc, Executed, Frame
+from nsadiag.analysis.paths.writers import Slices
+from nsadiag.evidence.records import Origin
+from nsadiag.evidence.rehearsal.calls import CREATION
+from nsadiag.evidence.rehearsal.reads import Read
+from nsadiag.source.model import SourceModel
+from nsadiag.source.patterns.statements import Statement
+
+DEEPEST = 7  # links
+MOST_QUESTIONS = 120
+MOST_OF_A_ROLE = 2  # links from a condition to the rank that it asks for
+RECENT = 8  # calls before the parting, in which a turn that was never taken before may have caused it
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """One link: the two ranks' steps at one line, and what differs there."""
+
+    pair: Pair
+    parting: Parting | None = None
+    name: Read = ()  # that the line wrote
+    values: tuple[str, str] = ("", "")  # of the name, on each
+    raised: tuple[Exc | None, Exc | None] = (None, None)
+    caught: tuple[Exc | None, Exc | None] = (None, None)
+    inside: int | None = None  # of a branch that only this side takes, by right
+    origin: Origin = "unknown"
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the record itself shows that they differ."""
+        return self.parting is not None or any(self.raised) or len({*self.values}) > 1
+
+    @property
+    def at(self) -> tuple[str, int]:
+        return self.pair[0].at
+
+
+class Chains:
+    """Chains of two walks."""
+
+    def __init__(self, code: SourceModel, compared: Compared) -> None:
+        self._compared = compared
+        self._slices = (Slices(code, compared.walks[0]), Slices(code, compared.walks[1]))
+        self._asked = 0
+        self._seen: set[tuple[int, int]] = set()
+
+    def chain(self) -> tuple[Found, ...]:
+        """The links, the nearest to the calls first; empty where the paths do not tell."""
+        first = self._compared.decisive
+        if first is not None:
+            return tuple(self._from_control(first))
+        if unlike := self._compared.unlike:
+            # The line of the calls is where the ranks stand; why they are not alike was decided before.
+            pair = (unlike[0].step, unlike[1].step)
+            before = self._of_pair(pair, 1)
+            call = Found(pair=pair, values=(unlike[0].text, unlike[1].text))
+            # Which groups there are is for all ranks to create: that some create others is the fault itself.
+            return tuple(before if before and unlike[0].op != CREATION else [call, *before])
+        return ()
+
+    def _from_control(self, first: Parting) -> list[Found]:
+        """The chain from the line that decided: where the line of the calls decides nothing itself, one further back."""
+        own = first.by or first
+        chain = self._of_parting(own, 0)
+        if self._decides(own):
+            return [*self._inside_of_a_role(own, chain), *chain]
+        for number, found in enumerate(chain):
+            if found.parting is not None and self._decides(found.parting):
+                return chain[number:]
+        # No name leads from a framework's call to what a callback of the user's has set.
+        fresh = next((p for p in reversed(self._recent(first)) if self._decides(p) and self._is_new(p)), None)
+        return self._of_parting(fresh.by or fresh, 0) if fresh is not None else chain
+
+    def _inside_of_a_role(self, parting: Parting, chain: list[Found]) -> list[Found]:
+        """The condition by which a rank left a branch that is its own by right, before what all ranks do behind it."""
+        if chain[-1].origin != "rank" or len(chain) > MOST_OF_A_ROLE:
+            return []
+        for side, steps in enumerate(parting.sides):
+            own = self._slices[side]
+            last = own.statement(steps[-1]) if steps else None
+            for step in reversed(steps[:-1]) if last and last.leaves else ():
+                found = own.statement(step)
+                inside = found is not None and found.kind == "if" and found.has_in_body(steps[-1].line)
+                if inside or own.is_handler(step):
+                    return [Found(pair=(step, step), parting=parting, inside=side)]
+        return []
+
+    def _decides(self, parting: Parting) -> bool:
+        """Whether the last common line chose: by a condition, a loop's end or an exception."""
+        found = self._slices[0].statement(parting.at[0])
+        return found is None or found.decides or any(self._raised(parting))
+
+    def _recent(self, first: Parting) -> list[Parting]:
+        """Partings before this one, and behind the last few calls that matched."""
+        own = first.announced[0]
+        until = own[0].index if own else self._compared.walks[0].last.index + 1
+        met = [call.index for call in self._compared.walks[0].calls if call.index < until]
+        since = met[-RECENT] if len(met) >= RECENT else 0
+        before = self._compared.partings[: self._compared.partings.index(first)]
+        return [p for p in before if p.index >= since and not any(p.announced)]
+
+    def _is_new(self, parting: Parting) -> bool:
+        """Whether a rank took this turn for the first time."""
+        walks = self._compared.walks
+        return any(
+            step is not None and walk.visit(step) == 1 for walk, step in zip(walks, parting.then, strict=True)
+        )
+
+    def _of_parting(self, parting: Parting, depth: int) -> list[Found]:
+        raised = self._raised(parting)
+        if any(raised):
+            return self._of_exception(parting, raised, depth)
+        before = self._of_pair(self._entry(parting.at), depth + 1)
+        origin = "unknown" if before else self._own_origin(parting.at)
+        return [Found(pair=parting.at, parting=parting, origin=origin), *before]
+
+    def _of_exception(
+        self, parting: Parting, raised: tuple[Exc | None, Exc | None], depth: int
+    ) -> list[Found]:
+        """Where it was swallowed, where it was raised, and what led there."""
+        side = 0 if raised[0] else 1
+        pair = self._deepest(raised[side], parting)  # type: ignore[arg-type]
+        links = [Found(pair=pair, parting=parting, raised=raised, origin="exception")]
+        caught = self._next(parting.at[side])
+        if caught is not None and self._slices[side].is_handler(caught):
+            links.insert(0, Found(pair=(caught, caught), parting=parting, caught=raised))
+        led = self._with(
+            pair[0] if side == 0 else None, pair[1] if side == 1 else None, parting.at, inner=True
+        )
+        before = self._of_parting(led, depth + 1) if led is not None and depth < DEEPEST else []
+        return [*links, *before]
+
+    def _entry(self, pair: Pair) -> Pair:
+        """What a `for` iterates over was decided when it began."""
+        found = self._slices[0].statement(pair[0])
+        if found is None or found.kind != "for":
+            return pair
+        a, b = (self._first_of(step, found) for step in pair)
+        return a, b
+
+    def _first_of(self, step: Executed, loop: Statement) -> Executed:
+        steps = step.frame.steps
+        at = bisect.bisect_left(steps, step.index, key=lambda each: each.index)
+        while at and loop.first <= steps[at - 1].line <= loop.last:
+            at -= 1
+        return steps[at]
+
+    def _next(self, step: Executed) -> Executed | None:
+        """The step behind it in its frame."""
+        steps = step.frame.steps
+        at = bisect.bisect_right(steps, step.index, key=lambda each: each.index)
+        return steps[at] if at < len(steps) else None
+
+    def _raised(self, parting: Parting) -> tuple[Exc | None, Exc | None]:
+        """An exception that only one side saw at the last common step, in it or in what it called."""
+        if any(parting.raised):
+            return parting.raised
+        seen = [next((e for e in step.inner if isinstance(e, Exc)), None) for step in parting.at]
+        return (
+            (seen[0], None)
+            if seen[0] and not seen[1]
+            else (None, seen[1])
+            if seen[1] and not seen[0]
+            else (None, None)
+        )
+
+    def _deepest(self, raised: Exc, parting: Parting) -> Pair:
+        """The user's innermost step that it came through, on both sides where both have it."""
+        step = raised.step
+        while frame := next((f for f in reversed(step.frames) if f.steps), None):
+            inner = next((e for e in reversed(frame.steps[-1].inner) if isinstance(e, Exc)), None)
+            if inner is None or inner.type != raised.type:
+                break
+            step = frame.steps[-1]
+        side = 0 if parting.at[0].frame is raised.step.frame else 1
+        other = self._compared.walks[1 - side]
+        twin = other.visited(step.at, self._compared.walks[side].visit(step)) or parting.at[1 - side]
+        if twin.at != step.at:
+            twin = step
+        return (step, twin) if side == 0 else (twin, step)
+
+    # -- why a line did not do the same ---------------------------------------------------------------
+
+    def _of_pair(self, pair: Pair, depth: int, names: tuple[Read, ...] | None = None) -> list[Found]:
+        """The best continuation behind a line: one that is on record and comes to an origin before any other."""
+        self._asked += 1
+        key = pair[0].index, pair[1].index
+        if depth >= DEEPEST or self._asked > MOST_QUESTIONS or (names is None and key in self._seen):
+            return []
+        self._seen.add(key)
+        best: list[Found] = []
+        for found in self._continuations(pair, depth, names):
+            if _worth(found) > _worth(best):
+                best = found
+            if best and best[-1].origin != "unknown" and all(each.is_recorded for each in best[:-1]):
+                break
+        return best
+
+    def _continuations(self, pair: Pair, depth: int, names: tuple[Read, ...] | None) -> Iterator[list[Found]]:
+        reads = self._reads(pair) if names is None else names
+        differing = [read for read in reads if len({*self._values(pair, read)}) > 1]
+        for read in differing:
+            yield self._of_name(pair, read, depth)
+        if names is None:
+            yield self._inside(pair, depth)
+        # Equal values explain nothing; of tensors and loaders none is on record.
+        for read in (read for read in reads if self._values(pair, read) == ("", "")):
+            yield self._of_name(pair, read, depth)
+
+    def _reads(self, pair: Pair) -> tuple[Read, ...]:
+        return self._slices[0].reads(pair[0])
+
+    def _values(self, pair: Pair, read: Read) -> tuple[str, str]:
+        a, b = (walk.value(step, read) for walk, step in zip(self._compared.walks, pair, strict=True))
+        return a, b
+
+    def _inside(self, pair: Pair, depth: int) -> list[Found]:
+        """What the functions that the line called did: the last parting in them, else what they returned."""
+        frames = [step.frames for step in pair]
+        if not frames[0] or not frames[1]:
+            return []
+        inside = [p for p in self._compared.partings if any(_is_within(p.at[0], f) for f in frames[0])]
+        for parting in reversed(inside):
+            if parting.at[0].index > pair[0].index and not any(parting.announced):
+                return self._of_parting(parting.by or parting, depth)
+        ends = [own[-1].steps[-1] if own[-1].steps else None for own in frames]
+        if ends[0] is None or ends[1] is None or ends[0].at != ends[1].at:
+            return []
+        returned = (ends[0], ends[1])
+        found = self._slices[0].statement(returned[0])
+        if found is None or found.kind != "return":
+            return []
+        before = self._of_pair(returned, depth + 1)
+        return [Found(pair=returned, origin="unknown" if before else self._own_origin(returned)), *before]
+
+    def _of_name(self, pair: Pair, read: Read, depth: int) -> list[Found]:
+        a, b = (s.writer(step, read) for s, step in zip(self._slices, pair, strict=True))
+        values = self._values(pair, read)
+        if (a is None) != (b is None) or (a and b and a.at != b.at):
+            parting = self._with(a, b, pair)
+            return self._of_parting(parting, depth) if parting else []
+        if a is None or b is None:
+            return self._of_argument(pair, read, values, depth)
+        if self._slices[0].argument(a.frame, read[0]) is None or len(read) > 1 or a.frame is pair[0].frame:
+            return self._of_writer((a, b), read, values, depth)
+        return []
+
+    def _of_writer(self, writers: Pair, read: Read, values: tuple[str, str], depth: int) -> list[Found]:
+        before = self._of_pair(writers, depth + 1)
+        origin = "unknown" if before else self._own_origin(writers)
+        return [Found(pair=writers, name=read, values=values, origin=origin), *before]
+
+    def _of_argument(self, pair: Pair, read: Read, values: tuple[str, str], depth: int) -> list[Found]:
+        frames: tuple[Frame, Frame] = (pair[0].frame, pair[1].frame)
+        callers = (frames[0].caller, frames[1].caller)
+        given = self._slices[0].argument(frames[0], read[0])
+        if given is None or callers[0] is None or callers[1] is None or callers[0].at != callers[1].at:
+            return []
+        above = (callers[0], callers[1])
+        before = self._of_pair(above, depth, given) if given else []
+        if before:
+            return before
+        return [Found(pair=above, name=read, values=values, origin=self._own_origin(above))]
+
+    def _with(
+        self, a: Executed | None, b: Executed | None, pair: Pair, *, inner: bool = False
+    ) -> Parting | None:
+        """The last parting before the line, or `inner` in it, that one of the two steps is inside of."""
+        for parting in reversed(self._compared.partings):
+            before = inner or parting.at[0].index < pair[0].index
+            if (
+                before
+                and not any(parting.raised)
+                and any(step is not None and parting.holds(side, step) for side, step in enumerate((a, b)))
+            ):
+                return parting.by or parting
+        return None
+
+    def _own_origin(self, pair: Pair) -> Origin:
+        found = self._slices[0].statement(pair[0])
+        return found.origin if found else "unknown"
+
+    def statement(self, found: Found) -> Statement | None:
+        """The statement of a link."""
+        return self._slices[0].statement(found.pair[0])
+
+
+def _worth(found: list[Found]) -> tuple[bool, bool, int, int]:
+    """Better is what comes to an origin, by steps that are on record."""
+    if not found:
+        return False, False, 0, 0
+    recorded = sum(each.is_recorded for each in found)
+    return True, found[-1].origin != "unknown", recorded - (len(found) - recorded), -len(found)
+
+
+def _is_within(step: Executed, frame: Frame) -> bool:
+    outer: Frame | None = step.frame
+    while outer is not None:
+        if outer is frame:
+            return True
+        outer = outer.caller.frame if outer.caller else None
+    return False

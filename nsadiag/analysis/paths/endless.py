@@ -1,0 +1,165 @@
+"""A rank that goes round a loop of its own far beyond any round before, and gets no nearer to its end."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.paths.walk import Announced, Executed, Frame, Walk
+from nsadiag.analysis.paths.walks import walks_of
+from nsadiag.evidence.records import Place
+from nsadiag.evidence.rehearsal.reads import Read
+from nsadiag.source.model import SourceModel, place
+from nsadiag.source.patterns.endings import Atom, Ending, WhileLoop, while_loops
+
+FEWEST = 100  # iterations since the last call
+MOST_LISTED = 2
+BEYOND = 10  # times as many as between any two calls before
+SIZE = re.compile(r"\w+ of (\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endless:
+    """The loop of a rank, since its last call."""
+
+    rank: int
+    file: str
+    function: str
+    loop: WhileLoop
+    iterations: int
+    before: int  # at most, between two earlier calls
+    values: Mapping[str, tuple[str, ...]]  # of each name that its endings read, all that it had
+    waiting: tuple[int, ...]  # peers that stand in a call
+
+    @property
+    def place(self) -> Place:
+        return place(self.file, self.loop.first, None if self.function == "<module>" else self.function)
+
+    @property
+    def words(self) -> str:
+        """The rest of a sentence that begins with the rank: what keeps it in."""
+        stays = ", ".join(f"`{name}` was {_listed(seen)}" for name, seen in self.values.items())
+        return (
+            f"went around `while {self.loop.test}` {self.iterations:,} times or more since its last call, "
+            f"{self.before:,} times at most before" + (f"; {stays}" if stays else "")
+        )
+
+
+def _listed(seen: Sequence[str]) -> str:
+    return " and ".join(seen) if len(seen) <= MOST_LISTED else f"{seen[0]} ... {seen[-1]}"
+
+
+def endless_of_case(case: Case) -> tuple[Endless, ...]:
+    """The loops of all ranks of a rehearsal; nothing where no paths were recorded."""
+    return tuple(endless_loops(case.cell.code, case.once(walks_of)))
+
+
+def endless_loops(code: SourceModel, walks: Mapping[int, Walk]) -> Iterator[Endless]:
+    """By rank that is in such a loop while a peer waits in a call."""
+    waiting = tuple(rank for rank, walk in walks.items() if waits(walk))
+    for rank, walk in walks.items():
+        if rank not in waiting and waiting and (found := _of_walk(code, walk, waiting)):
+            yield found
+
+
+def waits(walk: Walk) -> bool:
+    """Whether the path ends in a call."""
+    inner = walk.last.inner
+    return bool(inner) and isinstance(inner[-1], Announced)
+
+
+def _of_walk(code: SourceModel, walk: Walk, waiting: tuple[int, ...]) -> Endless | None:
+    since = walk.calls[-1].index if walk.calls else 0
+    for frame in walk.stack:
+        last = frame.steps[-1] if frame.steps else None
+        loops = while_loops(code.file(frame.file), last.line) if last else []
+        for loop in loops:
+            steps = _in_loop(frame, loop, since)
+            heads = [step for step in steps if step.line == loop.head]
+            before = _most_between_calls(walk, (frame.file, loop.head))
+            far = len(heads) >= max(FEWEST, BEYOND * before)
+            if far and _is_known(walk, loop.endings, steps) and not _gets_nearer(walk, loop.endings, steps):
+                values = {
+                    ".".join(r): _seen(walk, steps, e.line, r)
+                    for e in loop.endings
+                    for a in e.atoms
+                    for r in a.reads
+                }
+                return Endless(
+                    rank=walk.rank, file=frame.file, function=frame.code.text.rpartition(".")[2], loop=loop,
+                    iterations=len(heads), before=before, waiting=waiting,
+                    values={name: seen for name, seen in values.items() if any(seen)},
+                )  # fmt: skip
+    return None
+
+
+def _in_loop(frame: Frame, loop: WhileLoop, since: int) -> list[Executed]:
+    """The frame's last steps, all in the loop and behind the last call."""
+    found = []
+    for step in reversed(frame.steps):
+        if not loop.first <= step.line <= loop.last or step.index <= since:
+            break
+        found.append(step)
+    return found[::-1]
+
+
+def _most_between_calls(walk: Walk, at: tuple[str, int]) -> int:
+    visits, calls = walk.visits_of(at), [call.index for call in walk.calls]
+    bounds = [0, *(bisect.bisect_right(visits, call) for call in calls)]
+    return max((b - a for a, b in itertools.pairwise(bounds)), default=0)
+
+
+def _seen(walk: Walk, steps: Sequence[Executed], line: int, read: Read) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(walk.value(step, read) for step in steps if step.line == line))
+
+
+def _is_known(walk: Walk, endings: Sequence[Ending], steps: Sequence[Executed]) -> bool:
+    """Whether something is on record of each part of what would end it: of a tensor nobody knows whether it changes."""
+    return all(
+        any(_seen(walk, steps, ending.line, read) not in ((), ("",)) for read in atom.reads)
+        for ending in endings
+        for atom in ending.atoms
+    )
+
+
+def _gets_nearer(walk: Walk, endings: Sequence[Ending], steps: Sequence[Executed]) -> bool:
+    """Whether something that an ending reads still took values, in the later half, that it never had before."""
+    for ending in endings:
+        own = [step for step in steps if step.line == ending.line]
+        for atom in ending.atoms:
+            series = [[walk.value(step, read) for step in own] for read in atom.reads]
+            if any(_is_new(each) for each in series) and not _moves_away(walk, atom, own):
+                return True
+    return False
+
+
+def _is_new(values: Sequence[str]) -> bool:
+    half = len(values) // 2
+    sizes = [int(found[1]) for value in values if (found := SIZE.fullmatch(value))]
+    if sizes and len(sizes) == len(values):
+        return min(sizes[half:]) < min(sizes[:half] or sizes)
+    return bool(set(values[half:]) - set(values[:half]))
+
+
+def _moves_away(walk: Walk, atom: Atom, steps: Sequence[Executed]) -> bool:
+    """Whether two numbers that it compares only get further apart."""
+    if atom.sides is None or len(steps) < 2:
+        return False
+    distances = []
+    for step in (steps[len(steps) // 2], steps[-1]):
+        sides = [_number(walk.value(step, s)) if isinstance(s, tuple) else s for s in atom.sides]
+        if sides[0] is None or sides[1] is None:
+            return False
+        distances.append(sides[0] - sides[1])
+    return distances[0] * distances[1] > 0 and abs(distances[1]) >= abs(distances[0])
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,68 @@
+"""The names that a statement reads: a rank records their values, and the analysis asks who wrote them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+# Of a compound statement the head alone is its line's.
+HEADS = {"If": ("test",), "While": ("test",), "For": ("iter",), "AsyncFor": ("iter",), "With": ("items",), "AsyncWith": ("items",),
+         "Match": ("subject",), "Try": (), "TryStar": (), "FunctionDef": (), "AsyncFunctionDef": (), "ClassDef": (),
+         "Import": (), "ImportFrom": (), "Global": (), "Nonlocal": ()}  # fmt: skip
+
+Read = tuple[str, ...]  # `self.best` is ("self", "best")
+
+
+def reads_by_line(text: bytes) -> dict[int, tuple[Read, ...]]:
+    """The names and attributes that each line's statement reads. Raises SyntaxError, ValueError, RecursionError."""
+    tree = ast.parse(text)
+    found: dict[int, tuple[Read, ...]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and (names := names_read(node)):
+            lines = {node.lineno} | {part.lineno for part in head_of(node) if hasattr(part, "lineno")}
+            for line in lines:
+                found[line] = names
+    return found
+
+
+def names_read(node: ast.stmt) -> tuple[Read, ...]:
+    """The same of one statement, each once, in the order in which they stand there."""
+    return tuple(dict.fromkeys(name for part in head_of(node) for name in names_in(part)))
+
+
+def head_of(node: ast.stmt) -> Iterator[ast.AST]:
+    """The expressions that run when the statement's own line does."""
+    fields = HEADS.get(type(node).__name__)
+    if fields is None:
+        yield from ast.iter_child_nodes(node)
+        return
+    for name in fields:
+        value = getattr(node, name)
+        yield from value if isinstance(value, list) else [value]
+
+
+def names_in(node: ast.AST) -> Iterator[Read]:
+    """Names and attributes below an expression whose values it depends on."""
+    if isinstance(node, ast.Lambda | ast.stmt):
+        return
+    if isinstance(node, ast.Name | ast.Attribute):
+        name = chain_of(node)
+        if name and (isinstance(node.ctx, ast.Load) or isinstance(node, ast.Attribute)):
+            yield name
+            return
+    for child in ast.iter_child_nodes(node):
+        # What is called is no value, what its method is called on may be one.
+        if isinstance(node, ast.Call) and child is node.func:
+            if isinstance(child, ast.Attribute):
+                yield from names_in(child.value)
+            continue
+        yield from names_in(child)
+
+
+def chain_of(node: ast.expr) -> Read:
+    """`a.b.c` as its parts; empty where it begins with something else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return (node.id, *reversed(parts)) if isinstance(node, ast.Name) else ()

@@ -1,0 +1,65 @@
+"""Whatever makes ranks differ at a line, without another line of the user's before it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from nsadiag.evidence.records import Origin
+from nsadiag.evidence.rehearsal.reads import Read, chain_of, head_of
+from nsadiag.source.vocabulary import is_rank_call, is_rank_variable
+
+TIME = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "now", "utcnow"})  # fmt: skip
+FILES = frozenset({
+    "open", "exists", "is_file", "isfile", "isdir", "is_dir", "glob", "iglob", "rglob", "iterdir", "listdir", "scandir", "walk", "stat",
+    "getsize", "getmtime", "read_text", "read_bytes", "readline", "readlines", "access", "disk_usage", "mkdir", "makedirs", "unlink", "remove",
+    "lexists", "touch",
+})  # fmt: skip
+RANDOM = frozenset({
+    "rand", "randn", "randint", "randrange", "randperm", "shuffle", "choice", "choices", "sample", "uniform", "normal", "gauss", "bernoulli",
+    "multinomial", "getrandbits", "token_hex", "token_bytes", "urandom", "uuid4", "permutation", "random", "standard_normal", "rand_like", "randn_like",
+    "dropout", "integers",
+})  # fmt: skip
+ENVIRONMENT = frozenset({"getenv", "gethostname", "node", "uname", "cpu_count", "hash", "set", "frozenset", "getpid", "id", "getloadavg", "virtual_memory"})  # fmt: skip
+DATA = frozenset({"next", "__next__", "item", "tolist", "any", "all", "isnan", "isfinite", "loads", "load"})
+
+
+def origin_of(node: ast.stmt) -> Origin:
+    """By what the statement's own expressions call or name; "unknown" where nothing there makes ranks differ."""
+    found = {origin for part in head_of(node) for origin in _origins(part)}
+    order: tuple[Origin, ...] = ("rank", "random state", "time", "file system", "environment", "data")
+    return next((each for each in order if each in found), "unknown")
+
+
+def _origins(node: ast.AST) -> Iterator[Origin]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call):
+            yield from _of_call(each)
+        elif isinstance(each, ast.Subscript) and chain_of(each.value)[-1:] == ("environ",):
+            yield _of_variable(each.slice)
+        elif isinstance(each, ast.Set | ast.SetComp):
+            yield "environment"  # its order goes by the salt of hashes
+
+
+def _of_call(call: ast.Call) -> Iterator[Origin]:
+    name: Read = chain_of(call.func)
+    last = name[-1] if name else call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if is_rank_call(last):
+        yield "rank"
+    elif last == "getenv" or name[-2:] == ("environ", "get"):
+        yield _of_variable(call.args[0]) if call.args else "environment"
+    elif last in RANDOM or "random" in name[:-1]:
+        yield "random state"
+    elif last in TIME:
+        yield "time"
+    elif last in FILES:
+        yield "file system"
+    elif last in ENVIRONMENT:
+        yield "environment"
+    elif last in DATA:
+        yield "data"
+
+
+def _of_variable(node: ast.expr) -> Origin:
+    named = isinstance(node, ast.Constant) and is_rank_variable(str(node.value))
+    return "rank" if named else "environment"

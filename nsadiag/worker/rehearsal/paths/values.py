@@ -1,0 +1,57 @@
+"""Small values as text: whatever would run code of the user's, or take time, is left out."""
+
+from __future__ import annotations
+
+import pathlib
+from collections import deque
+from types import FrameType
+from typing import Any
+
+from nsadiag.evidence.rehearsal.reads import Read
+
+LONGEST = 40
+MOST_ITEMS = 4
+SIZED = (list, tuple, dict, set, frozenset, deque, range, bytes, bytearray)
+PATHS = (pathlib.PosixPath, pathlib.PurePosixPath)
+ABSENT = object()
+
+
+def value_of(frame: FrameType, read: Read) -> str:
+    """The value of a name in that frame; "" where it has none that is worth a word."""
+    held: Any = frame.f_locals.get(read[0], ABSENT)
+    if held is ABSENT:
+        held = frame.f_globals.get(read[0], ABSENT)
+    for name in read[1:]:
+        # A property would run; what an instance holds is in its dictionary.
+        owned = held.__dict__ if type(held).__flags__ & _HEAP and hasattr(type(held), "__dict__") else {}
+        held = owned.get(name, ABSENT) if isinstance(owned, dict) else ABSENT
+    return text_of(held)
+
+
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code made
+
+
+def text_of(value: object) -> str:
+    """A number, a short text, or the size of a container."""
+    kind = type(value)
+    if kind in (int, bool, type(None)):
+        text = repr(value)
+        return text if len(text) <= LONGEST else f"int of {len(text)} digits"
+    if kind is float:
+        return f"{value:.9g}"
+    if kind is str:
+        return repr(value) if len(value) <= LONGEST else f"str of {len(value)} characters"  # type: ignore[arg-type]
+    if kind in PATHS:
+        return repr(str(value))[: LONGEST * 3]
+    if kind in SIZED:
+        return _sized(value)
+    return ""
+
+
+def _sized(value: Any) -> str:
+    name = type(value).__name__
+    plain = isinstance(value, list | tuple) and len(value) <= MOST_ITEMS
+    items = [text_of(each) for each in value if type(each) in (int, bool, float, str)] if plain else []
+    if plain and len(items) == len(value):
+        return f"{name} [{', '.join(items)}]"
+    return f"{name} of {len(value)}"

@@ -1,0 +1,115 @@
+"""A process that has imported torch, from which ranks of a rehearsal are forked: `python zygote.py DESCRIPTOR`.
+
+Each request on the descriptor starts one rank, which becomes the user's command as if Python had been started with it. The
+ranks of one zygote share its hash salt, as nothing can change that after Python's start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import warnings
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from typing import Any
+
+from nsadiag.worker import session
+from nsadiag.worker.interruptions import tolerated
+
+PR_SET_PDEATHSIG = 1
+SHORT_S = 0.001
+# Asking CUDA whether it is there would initialise it, and a process forked after that cannot use it.
+ASK_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+def main(descriptor: int) -> None:
+    """Forks a rank for each request, and runs the script in it; ends with the last request."""
+    launcher = os.getppid()
+    die_with(launcher)
+    with socket.socket(fileno=descriptor) as answers, answers.makefile("r") as requests:
+        request = json.loads(requests.readline())
+        sys.path[0] = request["path"]
+        import_torch()
+        while request and not _is_rank(launcher):
+            request = json.loads(requests.readline() or "{}")
+        if not request:
+            os._exit(0)
+        said = {"rank": request["rank"], "pid": os.getpid()}
+        answers.sendall((json.dumps(said) + "\n").encode())
+    _become(request)
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _is_rank(launcher: int) -> bool:
+    """Whether this is a new rank: a child's child, which the launcher inherits, as all ranks have one parent under torchrun."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch has threads of its own, which do nothing yet
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return False
+        if os.fork():
+            os._exit(0)
+    while os.getppid() != launcher:
+        if not _is_alive(launcher):
+            os._exit(1)
+        time.sleep(SHORT_S)
+    die_with(launcher)
+    return True
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def import_torch() -> None:
+    """Import whatever all ranks need; a script without torch fails by itself, or does without."""
+    is_ours = ASK_DRIVER not in os.environ
+    os.environ.setdefault(ASK_DRIVER, "1")
+    with tolerated(ImportError):
+        import torch.distributed
+        import torch.nn.parallel
+        import torch.utils.data  # noqa: F401
+    if is_ours:
+        del os.environ[ASK_DRIVER]
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Do as Python does when it is started with this command line; the end is the interpreter's."""
+    os.environ.update(request["env"])
+    sys.orig_argv = [sys.executable, *request["options"], *request["argv"]]
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    session.open_named_rank()
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    first, *rest = request["argv"]
+    if first == "-m":
+        import runpy
+
+        sys.argv = ["-m", *rest[1:]]
+        runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
+        return
+    file = os.path.abspath(first)  # noqa: PTH100 - as Python does it, links stay
+    sys.argv = [first, *rest]
+    loader = SourceFileLoader("__main__", file)
+    vars(module).update(__file__=file, __loader__=loader, __cached__=None, __builtins__=__builtins__)
+    exec(loader.source_to_code(loader.get_data(file), file), vars(module))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
