@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -89,11 +90,21 @@ def copied(job: Job, texts: Mapping[str, str]) -> Iterator[Path]:
     _check_size(job.folder)
     with tempfile.TemporaryDirectory(prefix="nsadiag-fix-") as room:
         copy = Path(room).resolve() / job.folder.name
-        shutil.copytree(job.folder, copy, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        shutil.copytree(job.folder, copy, symlinks=True, ignore=_left_out)
         for path, text in texts.items():
             (copy / path).parent.mkdir(parents=True, exist_ok=True)
             (copy / path).write_text(text)
         yield copy
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """What no job needs of a copy, and pipes, sockets and devices, which cannot be copied."""
+    return {name for name in names if name in LEFT_OUT or not _is_copied(Path(folder, name))}
+
+
+def _is_copied(path: Path) -> bool:
+    mode = path.lstat().st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
 
 
 def _check_size(folder: Path) -> None:
