@@ -1,8 +1,9 @@
-"""Conduct that no patch may agree by, read from its text: an error swallowed, a sleep, an early leave."""
+"""Conduct that no patch may agree by, read from its text: an error swallowed, a sleep, an early leave, work left out."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -12,6 +13,12 @@ from nsadiag.source.model import last_name, name_of
 from nsadiag.source.syntax import parse
 from nsadiag.source.vocabulary import ENDS_PROCESS
 
+# Agreements by which a rank's own yes may become a no.
+NOT_ANY = re.compile(
+    r"\b(?:broadcast|scatter)\w*\(|\bReduceOp\.(?!MAX\b)|\ball_reduce\((?!.*ReduceOp)|\bgather\w*\(|\ball_gather\w*\("
+)
+BRANCHES = (ast.If, ast.IfExp)
+LEAVES = (ast.Break, ast.Return, ast.Continue, ast.Raise)
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -27,6 +34,9 @@ def conduct(change: Change) -> Shown:
         for what, found in WAYS:
             if new := Counter(found(after)) - Counter(found(before)):
                 return Shown(criterion="conduct", met=False, because=f"{file.path} {what}: {min(new)}")
+        if line := _decides_for_others(file, before, after):
+            because = f"{file.path}:{line}: ranks whose own answer is yes do not do what they did"
+            return Shown(criterion="conduct", met=False, because=because)
         if early := _leaves_early(file, before, after):
             return Shown(criterion="conduct", met=False, because=f"{file.path} leaves early: {early}")
     return Shown(criterion="conduct", met=True, because="no error swallowed, no sleep, no early leave")
@@ -56,6 +66,35 @@ def _ends(tree: ast.Module) -> Iterator[str]:
 WAYS: tuple[tuple[str, Callable[[ast.Module], Iterator[str]]], ...] = (
     ("swallows an error", _swallows), ("sleeps", _sleeps), ("ends the process or its group", _ends),
 )  # fmt: skip
+
+
+def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module) -> int:
+    """The line of a branch whose condition was changed to another answer than any rank's; 0 where there is none.
+
+    A rank that no longer enters leaves out its own data, which no rehearsal of the failed job shows. Where the branch leaves a
+    loop or a function, nothing in it is left out.
+    """
+    old = {ast.unparse(node.test) for node in ast.walk(before) if isinstance(node, BRANCHES)}
+    if not any(NOT_ANY.search(file.after.splitlines()[line - 1]) for line in file.added):
+        return 0
+    changed = (
+        node
+        for node in ast.walk(after)
+        if isinstance(node, BRANCHES)
+        and node.test.lineno in file.added
+        and ast.unparse(node.test) not in old
+        and not (isinstance(node, ast.If) and any(isinstance(s, LEAVES) for s in node.body))
+    )
+    known = {node.name for node in ast.walk(before) if isinstance(node, FUNCTIONS)}
+    new = [n for n in ast.walk(after) if isinstance(n, FUNCTIONS) and n.name not in known]
+    return next(
+        (
+            node.test.lineno
+            for node in changed
+            if not any(f.lineno <= node.lineno <= (f.end_lineno or 0) for f in new)
+        ),
+        0,
+    )
 
 
 def _leaves_early(file: FileChange, before: ast.Module, after: ast.Module) -> str:

@@ -249,7 +249,7 @@ def meetings_reached(trial: Trial) -> Shown:
     return Shown(
         criterion=name,
         met=True,
-        because=f"{count(len(members), 'new line')} that communicate, reached by all",
+        because=f"{count(len(members), 'new line')} with calls, made by all equally often",
     )
 
 

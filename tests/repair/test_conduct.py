@@ -51,6 +51,29 @@ def test_a_patch_that_hides_the_failure_is_refused(old: str, new: str, what: str
     assert not shown.met and what in shown.because
 
 
+AGREE = "\ndef agree(flag):\n    {call}\n    return flag\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "met"),
+    [
+        ("dist.all_reduce(flag, op=dist.ReduceOp.MAX)", True),
+        ("dist.broadcast(flag, 0)", False),
+        ("dist.all_reduce(flag, op=dist.ReduceOp.MIN)", False),
+        ("dist.all_reduce(flag)", False),
+    ],
+)
+def test_a_rank_that_would_enter_a_branch_may_not_be_kept_out_of_it(call: str, met: bool) -> None:
+    source = "def forward(batch):\n    if batch.any():\n        loss = vision(batch)\n"
+    after = AGREE.format(call=call) + source.replace("batch.any()", "agree(batch.any())")
+    assert conduct(Change.of({"train.py": source}, {"train.py": after})).met is met
+
+
+def test_a_branch_that_leaves_may_be_decided_by_one_rank() -> None:
+    after = AGREE.format(call="dist.broadcast(flag, 0)") + SOURCE.replace("loss < 1", "agree(loss < 1)")
+    assert conduct(Change.of({"train.py": SOURCE}, {"train.py": after})).met
+
+
 def test_a_new_function_may_return_and_an_error_may_be_raised_again() -> None:
     helper = "\ndef agree(flag):\n    try:\n        return ask(flag)\n    except OSError:\n        raise\n"
     change = Change.of(

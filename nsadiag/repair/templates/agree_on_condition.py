@@ -24,6 +24,7 @@ HOW = {
     "all": ("Whether all ranks say so.", "    dist.all_reduce(answer, op=dist.ReduceOp.MIN)"),
     "rank 0": ("Whether rank 0 says so.", "    dist.broadcast(answer, src=0)"),
 }
+LEFT_BY_ALL = "all ranks leave as soon as one does"
 LEAVES = (ast.Break, ast.Return, ast.Continue, ast.Raise)
 
 
@@ -39,18 +40,22 @@ def propose(module: Module) -> Iterator[Proposal]:
             text = module.replaced(node.test, f"{NAME}({module.source(node.test)})")
             said, line = HOW[how]
             helper = f"{HEAD.format(said=said)}{line}\n    return bool(answer.item())\n"
-            yield Proposal(
-                what=f"agree on the condition in line {node.lineno}: {how}", text=with_helper(text, helper)
-            )
+            what = f"agree on the condition in line {node.lineno}: {how}"
+            cost = LEFT_BY_ALL if how == "any" and _leaves(node) else ""
+            yield Proposal(what=what, text=with_helper(text, helper), cost=cost)
 
 
 def _ways(node: ast.If | ast.While | ast.IfExp) -> tuple[str, ...]:
     """The likeliest first: all leave as soon as one would, and what is done is done by all."""
     if isinstance(node, ast.While):
         return "all", "any"
-    if isinstance(node, ast.If) and any(isinstance(n, LEAVES) for n in node.body):
+    if _leaves(node):
         return "any", "all"
-    return "rank 0", "any", "all"
+    return "any", "rank 0", "all"
+
+
+def _leaves(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and any(isinstance(n, LEAVES) for n in node.body)
 
 
 EXAMPLE = Example(
