@@ -98,7 +98,7 @@ def copied(job: Job, texts: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:
-    """What no job needs of a copy, and pipes, sockets and devices, which cannot be copied."""
+    """Names that no job needs of a copy, and pipes, sockets and devices, which cannot be copied."""
     return {name for name in names if name in LEFT_OUT or not _is_copied(Path(folder, name))}
 
 
