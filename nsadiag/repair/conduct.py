@@ -17,6 +17,7 @@ from nsadiag.source.vocabulary import ENDS_PROCESS
 NOT_ANY = re.compile(
     r"\b(?:broadcast|scatter)\w*\(|\bReduceOp\.(?!MAX\b)|\ball_reduce\((?!.*ReduceOp)|\bgather\w*\(|\ball_gather\w*\("
 )
+AGREES = re.compile(r"\b(?:broadcast|scatter|all_reduce|gather|all_gather)\w*\(")
 BRANCHES = (ast.If, ast.IfExp)
 LEAVES = (ast.Break, ast.Return, ast.Continue, ast.Raise)
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -35,7 +36,7 @@ def conduct(change: Change) -> Shown:
             if new := Counter(found(after)) - Counter(found(before)):
                 return Shown(criterion="conduct", met=False, because=f"{file.path} {what}: {min(new)}")
         if line := _decides_for_others(file, before, after):
-            because = f"{file.path}:{line}: ranks whose own answer is yes do not do what they did"
+            because = f"{file.path}:{line}: a rank is kept out of a side that it would have taken"
             return Shown(criterion="conduct", met=False, because=because)
         if early := _leaves_early(file, before, after):
             return Shown(criterion="conduct", met=False, because=f"{file.path} leaves early: {early}")
@@ -69,32 +70,31 @@ WAYS: tuple[tuple[str, Callable[[ast.Module], Iterator[str]]], ...] = (
 
 
 def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module) -> int:
-    """The line of a branch whose condition was changed to another answer than any rank's; 0 where there is none.
+    """The line of a branch whose new condition keeps a rank out of a side that it would have taken; 0 where none does.
 
-    A rank that no longer enters leaves out its own data, which no rehearsal of the failed job shows. Where the branch leaves a
-    loop or a function, nothing in it is left out.
+    What it would have done there shows in no rehearsal of the failed job. Any rank's yes keeps no rank out of a branch that has
+    no other side; where the branch leaves a loop or a function, nothing in it is left out.
     """
+    rows = file.after.splitlines()
+    asks = any(AGREES.search(rows[line - 1]) for line in file.added)
+    keeps_out = any(NOT_ANY.search(rows[line - 1]) for line in file.added)
     old = {ast.unparse(node.test) for node in ast.walk(before) if isinstance(node, BRANCHES)}
-    if not any(NOT_ANY.search(file.after.splitlines()[line - 1]) for line in file.added):
-        return 0
-    changed = (
-        node
-        for node in ast.walk(after)
-        if isinstance(node, BRANCHES)
-        and node.test.lineno in file.added
-        and ast.unparse(node.test) not in old
-        and not (isinstance(node, ast.If) and any(isinstance(s, LEAVES) for s in node.body))
-    )
     known = {node.name for node in ast.walk(before) if isinstance(node, FUNCTIONS)}
     new = [n for n in ast.walk(after) if isinstance(n, FUNCTIONS) and n.name not in known]
-    return next(
-        (
-            node.test.lineno
-            for node in changed
-            if not any(f.lineno <= node.lineno <= (f.end_lineno or 0) for f in new)
-        ),
-        0,
-    )
+    for node in ast.walk(after):
+        if (
+            not isinstance(node, BRANCHES)
+            or node.test.lineno not in file.added
+            or ast.unparse(node.test) in old
+        ):
+            continue
+        if any(f.lineno <= node.lineno <= (f.end_lineno or 0) for f in new):
+            continue
+        two_sided = isinstance(node, ast.IfExp) or bool(node.orelse)
+        leaves = isinstance(node, ast.If) and any(isinstance(s, LEAVES) for s in node.body)
+        if (two_sided and asks) or (keeps_out and not leaves):
+            return node.test.lineno
+    return 0
 
 
 def _leaves_early(file: FileChange, before: ast.Module, after: ast.Module) -> str:

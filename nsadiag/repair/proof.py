@@ -190,6 +190,9 @@ def steps_kept(trial: Trial) -> Shown:
             because = f"rank {rank} makes {most_steps_of_a_loss(after)} steps after one backward"
             return Shown(criterion=name, met=False, because=because)
     made = {own.steps for own in trial.after.ranks.values()}
+    if trial.cost and not any(made):
+        because = f"no rank makes a step by which it could be counted that {trial.cost}"
+        return Shown(criterion=name, met=False, because=because)
     if trial.alone and trial.alone[0].answer == "agreed" and not trial.cost:
         alone = trial.alone[0].ranks.get(0, RankRecord()).steps
         # Ranks that share the data make a part of the steps each.

@@ -69,6 +69,16 @@ def test_a_rank_that_would_enter_a_branch_may_not_be_kept_out_of_it(call: str, m
     assert conduct(Change.of({"train.py": source}, {"train.py": after})).met is met
 
 
+@pytest.mark.parametrize(
+    "choice", ["    size = 3 if {} else 4\n", "    if {}:\n        size = 3\n    else:\n        size = 4\n"]
+)
+def test_a_rank_may_not_be_given_the_other_of_two_sides(choice: str) -> None:
+    source = f"def read(batch):\n{choice}"
+    any_rank = AGREE.format(call="dist.all_reduce(flag, op=dist.ReduceOp.MAX)")
+    after = any_rank + source.format("agree(batch.any())")
+    assert not conduct(Change.of({"train.py": source.format("batch.any()")}, {"train.py": after})).met
+
+
 def test_a_branch_that_leaves_may_be_decided_by_one_rank() -> None:
     after = AGREE.format(call="dist.broadcast(flag, 0)") + SOURCE.replace("loss < 1", "agree(loss < 1)")
     assert conduct(Change.of({"train.py": SOURCE}, {"train.py": after})).met

@@ -152,6 +152,13 @@ def test_fewer_steps_than_one_rank_alone_are_refused_unless_the_patch_says_so() 
     assert proof.steps_kept(trial(repaired(), alone=(alone, alone), cost="batches are left out")).met
 
 
+def test_a_cost_that_cannot_be_counted_is_refused() -> None:
+    after = Record(answer="agreed", ranks={0: RankRecord(seen=(END,)), 1: RankRecord(seen=(END,))})
+    before = Record(answer="differs", ranks={0: RankRecord(seen=(END,)), 1: RankRecord(seen=(END,))})
+    assert proof.steps_kept(trial(after, before=before)).met
+    assert not proof.steps_kept(trial(after, before=before, cost="all ranks leave as soon as one does")).met
+
+
 def test_two_steps_after_one_backward_are_refused() -> None:
     loss, gradient, stepped = step("b")
     assert not proof.steps_kept(trial(repaired(*step("a"), loss, gradient, stepped, stepped, END))).met
