@@ -5,6 +5,7 @@ Each command registers itself with `shared.app`; their order here is that of `ns
 
 from nsadiag.cli.run import run  # isort: skip
 from nsadiag.cli.check import check  # isort: skip
+from nsadiag.cli.fix import fix  # isort: skip
 from nsadiag.cli.matrix import matrix  # isort: skip
 from nsadiag.cli.experiments import bisect, shrink  # isort: skip
 from nsadiag.cli.looking import analyze, attach, diff, facts, invariants, report, top  # isort: skip
@@ -22,6 +23,7 @@ __all__ = [
     "diff",
     "doctor",
     "facts",
+    "fix",
     "invariants",
     "list_",
     "main",

@@ -142,6 +142,7 @@ class RankDir:
     path_words = property(lambda self: self.path / "paths.bin")
     path_names = property(lambda self: self.path / "paths.jsonl")
     gaps = property(lambda self: self.path / "gaps.jsonl")
+    witness = property(lambda self: self.path / "witness.jsonl")
 
     def capture(self, number: int) -> CaptureDir:
         return CaptureDir(path=self.path / "captures" / f"{number:02d}")

@@ -60,11 +60,16 @@ def _keep(run: RunDir) -> None:
             continue
         name = f"{len(index):02d}-{Path(file).name}"
         make_private_dir(run.sources)
-        write_private(run.sources / name, LITERAL.sub(rf"\1\2{MASK}\2", mask_text(text)))
+        write_private(run.sources / name, masked(text))
         index[file] = name
         wanted.extend(_neighbours(Path(file), text))
     if index:
         write_json(run.sources_index, index)
+
+
+def masked(text: str) -> str:
+    """A source as it is kept: without what a secret may be."""
+    return LITERAL.sub(rf"\1\2{MASK}\2", mask_text(text))
 
 
 def read_sources(run: RunDir) -> dict[str, str]:

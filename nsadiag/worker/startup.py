@@ -62,6 +62,10 @@ def _install() -> None:
 
         # Before the probes: they observe the functions that the script calls, whatever group answers.
         install()
+    if rehearsal.WITNESS in os.environ:
+        from nsadiag.worker.rehearsal import witness
+
+        witness.install(int(os.environ[rehearsal.WITNESS]))
     install_probes()
     if rehearsal.SOCKET in os.environ:
         from nsadiag.worker.rehearsal.paths import recorder

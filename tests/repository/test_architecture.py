@@ -15,7 +15,7 @@ EVERY_THIRD_PARTY = frozenset(
 EVERY_ROOM_BUT_WORKER = frozenset(
     f"nsadiag.{room}"
     for room in (
-        "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "printing", "reports", "source", "spec",
+        "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "printing", "repair", "reports", "source", "spec",
     )
 )  # fmt: skip
 # Besides the standard library, the room itself, and these, which every nsadiag room may import.
@@ -69,6 +69,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "nsadiag.source",
         }
     ),
+    "nsadiag.repair": frozenset({"nsadiag.evidence", "nsadiag.source"}),
     "nsadiag.reports": frozenset(
         {"rich", "jinja2", "markupsafe", "pandas", "nsadiag.analysis", "nsadiag.evidence"}
     ),
@@ -344,7 +345,7 @@ def test_another_way_out_is_seen(source: str, way: str) -> None:
 # -- one reader of syntax trees ---------------------------------------------------------------------
 
 # A rank asks which values a line reads, and the analysis who wrote them: both by one function.
-READS_TREES = ("nsadiag.source", "nsadiag.experiments", "nsadiag.evidence.rehearsal.reads")
+READS_TREES = ("nsadiag.source", "nsadiag.experiments", "nsadiag.repair", "nsadiag.evidence.rehearsal.reads")
 
 
 def test_syntax_trees_are_read_by_the_rooms_of_the_source_alone() -> None:

@@ -6,3 +6,6 @@ NETWORK = "NSADIAG_REHEARSAL_NETWORK"  # "refused": no connection to other hosts
 MEMORY = "NSADIAG_REHEARSAL_MEMORY"  # bytes for all ranks together
 STEPS = "NSADIAG_REHEARSAL_STEPS"  # batches of an epoch
 CUDA = "NSADIAG_REHEARSAL_CUDA"  # "cpu": it stands in the place of GPUs
+WITNESS = (
+    "NSADIAG_REHEARSAL_WITNESS"  # a number that moves their generators: they write down what they compute
+)

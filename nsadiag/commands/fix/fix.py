@@ -1,0 +1,196 @@
+"""Candidates for the repair of a run, from templates or from others, each judged by the same proof."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsadiag.commands.fix.origin import Origin, read_origin
+from nsadiag.commands.fix.rehearsals import Trials
+from nsadiag.deadlines import programs
+from nsadiag.deadlines.deadline import Deadline
+from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, MachineError, UsageError
+from nsadiag.printing import note
+from nsadiag.repair import refusals
+from nsadiag.repair.change import Change
+from nsadiag.repair.job import write_change
+from nsadiag.repair.judgement import Bench, Judgement, Sketch, reason_in
+from nsadiag.repair.patch import change_of, read_patch
+from nsadiag.repair.templates.registry import TEMPLATES
+from nsadiag.repair.text import Module
+
+MOST_CANDIDATES = 24
+PROPOSE_S = 600.0
+FAILED = ("differs", "raised")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixRequest:
+    """A parsed `nsadiag fix` line. `seconds`: of one trial; `budget_s`: after which no other candidate is begun."""
+
+    path: Path
+    patch: Path | None = None
+    propose: str = ""
+    write: bool = False
+    seconds: float = 60.0
+    budget_s: float = 900.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A patch, who proposes it, and what it leaves out."""
+
+    what: str
+    change: Change
+    cost: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A candidate with its judgement."""
+
+    candidate: Candidate
+    judgement: Judgement
+
+
+@dataclass(kw_only=True)
+class Fixed:
+    """The result: all that was tried, and what was left untried."""
+
+    origin: Origin
+    tried: list[Tried] = field(default_factory=list)
+    untried: list[Candidate] = field(default_factory=list)
+    seconds: float = 0.0
+    written: bool = False
+
+    @property
+    def best(self) -> Tried | None:
+        """The first that is fixed, else the first that agrees."""
+        for level in ("fixed", "agrees"):
+            found = next((tried for tried in self.tried if tried.judgement.level == level), None)
+            if found:
+                return found
+        return None
+
+    @property
+    def exit_code(self) -> int:
+        best = self.best
+        return EXIT_HEALTHY if best and best.judgement.level == "fixed" else EXIT_FINDING
+
+
+def fix_once(request: FixRequest) -> Fixed:
+    """Raises NsadiagError where nothing could be tried; the user's files are touched by `--write` alone."""
+    started = time.monotonic()
+    origin = read_origin(request.path)
+    candidates = _candidates(request, origin)
+    if request.write:
+        refusals.check_writable(
+            [origin.job.folder / file for file in dict.fromkeys(f for f, _ in origin.sites)]
+        )
+    trials = Trials(job=origin.job, seconds=request.seconds)
+    bench = Bench(rehearse=trials.rehearse, launch=trials.launch, ranks=origin.job.ranks)
+    before = bench.plain(origin.job.ranks)
+    if before.answer not in FAILED:
+        raise MachineError(
+            f"the rehearsal of the job as it is {_ended(before.answer)}: {before.why}",
+            "a repair is judged by rehearsals, so the failure has to show in one: nsadiag check",
+        )
+    result = Fixed(origin=origin)
+    _try(result, bench, candidates, Deadline(request.budget_s))
+    result.seconds = time.monotonic() - started
+    if request.write and result.exit_code == EXIT_HEALTHY and result.best:
+        write(origin, result.best.candidate.change)
+        result.written = True
+    return result
+
+
+def _try(result: Fixed, bench: Bench, candidates: list[Candidate], deadline: Deadline) -> None:
+    """One rehearsal for each; the whole proof for those that it does not refuse, until one is fixed."""
+    weaker: list[tuple[Candidate, Sketch]] = []
+    for number, candidate in enumerate(candidates):
+        if deadline.has_passed() or number >= MOST_CANDIDATES:
+            result.untried += candidates[number:]
+            break
+        note(f"nsadiag: trying: {candidate.what}")
+        sketch = bench.sketched(candidate.change, candidate.cost)
+        if sketch.trial is not None and not sketch.is_promising:
+            note(f"nsadiag: not fixed: {reason_in(sketch.rows)}")
+            weaker.append((candidate, sketch))
+            continue
+        judgement = bench.proven(sketch)
+        note(f"nsadiag: {judgement.level}{'; ' * bool(judgement.reason)}{judgement.reason}")
+        result.tried.append(Tried(candidate=candidate, judgement=judgement))
+        if judgement.level == "fixed":
+            result.untried += candidates[number + 1 :]
+            break
+    for candidate, sketch in weaker:
+        level = result.best is None and not deadline.has_passed()
+        judgement = bench.proven(sketch) if level else Judgement(level="nothing", rows=sketch.rows)
+        result.tried.append(Tried(candidate=candidate, judgement=judgement))
+
+
+def _ended(answer: str) -> str:
+    return {"agreed": "agreed", "undecided": "was undecided", "can't": "can't be made"}.get(answer, answer)
+
+
+def write(origin: Origin, change: Change) -> None:
+    """Applies a patch to the user's files. Raises NsadiagError, before anything is written, where they are not as they were."""
+    paths = [origin.job.folder / file.path for file in change.files]
+    refusals.check_writable([path for path in paths if path.exists()])
+    write_change(origin.job, change)
+
+
+def _candidates(request: FixRequest, origin: Origin) -> list[Candidate]:
+    if request.patch is not None:
+        text = read_patch(request.patch)
+        return [Candidate(what=str(request.patch), change=change_of(origin.job, text))]
+    return [*(_proposed(request.propose, origin) if request.propose else ()), *_from_templates(origin)]
+
+
+def _from_templates(origin: Origin) -> Iterator[Candidate]:
+    """Template by template, beginning with the file of the likeliest line."""
+    seen = set()
+    for file in dict.fromkeys(file for file, _ in origin.sites):
+        text = origin.job.sources[file]
+        module = Module(text, tuple(line for path, line in origin.sites if path == file))
+        for template in TEMPLATES:
+            if template.classes and origin.verdict.cls not in template.classes:
+                continue
+            for proposal in template.propose(module):
+                if proposal.text not in seen:
+                    seen.add(proposal.text)
+                    change = Change.of({file: text}, {file: proposal.text})
+                    yield Candidate(what=proposal.what, change=change, cost=proposal.cost)
+
+
+def document_for_model(origin: Origin) -> dict[str, object]:
+    """The input of a proposer: the verdict, the lines, and the sources."""
+    return {
+        "verdict": origin.verdict.to_json(),
+        "lines": [{"file": file, "line": line} for file, line in origin.sites],
+        "sources": dict(origin.job.sources),
+        "answer": "one unified diff or several, separated by lines of ---8<---; paths as in sources",
+    }
+
+
+def _proposed(command: str, origin: Origin) -> Iterator[Candidate]:
+    """The diffs of a command of the user's; one that does not apply is passed over with a line."""
+    words = shlex.split(command)
+    text = json.dumps(document_for_model(origin))
+    try:
+        done = programs.run(words, seconds=PROPOSE_S, text=text)
+    except (OSError, TimeoutError) as error:
+        raise MachineError(f"--propose: {error}", "it reads a document on stdin and prints diffs") from None
+    if done.returncode:
+        raise MachineError(
+            f"--propose: {words[0]} ended with code {done.returncode}: {done.stderr.strip()[-200:]}"
+        )
+    for number, diff in enumerate(filter(str.strip, done.stdout.split("---8<---\n")), 1):
+        try:
+            yield Candidate(what=f"proposal {number} of {words[0]}", change=change_of(origin.job, diff))
+        except UsageError as error:
+            note(f"nsadiag: proposal {number} of {words[0]} is left out: {error.message}")

@@ -1,0 +1,91 @@
+"""The result of `nsadiag fix` as lines for a terminal, a document, or Markdown with suggestions for a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.commands.fix.fix import Fixed, Tried
+from nsadiag.evidence.layout import SCHEMA_VERSION
+from nsadiag.evidence.phrases import count
+from nsadiag.repair.change import FileChange
+
+MOST_TRIED = 12
+
+
+def lines(result: Fixed) -> Iterator[str]:
+    """The patch, then its proof."""
+    best = result.best
+    if best is None:
+        yield f"nothing: {count(len(result.tried), 'candidate')} tried, and none agrees"
+    else:
+        level = best.judgement.level
+        yield f"{level}: {best.candidate.what}" + (f"; {best.candidate.cost}" if best.candidate.cost else "")
+        yield from ("", *best.candidate.change.diff().splitlines(), "")
+        for row in best.judgement.rows:
+            yield f"  {'shown    ' if row.met else 'not shown'}  {row.criterion}: {row.because}"
+        if result.written:
+            yield "written to " + ", ".join(file.path for file in best.candidate.change.files)
+    for tried in [tried for tried in result.tried if tried is not best][:MOST_TRIED]:
+        yield f"  tried  {tried.candidate.what}: {tried.judgement.level}; {tried.judgement.reason}"
+    if result.untried:
+        yield f"  {count(len(result.untried), 'other candidate')} not tried, the first: {result.untried[0].what}"
+
+
+def document(result: Fixed) -> dict[str, Any]:
+    best = result.best
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "fix",
+        "run": str(result.origin.directory),
+        "class": result.origin.verdict.cls,
+        "result": best.judgement.level if best else "nothing",
+        "patch": _tried(best) if best else None,
+        "written": result.written,
+        "tried": [_tried(tried) for tried in result.tried if tried is not best],
+        "untried": [{"what": each.what, "diff": each.change.diff()} for each in result.untried],
+        "seconds": round(result.seconds, 1),
+    }
+
+
+def _tried(tried: Tried) -> dict[str, Any]:
+    return {
+        "what": tried.candidate.what,
+        "result": tried.judgement.level,
+        "cost": tried.candidate.cost or None,
+        "diff": tried.candidate.change.diff(),
+        "proof": [vars(row) for row in tried.judgement.rows],
+    }
+
+
+def markdown(result: Fixed) -> Iterator[str]:
+    """A comment for a pull request: the patch, and a table of its proof."""
+    best = result.best
+    if best is None:
+        yield f"**nothing**: {count(len(result.tried), 'candidate')} tried, and none agrees"
+        return
+    yield f"**{best.judgement.level}**: {best.candidate.what}"
+    yield from ("", "```diff", *best.candidate.change.diff().splitlines(), "```", "")
+    yield from ("| criterion | shown | because |", "|---|---|---|")
+    for row in best.judgement.rows:
+        because = row.because.replace("|", "\\|")
+        yield f"| {row.criterion} | {'yes' if row.met else 'no'} | {because} |"
+    for file in best.candidate.change.files:
+        yield from suggestion(file)
+
+
+def suggestion(file: FileChange) -> Iterator[str]:
+    """One block that GitHub applies: the lines from the first to the last that change, as they become."""
+    old, new = file.before.splitlines(), file.after.splitlines()
+    top = next(
+        (n for n, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]),
+        min(len(old), len(new)),
+    )
+    ends = zip(reversed(old[top:]), reversed(new[top:]), strict=False)
+    bottom = next((n for n, pair in enumerate(ends) if pair[0] != pair[1]), min(len(old), len(new)) - top)
+    first, last = top + 1, len(old) - bottom
+    if last < first:  # lines are only added: a suggestion replaces at least one
+        last, bottom = first, bottom - 1
+    yield from ("", f"`{file.path}`, lines {first} to {last}:", "", "```suggestion")
+    yield from new[top : len(new) - bottom]
+    yield "```"

@@ -1,0 +1,122 @@
+"""The job that is to be repaired: how it was started, the folder that holds its sources, and copies of that with a change."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsadiag.errors import MachineError, UsageError
+from nsadiag.repair.change import Change
+
+SIZE = ("--nproc-per-node", "--nproc_per_node")
+LEFT_OUT = (
+    ".git",
+    ".venv",
+    "venv",
+    "node_modules",
+    "__pycache__",
+    "artifacts",
+    ".mypy_cache",
+    ".pytest_cache",
+)
+MOST_BYTES = 512 * 2**20
+MOST_FILES = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """`sources`: by path below the folder, the text of the files that the failed run named."""
+
+    command: tuple[str, ...]
+    cwd: Path
+    folder: Path
+    ranks: int
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def command_of(self, ranks: int, folder: Path) -> list[str]:
+        """The launcher line for so many ranks, with paths below the folder led into a copy of it."""
+        words, is_size = list[str](), False
+        for word in self.command:
+            name, equals, _ = word.partition("=")
+            sized = f"{name}={ranks}" if equals and name in SIZE else word
+            words.append(str(ranks) if is_size else self.led(sized, folder))
+            is_size = word in SIZE
+        return words
+
+    def led(self, text: str, folder: Path) -> str:
+        """A word, or paths with colons between them, with those below the job's folder led to another one."""
+        here = str(self.folder)
+        return os.pathsep.join(
+            f"{folder}{part.removeprefix(here)}" if part == here or part.startswith(f"{here}/") else part
+            for part in text.split(os.pathsep)
+        )
+
+
+def text_of(path: Path) -> str | None:
+    """A source of the user's; None where it cannot be read."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeError):
+        return None
+
+
+def write_change(job: Job, change: Change) -> None:
+    """Applies a change to the user's files. Raises UsageError, before any is written, where one is not as it was."""
+    for file in change.files:
+        if (text_of(job.folder / file.path) or "") != file.before:
+            raise UsageError(f"{job.folder / file.path} has changed meanwhile", "run fix again")
+    for file in change.files:
+        (job.folder / file.path).write_text(file.after)
+
+
+def check_sized(command: tuple[str, ...]) -> None:
+    """Raises UsageError where the line does not say how many ranks it starts."""
+    if not any(word.partition("=")[0] in SIZE for word in command):
+        raise UsageError(
+            "the run's command does not say how many ranks it starts",
+            "fix needs a line of torchrun's with --nproc-per-node",
+        )
+
+
+@contextlib.contextmanager
+def copied(job: Job, texts: Mapping[str, str]) -> Iterator[Path]:
+    """A copy of the folder in which these files have another text; it is gone afterwards. Raises MachineError."""
+    _check_size(job.folder)
+    with tempfile.TemporaryDirectory(prefix="nsadiag-fix-") as room:
+        copy = Path(room).resolve() / job.folder.name
+        shutil.copytree(job.folder, copy, symlinks=True, ignore=_left_out)
+        for path, text in texts.items():
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path).write_text(text)
+        yield copy
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """Names that no job needs of a copy, and pipes, sockets and devices, which cannot be copied."""
+    return {name for name in names if name in LEFT_OUT or not _is_copied(Path(folder, name))}
+
+
+def _is_copied(path: Path) -> bool:
+    mode = path.lstat().st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
+
+
+def _check_size(folder: Path) -> None:
+    files = total = 0
+    for here, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(Path(here, name)).st_size
+            files += 1
+        if files > MOST_FILES or total > MOST_BYTES:
+            raise MachineError(
+                f"{folder} is too large to be copied for each trial ({files:,} files, {total >> 20:,} MiB)",
+                "start the job in the folder that holds its sources, and its data elsewhere",
+            )

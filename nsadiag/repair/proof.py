@@ -1,0 +1,279 @@
+"""The proof of a repair: criteria that two rehearsals have to meet, one without the patch and one with it.
+
+Each criterion is a function of the two records and the change. What it cannot show it does not pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from nsadiag.evidence.phrases import count, these
+from nsadiag.evidence.rehearsal.calls import BARRIER, CREATION
+from nsadiag.evidence.rehearsal.witnessed import Seen
+from nsadiag.repair.change import Change
+from nsadiag.repair.record import RankRecord, Record, Site, site_of
+
+WITHOUT_VALUES = (BARRIER, CREATION, "monitored_barrier")
+NOTHING_COMPUTED = "nothing was computed before the ranks drifted"
+NUMBER = re.compile(r"[-+]?\b\d[\d.,:]*(?:e[-+]?\d+)?\b|\b(?:nan|inf)\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One row of the proof: whether a criterion is met, and the fact that decides it."""
+
+    criterion: str
+    met: bool
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A patch, and the job without and with it. `alone`: the same of one rank, which can disagree with nobody."""
+
+    change: Change
+    before: Record
+    after: Record
+    alone: tuple[Record, Record] | None = None
+    cost: str = ""  # what the patch says that it leaves out
+
+
+Criterion = Callable[[Trial], Shown]
+
+
+def same_values(trial: Trial) -> Shown:
+    """Calls, losses and parameters are those of the job without the patch, on every rank up to the first drift."""
+    name, compared = "same values", 0
+    for rank, before in sorted(trial.before.ranks.items()):
+        drift = trial.before.drift[rank]
+        after = trial.after.ranks.get(rank, RankRecord())
+        wanted = [seen for seen in before.seen[:drift] if seen.what != "file"]
+        found, first = aligned(wanted, after.seen, trial.change)
+        if first is not None:
+            what = first.op or first.what
+            return Shown(
+                criterion=name, met=False,
+                because=f"rank {rank}: {what} at {shown(first.place)}, number {found + 1} of what it computes, differs",
+            )  # fmt: skip
+        compared += sum(seen.op not in WITHOUT_VALUES for seen in wanted)
+    if compared:
+        return Shown(
+            criterion=name, met=True, because=f"{count(compared, 'value')} equal up to the first drift"
+        )
+    if trial.alone and trial.alone[0].answer == "agreed":
+        return Shown(criterion=name, met=True, because="the ranks drift before they compute anything")
+    return Shown(criterion=name, met=False, because=NOTHING_COMPUTED)
+
+
+def aligned(wanted: Iterable[Seen], found: tuple[Seen, ...], change: Change) -> tuple[int, Seen | None]:
+    """The number of those that were found in this order, and the first that was not; calls that the patch adds may come in between."""
+    at = matched = 0
+    for seen in wanted:
+        while at < len(found) and _key(found[at]) != _key(seen) and _may_be_new(found[at], change):
+            at += 1
+        if at == len(found) or _key(found[at]) != _key(seen):
+            return matched, seen
+        at, matched = at + 1, matched + 1
+    return matched, None
+
+
+def _key(seen: Seen) -> tuple[str, ...]:
+    return seen.what, seen.op, seen.value
+
+
+def _may_be_new(seen: Seen, change: Change) -> bool:
+    return seen.what == "file" or (seen.what == "call" and change.is_new(*site_of(seen.place)))
+
+
+def same_alone(trial: Trial) -> Shown:
+    """One rank, which can disagree with nobody, computes and writes the same with the patch, from its beginning to its end."""
+    name = "same on one rank"
+    if trial.alone is None or trial.alone[0].answer != "agreed":
+        return Shown(criterion=name, met=True, because="does not apply: the job does not end on one rank")
+    before, after = (record.ranks.get(0, RankRecord()) for record in trial.alone)
+    if trial.alone[1].answer != "agreed":
+        return Shown(
+            criterion=name, met=False, because=f"with the patch one rank ends by {trial.alone[1].answer}"
+        )
+    wanted = [seen for seen in before.seen if seen.what != "file"]
+    matched, first = aligned(wanted, after.seen, trial.change)
+    if first is not None:
+        return Shown(
+            criterion=name, met=False,
+            because=f"{first.op or first.what} at {shown(first.place)}, number {matched + 1}, differs",
+        )  # fmt: skip
+    if before.steps != after.steps:
+        return Shown(criterion=name, met=False, because=f"{after.steps} steps instead of {before.steps}")
+    if before.files != after.files:
+        other = min(before.files ^ after.files)
+        return Shown(criterion=name, met=False, because=f"only with or without the patch it writes {other}")
+    return Shown(criterion=name, met=True, because=f"{count(len(wanted), 'value')} equal to the end")
+
+
+def all_finite(trial: Trial) -> Shown:
+    """No number is infinite or no number where it was finite without the patch."""
+    for rank, after in sorted(trial.after.ranks.items()):
+        before = trial.before.ranks.get(rank, RankRecord())
+        known = {(seen.what, seen.op, seen.value) for seen in before.seen if seen.finite is False}
+        bad = next((s for s in after.seen if s.finite is False and _key(s) not in known), None)
+        if bad:
+            what = bad.op or bad.what
+            return Shown(
+                criterion="finite",
+                met=False,
+                because=f"rank {rank}: {what} at {shown(bad.place)} is not finite",
+            )
+    return Shown(
+        criterion="finite", met=True, because="all losses, inputs of calls and parameters are finite"
+    )
+
+
+def calls_kept(trial: Trial) -> Shown:
+    """Each line that made a call still makes it, on some rank; a call of a line that the patch rewrote is made by a new line."""
+    made = {(seen.op, site_of(seen.place)) for _, seen in _calls(trial.after)}
+    for rank, seen in _calls(trial.before):
+        file, line = site_of(seen.place)
+        kept = trial.change.kept_line(file, line)
+        if kept is None:
+            is_made = any(op == seen.op and trial.change.is_new(*site) for op, site in made)
+        else:
+            is_made = (seen.op, (file, kept)) in made
+        if not is_made:
+            return Shown(
+                criterion="calls kept", met=False,
+                because=f"no rank makes the {seen.op} of {shown(seen.place)} any more, as rank {rank} did",
+            )  # fmt: skip
+    return Shown(criterion="calls kept", met=True, because="every line that communicated still does")
+
+
+def _calls(record: Record) -> Iterable[tuple[int, Seen]]:
+    return (
+        (rank, seen) for rank, own in sorted(record.ranks.items()) for seen in own.seen if seen.what == "call"
+    )
+
+
+def files_kept(trial: Trial) -> Shown:
+    """No file is written by more ranks than before, none by several that none wrote before, and none is missing."""
+    before, after = _writers(trial.before), _writers(trial.after)
+    for path in sorted(after):
+        if len(after[path]) > max(len(before.get(path, ())), 1):
+            who = these(sorted(after[path]))
+            return Shown(criterion="files", met=False, because=f"{path} is written by {who}")
+    if lost := sorted(before.keys() - after.keys()):
+        return Shown(criterion="files", met=False, because=f"{lost[0]} is not written any more")
+    return Shown(
+        criterion="files", met=True, because=f"{count(len(after), 'file')}, none by more ranks than before"
+    )
+
+
+def _writers(record: Record) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for rank, own in record.ranks.items():
+        for path in own.files:
+            found.setdefault(path, set()).add(rank)
+    return found
+
+
+def steps_kept(trial: Trial) -> Shown:
+    """No rank makes fewer steps than without the patch, or than one rank alone, and none makes two where it made one."""
+    name = "steps"
+    ranks = sorted(trial.before.ranks)
+    for rank in ranks:
+        before, after = trial.before.ranks[rank], trial.after.ranks.get(rank, RankRecord())
+        if after.steps < before.steps:
+            because = f"rank {rank} makes {after.steps} steps, and made {before.steps} before the failure"
+            return Shown(criterion=name, met=False, because=because)
+        if most_steps_of_a_loss(after) > most_steps_of_a_loss(before) > 0:
+            because = f"rank {rank} makes {most_steps_of_a_loss(after)} steps after one backward"
+            return Shown(criterion=name, met=False, because=because)
+    made = {own.steps for own in trial.after.ranks.values()}
+    if trial.cost and not any(made):
+        because = f"no rank makes a step by which it could be counted that {trial.cost}"
+        return Shown(criterion=name, met=False, because=because)
+    if trial.alone and trial.alone[0].answer == "agreed" and not trial.cost:
+        alone = trial.alone[0].ranks.get(0, RankRecord()).steps
+        # Ranks that share the data make a part of the steps each.
+        if max(made, default=0) * len(ranks) < alone:
+            because = f"{max(made, default=0)} steps on {count(len(ranks), 'rank')}, where one rank alone makes {alone}"
+            return Shown(criterion=name, met=False, because=because)
+    said = f"; {trial.cost}" if trial.cost else ""
+    return Shown(criterion=name, met=True, because=f"{_span(made)} a rank, none lost before the drift{said}")
+
+
+def _span(numbers: set[int]) -> str:
+    low, high = min(numbers, default=0), max(numbers, default=0)
+    return f"{low} steps" if low == high else f"{low} to {high} steps"
+
+
+def most_steps_of_a_loss(record: RankRecord) -> int:
+    """The most steps of optimizers that follow one backward."""
+    most = now = 0
+    for seen in record.seen:
+        now = now + 1 if seen.what == "step" else 0 if seen.what == "loss" else now
+        most = max(most, now)
+    return most
+
+
+def output_kept(trial: Trial) -> Shown:
+    """Every kind of line that a rank printed is still printed by it, numbers aside."""
+    for rank, before in sorted(trial.before.ranks.items()):
+        after = {_kind(line) for line in trial.after.ranks.get(rank, RankRecord()).output}
+        lost = next((line for line in before.output if _kind(line) not in after), None)
+        if lost is not None:
+            return Shown(criterion="output", met=False, because=f"rank {rank} no longer prints {lost[:80]!r}")
+    return Shown(criterion="output", met=True, because="every kind of line is still printed")
+
+
+def _kind(line: str) -> str:
+    return NUMBER.sub("#", line).strip()
+
+
+def meetings_reached(trial: Trial) -> Shown:
+    """Every member of a group makes each call that the patch adds, as often as the others."""
+    name = "new meetings"
+    made: Counter[tuple[Site, int]] = Counter()
+    members: dict[Site, set[int]] = {}
+    for rank, seen in _calls(trial.after):
+        site = site_of(seen.place)
+        if trial.change.is_new(*site):
+            made[site, rank] += 1
+            members.setdefault(site, set()).update(seen.members)
+    for site, ranks in sorted(members.items()):
+        times = {made[site, rank] for rank in ranks}
+        if len(times) > 1:
+            because = f"ranks make the call at {site[0]}:{site[1]} {min(times)} to {max(times)} times"
+            return Shown(criterion=name, met=False, because=because)
+    if unreached := sorted(_communicating(trial.change) - members.keys()):
+        because = f"no rank reaches the call at {unreached[0][0]}:{unreached[0][1]}"
+        return Shown(criterion=name, met=False, because=because)
+    return Shown(
+        criterion=name,
+        met=True,
+        because=f"{count(len(members), 'new line')} with calls, made by all equally often",
+    )
+
+
+CALLED = re.compile(r"\b(?:all_reduce|broadcast|all_gather|barrier|gather|scatter|reduce|all_to_all)\w*\(")
+
+
+def _communicating(change: Change) -> set[Site]:
+    """New lines that name a collective; of alternatives in one function only those that could be needed are proposed."""
+    return {
+        (file.path, line)
+        for file in change.files
+        for line in file.added
+        if CALLED.search(file.after.splitlines()[line - 1].partition("#")[0])
+    }
+
+
+def shown(place: str) -> str:
+    file, line = site_of(place)
+    return f"{file}:{line}" if line else "no line of the job's"
+
+
+CRITERIA: tuple[Criterion, ...] = (
+    same_values, same_alone, all_finite, calls_kept, files_kept, steps_kept, output_kept, meetings_reached,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Templates of repairs, one a file, each with an example that a test runs."""

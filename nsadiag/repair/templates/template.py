@@ -1,0 +1,36 @@
+"""A template: how it is named, an example, and the function that proposes patches at the lines of a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from nsadiag.repair.text import Module
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A new text of the module. `cost`: what it leaves out, where it leaves anything out."""
+
+    what: str
+    text: str
+    cost: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A module, the line at which a verdict points, and what the first proposal makes of it."""
+
+    before: str
+    line: int
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """`classes`: the classes of failure that it answers; empty where the code alone decides."""
+
+    name: str
+    propose: Callable[[Module], Iterator[Proposal]]
+    example: Example
+    classes: frozenset[str] = frozenset()

@@ -1,0 +1,92 @@
+"""What a patch may not do to agree, read from its text."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsadiag.repair.change import Change
+from nsadiag.repair.conduct import conduct
+
+SOURCE = """
+def train(loader):
+    for batch in loader:
+        loss = step(batch)
+        if loss < 1:
+            break
+    dist.barrier()
+"""
+
+
+def of(old: str, new: str) -> Change:
+    return Change.of({"train.py": SOURCE}, {"train.py": SOURCE.replace(old, new)})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("dist.barrier()", "time.sleep(5)\n    dist.barrier()", "sleeps"),
+        (
+            "    dist.barrier()",
+            "    try:\n        dist.barrier()\n    except RuntimeError:\n        pass",
+            "swallows",
+        ),
+        (
+            "    dist.barrier()",
+            "    with contextlib.suppress(Exception):\n        dist.barrier()",
+            "swallows",
+        ),
+        (
+            "        loss = step(batch)",
+            "        if rank:\n            continue\n        loss = step(batch)",
+            "leaves early",
+        ),
+        ("    dist.barrier()", "    if rank:\n        return\n    dist.barrier()", "leaves early"),
+        ("    dist.barrier()", "    os._exit(0)\n    dist.barrier()", "ends the process"),
+        ("    dist.barrier()", "    dist.destroy_process_group()\n    dist.barrier()", "ends the process"),
+        ("for batch in loader:", "for batch in loader", "no Python"),
+    ],
+)
+def test_a_patch_that_hides_the_failure_is_refused(old: str, new: str, what: str) -> None:
+    shown = conduct(of(old, new))
+    assert not shown.met and what in shown.because
+
+
+AGREE = "\ndef agree(flag):\n    {call}\n    return flag\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "met"),
+    [
+        ("dist.all_reduce(flag, op=dist.ReduceOp.MAX)", True),
+        ("dist.broadcast(flag, 0)", False),
+        ("dist.all_reduce(flag, op=dist.ReduceOp.MIN)", False),
+        ("dist.all_reduce(flag)", False),
+    ],
+)
+def test_a_rank_that_would_enter_a_branch_may_not_be_kept_out_of_it(call: str, met: bool) -> None:
+    source = "def forward(batch):\n    if batch.any():\n        loss = vision(batch)\n"
+    after = AGREE.format(call=call) + source.replace("batch.any()", "agree(batch.any())")
+    assert conduct(Change.of({"train.py": source}, {"train.py": after})).met is met
+
+
+@pytest.mark.parametrize(
+    "choice", ["    size = 3 if {} else 4\n", "    if {}:\n        size = 3\n    else:\n        size = 4\n"]
+)
+def test_a_rank_may_not_be_given_the_other_of_two_sides(choice: str) -> None:
+    source = f"def read(batch):\n{choice}"
+    any_rank = AGREE.format(call="dist.all_reduce(flag, op=dist.ReduceOp.MAX)")
+    after = any_rank + source.format("agree(batch.any())")
+    assert not conduct(Change.of({"train.py": source.format("batch.any()")}, {"train.py": after})).met
+
+
+def test_a_branch_that_leaves_may_be_decided_by_one_rank() -> None:
+    after = AGREE.format(call="dist.broadcast(flag, 0)") + SOURCE.replace("loss < 1", "agree(loss < 1)")
+    assert conduct(Change.of({"train.py": SOURCE}, {"train.py": after})).met
+
+
+def test_a_new_function_may_return_and_an_error_may_be_raised_again() -> None:
+    helper = "\ndef agree(flag):\n    try:\n        return ask(flag)\n    except OSError:\n        raise\n"
+    change = Change.of(
+        {"train.py": SOURCE}, {"train.py": f"{helper}{SOURCE.replace('loss < 1', 'agree(loss < 1)')}"}
+    )
+    assert conduct(change).met

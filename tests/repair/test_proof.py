@@ -1,0 +1,179 @@
+"""Each criterion of the proof of a repair: what meets it, and the wrong patches that it refuses."""
+
+from __future__ import annotations
+
+from nsadiag.evidence.rehearsal.witnessed import Seen
+from nsadiag.repair import proof
+from nsadiag.repair.change import Change
+from nsadiag.repair.proof import Trial
+from nsadiag.repair.record import RankRecord, Record
+
+BEFORE = "for batch in loader:\n    loss.backward()\n    optimizer.step()\n    if loss < 1:\n        break\ndist.barrier()\n"
+AFTER = BEFORE.replace("loss < 1", "any_rank(loss < 1)")
+CHANGE = Change.of({"train.py": BEFORE}, {"train.py": AFTER})
+BOTH = (0, 1)
+
+
+def call(line: int, op: str = "all_reduce", value: str = "g") -> Seen:
+    return Seen(
+        what="call", op=op, group="0", members=BOTH, place=f"train.py:{line}:main", value=value, finite=True
+    )
+
+
+def step(value: str) -> tuple[Seen, Seen, Seen]:
+    """One iteration of the loop."""
+    loss = Seen(what="loss", place="train.py:2:main", value=f"loss {value}", finite=True)
+    return (
+        loss,
+        call(2, value=value),
+        Seen(what="step", place="train.py:3:main", value=f"p {value}", finite=True),
+    )
+
+
+def agreement() -> Seen:
+    return call(4, value="flag")
+
+
+END = call(6, "barrier", "")
+# Rank 0 leaves after two iterations, while rank 1 begins a third.
+FAILED = Record(
+    answer="differs",
+    ranks={
+        0: RankRecord(seen=(*step("a"), *step("b"), END), output=("loss 1.5",)),
+        1: RankRecord(seen=(*step("a"), *step("b"), *step("c")[:2]), output=("loss 1.5",)),
+    },
+)
+REPAIRED = (*step("a"), agreement(), *step("b"), agreement(), END)
+
+
+def repaired(*seen: Seen, output: tuple[str, ...] = ("loss 1.25",), rank_1: tuple[Seen, ...] = ()) -> Record:
+    """Both ranks alike, unless rank 1 has seen something else."""
+    own = seen or REPAIRED
+    ranks = {0: RankRecord(seen=own, output=output), 1: RankRecord(seen=rank_1 or own, output=output)}
+    return Record(answer="agreed", ranks=ranks)
+
+
+def trial(after: Record, *, before: Record = FAILED, change: Change = CHANGE, **more: object) -> Trial:
+    return Trial(change=change, before=before, after=after, **more)  # type: ignore[arg-type]
+
+
+def test_a_right_repair_meets_every_criterion() -> None:
+    rows = [criterion(trial(repaired())) for criterion in proof.CRITERIA]
+    assert not [row for row in rows if not row.met]
+
+
+def test_values_are_compared_up_to_the_first_meeting_at_different_lines() -> None:
+    assert FAILED.drift == {0: 6, 1: 6}
+    after = repaired(*step("a"), agreement(), *step("b"), agreement(), *step("other"), END)
+    assert proof.same_values(trial(after)).met
+
+
+def test_a_patch_that_changes_what_is_computed_before_the_drift_is_refused() -> None:
+    shown = proof.same_values(trial(repaired(*step("a"), agreement(), *step("x"), agreement(), END)))
+    assert not shown.met and "train.py:2" in shown.because
+
+
+def test_a_patch_that_doubles_a_step_is_refused_by_the_values() -> None:
+    loss, gradient, stepped = step("a")
+    assert not proof.same_values(trial(repaired(loss, gradient, stepped, stepped, *step("b"), END))).met
+
+
+def test_nothing_is_shown_where_ranks_part_before_they_compute() -> None:
+    before = Record(answer="differs", ranks={0: RankRecord(seen=(END,)), 1: RankRecord(seen=step("a"))})
+    assert not proof.same_values(trial(repaired(), before=before)).met
+
+
+def test_a_patch_that_trains_otherwise_after_the_drift_is_refused_by_one_rank_alone() -> None:
+    plain, other = (
+        Record(answer="agreed", ranks={0: RankRecord(seen=(*step("a"), *step(value), END))}) for value in "bx"
+    )
+    assert proof.same_alone(trial(repaired(), alone=(plain, plain))).met
+    assert not proof.same_alone(trial(repaired(), alone=(plain, other))).met
+
+
+def test_a_patch_with_which_one_rank_alone_fails_is_refused() -> None:
+    plain = Record(answer="agreed", ranks={0: RankRecord(seen=step("a"))})
+    assert not proof.same_alone(trial(repaired(), alone=(plain, Record(answer="raised")))).met
+
+
+def test_numbers_that_are_no_longer_finite_are_refused() -> None:
+    bad = Seen(what="loss", place="train.py:2:main", value="nan", finite=False)
+    assert not proof.all_finite(trial(repaired(*REPAIRED, bad))).met
+
+
+def test_numbers_that_were_not_finite_before_either_are_no_fault_of_the_patch() -> None:
+    bad = Seen(what="loss", place="train.py:2:main", value="nan", finite=False)
+    before = Record(answer="differs", ranks={0: RankRecord(seen=(bad,)), 1: RankRecord(seen=(bad,))})
+    assert proof.all_finite(trial(repaired(bad), before=before)).met
+
+
+def test_a_patch_without_a_call_that_was_made_is_refused() -> None:
+    shown = proof.calls_kept(trial(repaired(*REPAIRED[:-1])))
+    assert not shown.met and "barrier of train.py:6" in shown.because
+
+
+def test_a_call_that_moves_to_a_new_line_is_kept() -> None:
+    moved = Change.of(
+        {"train.py": BEFORE}, {"train.py": BEFORE.replace("dist.barrier()", "if True:\n    dist.barrier()")}
+    )
+    after = repaired(*step("a"), *step("b"), call(7, "barrier", ""))
+    assert proof.calls_kept(trial(after, change=moved)).met
+
+
+def file(path: str) -> Seen:
+    return Seen(what="file", path=path)
+
+
+def test_a_file_that_more_ranks_write_is_refused() -> None:
+    before = repaired(file("model.pt"), rank_1=(END,))
+    shown = proof.files_kept(trial(repaired(file("model.pt")), before=before))
+    assert not shown.met and "model.pt is written by ranks 0, 1" in shown.because
+
+
+def test_a_file_behind_the_failure_may_be_written_by_one_rank_and_not_by_several() -> None:
+    assert proof.files_kept(trial(repaired(file("model.pt"), rank_1=(END,)))).met
+    assert not proof.files_kept(trial(repaired(file("model.pt")))).met
+
+
+def test_a_file_that_is_no_longer_written_is_refused() -> None:
+    assert not proof.files_kept(trial(repaired(), before=repaired(file("model.pt")))).met
+
+
+def test_a_rank_that_makes_fewer_steps_than_before_the_failure_is_refused() -> None:
+    assert not proof.steps_kept(trial(repaired(*step("a"), END))).met
+
+
+def test_fewer_steps_than_one_rank_alone_are_refused_unless_the_patch_says_so() -> None:
+    alone = Record(
+        answer="agreed",
+        ranks={0: RankRecord(seen=(*step("a"), *step("b"), *step("c"), *step("d"), *step("e")))},
+    )
+    assert not proof.steps_kept(trial(repaired(), alone=(alone, alone))).met
+    assert proof.steps_kept(trial(repaired(), alone=(alone, alone), cost="batches are left out")).met
+
+
+def test_a_cost_that_cannot_be_counted_is_refused() -> None:
+    after = Record(answer="agreed", ranks={0: RankRecord(seen=(END,)), 1: RankRecord(seen=(END,))})
+    before = Record(answer="differs", ranks={0: RankRecord(seen=(END,)), 1: RankRecord(seen=(END,))})
+    assert proof.steps_kept(trial(after, before=before)).met
+    assert not proof.steps_kept(trial(after, before=before, cost="all ranks leave as soon as one does")).met
+
+
+def test_two_steps_after_one_backward_are_refused() -> None:
+    loss, gradient, stepped = step("b")
+    assert not proof.steps_kept(trial(repaired(*step("a"), loss, gradient, stepped, stepped, END))).met
+
+
+def test_a_kind_of_line_that_is_no_longer_printed_is_refused() -> None:
+    assert not proof.output_kept(trial(repaired(output=("done",)))).met
+
+
+def test_a_new_call_that_one_rank_makes_more_often_is_refused() -> None:
+    after = repaired(rank_1=(*REPAIRED, agreement()))
+    assert not proof.meetings_reached(trial(after)).met
+
+
+def test_a_new_call_that_no_rank_reaches_is_refused() -> None:
+    unreached = Change.of({"train.py": BEFORE}, {"train.py": f"{BEFORE}if never:\n    dist.all_reduce(x)\n"})
+    shown = proof.meetings_reached(trial(repaired(*step("a"), *step("b"), END), change=unreached))
+    assert not shown.met and "train.py:8" in shown.because
