@@ -144,7 +144,7 @@ def _rehearsing(item: pytest.Item, ranks: int, timeout_s: float) -> Callable[[],
 
 
 def _rehearsed(found: Checked, failed: dict[int, str]) -> Iterator[str]:
-    """Why a rehearsed test failed: tracebacks of the first ranks, else the calls; then the verdict."""
+    """The reasons for which a rehearsed test failed: tracebacks of the first ranks, else the calls; then the verdict."""
     for rank, text in [*failed.items()][:2]:
         yield f"on rank {rank} of {found.rehearsal.world_size}:\n{text}"
     if found.answer != "agreed":

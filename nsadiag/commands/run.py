@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
+from nsadiag.agent.captures.gpu import core_files
 from nsadiag.agent.job.launch import check_command
 from nsadiag.agent.job.log_limit import close_holes
 from nsadiag.agent.job.log_tail import Follow
@@ -31,7 +32,6 @@ from nsadiag.errors import (
     MachineError,
     NsadiagError,
 )
-from nsadiag.evidence import cuda_core
 from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
@@ -295,7 +295,7 @@ def options_of(request: RunRequest) -> WatchOptions:
 
 def around(run: RunDir, request: RunRequest, follow: Follow) -> dict[str, Any]:
     """The settings that each node decides for itself: the job's environment, output, ring and lifetime."""
-    env = cuda_core.environment(run.node(this_node())) if request.cuda_core else None
+    env = core_files.environment(run.node(this_node())) if request.cuda_core else None
     front = Front(out=2 if request.quiet_stdout else 1, follow=follow, log_limit_mib=request.log_limit_mib)
     return {"env": env, "front": front, "ring": request.ring, "die_with_me": request.die_with_me}
 

@@ -384,6 +384,14 @@ NAMELESS = ROOT / "nsadiag/analysis/ingest/dumps/plain.py"
 # What nsadiag tells the guard that it has just started, over a socket that only these two have.
 GUARD = [ROOT / "nsadiag/agent/job/guard.py", ROOT / "nsadiag/agent/job/guarded_process.py"]
 
+# The function that `nsadiag.check` was given, as multiprocessing's spawn hands one over: in a folder of the caller's own.
+CALLED = [
+    ROOT / "nsadiag/commands/experiments/check_function.py",
+    ROOT / "nsadiag/worker/rehearsal/function.py",
+]
+# It becomes a rank, and runs the user's script as Python itself would.
+ZYGOTE = ROOT / "nsadiag/worker/rehearsal/zygote.py"
+
 
 def test_no_part_of_nsadiag_has_an_unpickler_or_runs_text() -> None:
     sources = sorted((ROOT / "nsadiag").rglob("*.py"))
@@ -392,9 +400,10 @@ def test_no_part_of_nsadiag_has_an_unpickler_or_runs_text() -> None:
         # It writes the bytes of what was read, to compare them, and reads none.
         ROOT / "nsadiag/analysis/ingest/dumps/columns.py": {"marshal"},
         **{path: {"marshal"} for path in GUARD},
+        **{path: {"pickle"} for path in CALLED},
     }
     forbidden = {"eval", "exec", "torch.load", "yaml.load", "pd.read_pickle", "pandas.read_pickle"}
-    assert {str(p): found for p in sources if (found := calls(p) & forbidden)} == {}
+    assert {p: found for p in sources if (found := calls(p) & forbidden)} == {ZYGOTE: {"exec"}}
 
 
 class Calls:

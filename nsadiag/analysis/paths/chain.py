@@ -126,7 +126,7 @@ class Chains:
     def _of_exception(
         self, parting: Parting, raised: tuple[Exc | None, Exc | None], depth: int
     ) -> list[Found]:
-        """Where it was swallowed, where it was raised, and what led there."""
+        """The places where it was swallowed and where it was raised, and what led there."""
         side = 0 if raised[0] else 1
         pair = self._deepest(raised[side], parting)  # type: ignore[arg-type]
         links = [Found(pair=pair, parting=parting, raised=raised, origin="exception")]
@@ -140,7 +140,7 @@ class Chains:
         return [*links, *before]
 
     def _entry(self, pair: Pair) -> Pair:
-        """What a `for` iterates over was decided when it began."""
+        """The pair at which the ranks began the `for` that this one is of: what it iterates over was decided there."""
         found = self._slices[0].statement(pair[0])
         if found is None or found.kind != "for":
             return pair
@@ -224,7 +224,7 @@ class Chains:
         return a, b
 
     def _inside(self, pair: Pair, depth: int) -> list[Found]:
-        """What the functions that the line called did: the last parting in them, else what they returned."""
+        """The last parting in the functions that the line called, else what they returned."""
         frames = [step.frames for step in pair]
         if not frames[0] or not frames[1]:
             return []

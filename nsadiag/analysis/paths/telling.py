@@ -117,7 +117,7 @@ def _short(text: str) -> str:
 def _values(
     walks: Mapping[int, Walk], own: Walk, found: Found, statement: Statement | None
 ) -> Iterator[ValueOfRanks]:
-    """Of each name that the line reads, its value on every rank at the same execution of the line."""
+    """Values on every rank, at the same execution of the line, of each name that it reads."""
     number = own.visit(found.pair[0])
     names: tuple[Read, ...] = statement.reads if statement is not None else ()
     shown = 0

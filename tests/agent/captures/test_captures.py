@@ -24,9 +24,9 @@ from support.jobs import wait_until
 
 import nsadiag
 from nsadiag.agent.captures import QUICK, THOROUGH, capture_all, capture_node, capture_rank
+from nsadiag.agent.captures.gpu import core_files, nccl_ras
 from nsadiag.agent.captures.gpu import cuda_core as cuda_core_capture
 from nsadiag.agent.captures.gpu import gpus as gpu_capture
-from nsadiag.agent.captures.gpu import nccl_ras
 from nsadiag.agent.captures.kernel import sleeping
 from nsadiag.agent.captures.kernel.cgroups import _version_1, _version_2, cgroup
 from nsadiag.agent.captures.kernel.descriptors import descriptors
@@ -34,7 +34,6 @@ from nsadiag.agent.captures.python.py_spy import find_py_spy
 from nsadiag.agent.captures.python.traceback import catches, rests
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable, Target
 from nsadiag.analysis.load import load_cell
-from nsadiag.evidence import cuda_core
 from nsadiag.evidence.layout import CaptureDir, RunDir, make_private_dir, read_json
 from nsadiag.evidence.pickles import read_pickle
 from nsadiag.worker.failures.traceback_signal import NUMBER
@@ -728,14 +727,14 @@ def test_a_core_dump_is_waited_for_until_whole_and_read(
     run = RunDir(path=tmp_path / "run")
     node, directory = run.node(HOST), run.rank(0).capture(2)
     directory.path.mkdir(parents=True)
-    environment = cuda_core.environment(node)
-    assert environment["CUDA_COREDUMP_PIPE"].replace("%p", "4711") == str(cuda_core.pipe(node, 4711))
+    environment = core_files.environment(node)
+    assert environment["CUDA_COREDUMP_PIPE"].replace("%p", "4711") == str(core_files.pipe(node, 4711))
     assert "skip_abort" in environment["CUDA_COREDUMP_GENERATION_FLAGS"]
-    thread = driver(cuda_core.pipe(node, 4711), cuda_core.core(node, 4711), pieces=5)
+    thread = driver(core_files.pipe(node, 4711), core_files.core(node, 4711), pieces=5)
     capture_rank(Target(pid=4711, directory=directory, socket=None), ("cuda_core",))
     thread.join()
     assert read_json(directory.answers)["sources"]["cuda_core"]["bytes"] == 5000
-    assert directory.cuda_core.stat().st_size == 5000 and not cuda_core.core(node, 4711).exists()
+    assert directory.cuda_core.stat().st_size == 5000 and not core_files.core(node, 4711).exists()
     assert "info cuda kernels" in directory.cuda_text.read_text()
     assert "Kernel 0 spin" in directory.cuda_text.read_text()
 
@@ -747,10 +746,10 @@ def test_a_pipe_that_nobody_reads_is_a_gap_and_no_pipe_is_one_too(tmp_path: Path
     target = Target(pid=4711, directory=directory, socket=None)
     with pytest.raises(NotApplicable, match="--cuda-core"):
         cuda_core_capture.cuda_core_dump(target)
-    cuda_core.environment(run.node(HOST))
+    core_files.environment(run.node(HOST))
     with pytest.raises(CaptureError, match="has not used its GPU"):
         cuda_core_capture.cuda_core_dump(target)
-    os.mkfifo(cuda_core.pipe(run.node(HOST), 4711))
+    os.mkfifo(core_files.pipe(run.node(HOST), 4711))
     with pytest.raises(CaptureError, match="nobody reads"):
         cuda_core_capture.cuda_core_dump(target)
 

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nsadiag.agent.captures.gpu import core_files as place
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
 from nsadiag.deadlines import programs
-from nsadiag.evidence import cuda_core as place
 from nsadiag.evidence.layout import FILE_MODE, RunDir, this_node, write_private
 from nsadiag.evidence.secrets.masking import mask_text
 

@@ -52,7 +52,7 @@ def announced(number: int, words: str) -> None:
 
 
 def _forget() -> None:
-    """What a fork of the rank does is not its path."""
+    """End the recording in a fork of the rank, whose lines are not its path."""
     global _recorder
     if _recorder is not None:
         sys.settrace(None)
