@@ -140,12 +140,19 @@ class Dataflow(Bindings):
             seen.add(node)
         return node, scope
 
-    def named_rank(self, test: ast.expr, scope: Scope, depth: int = 0) -> int | None:
+    def named_rank(self, test: ast.expr, scope: Scope) -> int | None:
         """The rank that the test singles out, by whichever helper or name; -1 for the last."""
+        return self._named_rank(test, scope, 0, {})
+
+    def _named_rank(self, test: ast.expr, scope: Scope, depth: int, seen: dict[ast.expr, int]) -> int | None:
+        """`seen`: the depths at which expressions were looked into, which is done once, or once more from nearer."""
+        if seen.get(test, DEEPEST + 2) <= depth:
+            return None
+        seen[test] = depth
         for node in ast.walk(test):
             found = self._compared_rank(node, scope)
             if found is None and isinstance(node, ast.expr):
-                found = self._rank_by_name(node, scope, depth)
+                found = self._rank_by_name(node, scope, depth, seen)
             if found is not None:
                 return found
         return None
@@ -164,7 +171,9 @@ class Dataflow(Bindings):
         number = _number(node.left) if number is None else number
         return number if number is not None and self.of(node, scope) == "rank" else None
 
-    def _rank_by_name(self, node: ast.expr, scope: Scope, depth: int) -> int | None:
+    def _rank_by_name(
+        self, node: ast.expr, scope: Scope, depth: int, seen: dict[ast.expr, int]
+    ) -> int | None:
         """The rank that a name such as `is_main` singles out; else a helper that is called, or a name that was assigned."""
         name = last_name(node.func if isinstance(node, ast.Call) else node)
         if names_first_rank(name) and self.of(node, scope) == "rank":
@@ -172,7 +181,7 @@ class Dataflow(Bindings):
         if depth > DEEPEST or not name:
             return None
         behind = [*self.returns.get(name, ()), *((b.scope, b.value) for b in self.bound_to(node, scope))]
-        numbers = (self.named_rank(value, where, depth + 1) for where, value in behind)
+        numbers = (self._named_rank(value, where, depth + 1, seen) for where, value in behind)
         return next((n for n in numbers if n is not None), None)
 
     def _next_in(self, node: ast.expr) -> bool:

@@ -295,3 +295,11 @@ def test_what_a_with_enters_was_chosen_before(source: str, line: str | None) -> 
 )
 def test_a_lot_is_known_by_who_draws_it(test: str, draws: bool) -> None:
     assert bool(DRAWS.search(test)) == draws
+
+
+def test_names_that_are_bound_to_one_another_many_times_are_looked_into_once() -> None:
+    """A hundred bindings of each name, looked into from each that reads it, are a hundred million."""
+    bound = "\n".join(f"a{number % 4} = a{(number + 1) % 4} + {number}" for number in range(400))
+    source = f"a0 = rank\n{bound}\nif a0:\n    barrier()  # HERE\n"
+    (condition,) = around(source)
+    assert (condition.provenance, condition.rank) == ("rank", None)

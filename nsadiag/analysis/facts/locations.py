@@ -137,7 +137,7 @@ def of_entry(entry: Entry) -> Place | None:
     for frame in entry.get("frames") or []:
         file = str(frame.get("filename", ""))
         if is_user(file) and not TORCH.search(file):
-            return place(file, int(frame.get("line") or 0), str(frame.get("name")))
+            return place(file, natural(str(frame.get("line"))) or 0, str(frame.get("name")))
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_the_dumps_have_the_shape_of_a_frameworks() -> None:
         **host["pg_status"]["5"],
         "last_completed_collective": host["pg_status"]["5"]["last_enqueued_collective"],
     }
+
+
+def test_frames_that_are_none_cost_no_verdict(tmp_path: Path) -> None:
+    for rank in range(RANKS):
+        document = dump_of(Incident(fault="host", culprits=(6,)), rank)
+        for entry in document["entries"]:
+            entry["frames"] = ["train.py", {"filename": "train.py", "line": "many", "name": "main"}]
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(document, protocol=2))
+    assert judge_external(tmp_path).guilty_ranks == (6,)
 
 
 def test_two_ranks_that_are_stuck_for_reasons_of_their_own_are_both_named(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from nsadiag.analysis.ingest.dumps.columns import (
 from nsadiag.analysis.ingest.dumps.plain import document_of, is_whole, plain_columns, seq_of
 from nsadiag.evidence.documents.files import open_evidence
 from nsadiag.evidence.pickles import PickleRefused
-from nsadiag.evidence.recorder import Dump, Entry
+from nsadiag.evidence.recorder import Dump, Entry, Frame
 
 # What one process may take beyond what it has when it begins; a dump of 100 MB becomes about 1 GiB.
 MEMORY_BYTES = 2 * 2**30
@@ -174,10 +174,18 @@ def _close_up_of_files(wanted: Sequence[Wanted]) -> list[Dump | Refused]:
     return [_guarded(functools.partial(_close_up, each), each.file) for each in wanted]
 
 
+def _frames_of(entry: Entry) -> list[Frame]:
+    """Those that are frames: a dump from elsewhere may hold anything."""
+    frames: Any = entry.get("frames")
+    return [each for each in frames if isinstance(each, dict)] if isinstance(frames, list | tuple) else []
+
+
 def _close_up(wanted: Wanted, file: DumpFile) -> Dump:
     document = document_of(_bytes(file))
     entries: list[Entry] = [
-        {**entry, "index": i} for i, entry in enumerate(document["entries"]) if isinstance(entry, dict)
+        {**entry, "frames": _frames_of(entry), "index": i}
+        for i, entry in enumerate(document["entries"])
+        if isinstance(entry, dict)
     ]
     kept: list[Entry] = []
     for name, description, seq in wanted.groups:
