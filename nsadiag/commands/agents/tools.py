@@ -104,8 +104,9 @@ def check(command: list[str], timeout: float = 60.0) -> str:
     found = run_.rehearsal
     if found is None:
         raise NsadiagError(f"{run_.directory} has no rehearsal.json")
-    answer, *calls = (one_line(line)[:CLAIM] for line in found.lines())
-    return _shown({"answer": answer, "calls": calls, "verdict": _short(run_)})
+    parts = {"answer": [found.headline], "calls": found.call_lines(), "notes": found.notes()}
+    said = {name: [one_line(line)[:CLAIM] for line in lines] for name, lines in parts.items()}
+    return _shown({**said, "answer": said["answer"][0], "verdict": _short(run_)})
 
 
 def shrink(directory: str = "artifacts/latest", budget: float = 150.0) -> str:

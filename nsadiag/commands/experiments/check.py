@@ -56,6 +56,7 @@ class Checked:
 
 MEMORY_SHARE = 0.8  # of the memory that is free: for all ranks together
 LEAST_MEMORY = 2**30
+RAISED = "rank_exception"
 EXITS: dict[Answer, int] = {
     "agreed": EXIT_HEALTHY, "differs": EXIT_FINDING, "raised": EXIT_FINDING, "undecided": EXIT_ENVIRONMENT,
     "can't": EXIT_USAGE,
@@ -154,6 +155,9 @@ def _answer(result: RunResult, watch: RehearsalWatch | None, found: Rehearsal) -
     if watch is not None and watch.proof is not None:
         return "differs", watch.proof.why
     if watch is not None and watch.stopped == "hang":
+        # It had not ended yet: peers wait for a rank while its interpreter shuts down.
+        if verdict is not None and verdict.cls == RAISED:
+            return "raised", verdict.summary
         if verdict is not None and verdict.certainty == "proven":
             return "differs", "every rank waits for another one"
         return "undecided", "nothing moves, and something outside the job could still move it"

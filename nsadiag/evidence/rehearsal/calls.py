@@ -93,16 +93,29 @@ class Rehearsal:
     isolation: Isolation = field(default_factory=Isolation)
     on_cpu: bool = False  # which stood in for the GPUs that the script names
 
-    def lines(self) -> Iterator[str]:
-        """The answer, and the calls behind it."""
+    @property
+    def headline(self) -> str:
+        """The answer, and how many calls were matched."""
         ranks = f" on {count(self.world_size, 'rank')}" if self.world_size else ""
         before = "" if self.answer == "agreed" else " before"
-        yield f"{self.answer}: {self.why}; {count(self.matched, 'call')} matched{ranks}{before}"
+        return f"{self.answer}: {self.why}; {count(self.matched, 'call')} matched{ranks}{before}"
+
+    def call_lines(self) -> Iterator[str]:
+        """The calls behind the answer."""
         for call in self.calls[:MOST_CALLS]:
             yield f"  rank {call.rank}  {call.words}  {call.place}"
+
+    def notes(self) -> Iterator[str]:
+        """Remarks on what was not rehearsed, and on what the script could not reach."""
         if self.on_cpu:
             yield "cuda: the CPU stood in for GPUs; the order of streams, kernels and NCCL were not rehearsed"
         yield from self.isolation.lines()
+
+    def lines(self) -> Iterator[str]:
+        """All of it, as a terminal shows it."""
+        yield self.headline
+        yield from self.call_lines()
+        yield from self.notes()
 
     def to_json(self) -> dict[str, Any]:
         """The document, each call with its words."""

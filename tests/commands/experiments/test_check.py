@@ -136,6 +136,21 @@ def test_an_endless_job_is_undecided(jobs: Jobs, tmp_path: Path) -> None:
     assert rehearsal["matched"]
 
 
+def test_a_loop_that_a_rank_does_not_leave_is_named_with_what_keeps_it_in(jobs: Jobs, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "def climb(low):\n    while low > 3:\n        low += 1\n"
+        "for step in range(5):\n    dist.all_reduce(torch.ones(1))\n"
+        "    if dist.get_rank() == 1 and step == 3: climb(5)\n"
+    )
+    code, rehearsal, verdict = rehearsed(jobs, script, "--seconds", "12")
+    assert (code, rehearsal["answer"]) == (3, "undecided"), rehearsal
+    assert (verdict["mechanism"], verdict["class"]) == ("endless_loop", "livelock_user_code")
+    assert verdict["certainty"] == "suspected" and verdict["guilty_ranks"] == [1]
+    assert "`while low > 3`" in verdict["summary"]
+
+
 def test_sleep_takes_no_time(jobs: Jobs, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
