@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from nsadiag.analysis.ingest.dumps.columns import (
     OF_TWO,
@@ -177,7 +177,8 @@ def _close_up_of_files(wanted: Sequence[Wanted]) -> list[Dump | Refused]:
 def _frames_of(entry: Entry) -> list[Frame]:
     """Those that are frames: a dump from elsewhere may hold anything."""
     frames: Any = entry.get("frames")
-    return [each for each in frames if isinstance(each, dict)] if isinstance(frames, list | tuple) else []
+    whole = frames if isinstance(frames, list | tuple) else ()
+    return [cast("Frame", each) for each in whole if isinstance(each, dict)]
 
 
 def _close_up(wanted: Wanted, file: DumpFile) -> Dump:
