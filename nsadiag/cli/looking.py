@@ -1,4 +1,4 @@
-"""Commands that start no job: `nsadiag attach`, `analyze`, `report`, `diff`, `invariants`, `facts` and `top`."""
+"""Commands that start no job: `nsadiag attach`, `analyze`, `report`, `diff`, `invariants`, `facts`, `where` and `top`."""
 
 from __future__ import annotations
 
@@ -234,6 +234,30 @@ def facts(
         command.show(found, console(), most=most)
     else:
         raise UsageError(f"no such format: {format_}", "choose from text, json, csv")
+
+
+@app.command(
+    short_help="Show where every rank stands now: line, call, since when",
+    epilog="Example: nsadiag where $(pgrep -f 'torchrun.*train.py')",
+)
+def where(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PID | DIR",
+            help="The launcher, or ranks; or a run directory  [default: the newest under artifacts/]",
+        ),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show where every rank on this machine stands now. Nothing is paused, judged or written."""
+    from nsadiag.commands import where as command
+
+    found = command.look(targets or [])
+    if as_json:
+        show(command.as_json(found))
+    else:
+        command.show(found, console())
 
 
 @app.command(
