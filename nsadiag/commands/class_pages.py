@@ -28,15 +28,12 @@ def page_of(word: str) -> str:
             if each["name"] == name:
                 return LINK.sub(r"\1", f"{_head(text)}\n\n{_section(text, each)}")
             sections[each["name"]] = path.stem
+    if page := _of_rule(name):
+        return page
     hint = (
         did_you_mean(name, [*pages, *sections]) or "nsadiag list shows the classes; reports name mechanisms"
     )
     raise UsageError(f"no class or mechanism: {word}", hint)
-
-
-def names() -> list[str]:
-    """Of every class."""
-    return [path.stem for path in sorted(folder().glob("*.md"))]
 
 
 def folder() -> Path:
@@ -44,6 +41,18 @@ def folder() -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "classes"
     return installed if installed.is_dir() else package.parent / "docs" / "classes"
+
+
+def _of_rule(name: str) -> str | None:
+    """What a rule says of itself: one that concludes classes of others is on no page."""
+    from nsadiag.analysis.rules.registry import CLASSES, RULES
+
+    rule = next((rule for rule in RULES if rule.name == name), None)
+    if rule is None:
+        return None
+    meant = "\n".join(f"- `{cls}`: {CLASSES[cls]}" for cls in rule.concludes)
+    advice = f"\n\n*Fix:* {rule.fix}" if rule.fix else ""
+    return LINK.sub(r"\1", f"# `{name}`\n\nIt concludes:\n\n{meant}\n\n{rule.detected}{advice}\n")
 
 
 def _head(text: str) -> str:
