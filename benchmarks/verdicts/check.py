@@ -14,16 +14,16 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
+
+from programs import unpacked  # noqa: E402
 
 from tests.support.promises import Promise, promises  # noqa: E402
 
@@ -59,22 +59,12 @@ def measured(programs: Path | None, part: str, seconds: int) -> Iterator[dict[st
             if part in promise.name and not promise.needs:
                 yield checked(promise, seconds)
         return
-    with unpacked(programs) as folder:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = unpacked(programs, Path(scratch)).resolve()
         for truth in sorted(folder.glob("*.json")):
             needs = json.loads(truth.read_text()).get("needs", ())
             if part in truth.stem and all(map(importlib.util.find_spec, needs)):
                 yield compared(truth, seconds)
-
-
-@contextmanager
-def unpacked(programs: Path) -> Iterator[Path]:
-    """The folder itself, or a temporary one with what the archive holds."""
-    if programs.is_dir():
-        yield programs.resolve()
-        return
-    with tempfile.TemporaryDirectory() as scratch, tarfile.open(programs) as archive:
-        archive.extractall(scratch, filter="data")
-        yield Path(scratch).resolve()
 
 
 def compared(truth: Path, seconds: int) -> dict[str, object]:
