@@ -176,3 +176,18 @@ def test_a_stream_of_the_users_own_is_left_as_it_is(tmp_path: Path) -> None:
         [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == "False FileIO\n"
+
+
+WRITES = """
+import array, ctypes, sys
+class Unmeasured(bytearray):
+    def __len__(self): raise OSError("no length")
+raw = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
+for data in (b"one\\n", memoryview(b"two\\n"), array.array("i", [0x0a363534]), ctypes.c_int(0x0a393837), Unmeasured(b"own\\n")):
+    assert raw.write(data) == 4
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-u",)])
+def test_whatever_has_bytes_can_be_written(tmp_path: Path, options: tuple[str, ...]) -> None:
+    assert as_rank(tmp_path, WRITES, *options) == (0, b"one\ntwo\n456\n789\nown\n", "")

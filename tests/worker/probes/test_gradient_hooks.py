@@ -1,8 +1,10 @@
 """Hooks on gradients: those that are taken away leave nothing behind, and a budget that wavers moves few of them."""
 
+import builtins
 import itertools
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -48,6 +50,29 @@ def test_a_hook_does_not_make_autograd_copy_the_gradient() -> None:
     (torch.ones(3, 3) @ parameter).sum().backward()
     assert parameter.grad is not None and places == [parameter.grad.data_ptr()]
     undo()
+
+
+class Sharded(torch.nn.Parameter):
+    """A parameter of a class of its own, as sharded ones are."""
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Parameter, Sharded])
+def test_the_programs_own_import_is_not_asked_for_a_hook(
+    kind: type[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameter, asked, real = kind(torch.ones(3)), [], builtins.__import__
+
+    def importing(name: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(name)
+        return real(name, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "__import__", importing)
+        undo = follow(lambda: parameter, lambda _: asked.append("called"))
+    train(parameter)
+    undo()
+    train(parameter)
+    assert asked == ["called"]
 
 
 class Passes(torch.autograd.Function):

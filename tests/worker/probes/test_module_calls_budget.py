@@ -1,12 +1,14 @@
-"""How deep modules are recorded: as deep as a step affords, and no deeper on trial."""
+"""How deep modules are recorded, as deep as a step affords; and how many short calls are passed over for one that is looked at."""
 
 from __future__ import annotations
 
 import importlib
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from nsadiag.worker import session
 from nsadiag.worker.probes import budget
 from nsadiag.worker.probes.autograd import module_calls
 
@@ -58,3 +60,27 @@ def test_where_only_the_outermost_fits_the_others_are_not_even_passed_through(  
         monkeypatch.setattr(budget, "afforded", lambda step_s, events: 200)
         assert review(modules, {0: 4}, steps=4) > 1
         assert torch.nn.Module.__call__ is not before
+
+
+@pytest.mark.parametrize(
+    ("before_us", "call_us", "after_us", "passed_over"),
+    [
+        (15, 100, 5, 6),
+        (30, 100, 10, 13),  # on a slower machine more of them
+        (15, 20, 5, 33),
+        (15, 20_000, 5, 0),
+        (100_000, 100, 0, 16),  # a look at something new is no measure
+        (100_000, 100_000, 0, 0),
+    ],
+)
+def test_as_many_calls_are_passed_over_as_the_time_of_a_look_asks_for(
+    before_us: float, call_us: float, after_us: float, passed_over: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = module_calls._Calls()
+    calls.free, calls.sparing = 0, True
+    clock = iter(1.0 + us / 1e6 for us in (0, before_us, before_us + call_us, before_us + call_us + after_us))
+    monkeypatch.setattr(module_calls, "monotonic", lambda: next(clock) + 1e-9)
+    monkeypatch.setattr(module_calls._Calls, "_enter", lambda *_: 0)
+    monkeypatch.setattr(session.recorded, "rank", SimpleNamespace(world_size=1))
+    assert calls.observe(lambda: "answer", torch.nn.Identity(), (), {}) == "answer"
+    assert calls.passing == passed_over

@@ -8,10 +8,12 @@ once had one, this was more than half of what light probes cost a step of 7 ms.
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 PLAIN = (torch.nn.Parameter, torch.Tensor)
 
@@ -26,11 +28,25 @@ def follow(find: Callable[[], torch.Tensor | None], arrived: Any) -> Callable[[]
     if parameter is None:
         return lambda: None
     if type(parameter) not in PLAIN or hasattr(parameter, "_is_flat_param"):
-        handle: Any = parameter.register_post_accumulate_grad_hook(arrived)
-        return functools.partial(handle.remove)
+        register = parameter.register_post_accumulate_grad_hook
+        return functools.partial(_added(parameter, "_post_accumulate_grad_hooks", register, arrived).remove)
     # Or sending the parameter to another process would warn that its hook does not come along.
     arrived.__torch_unserializable__ = True
-    return functools.partial(_unfollow, find, parameter.register_hook(arrived))
+    handle = _added(parameter, "_backward_hooks", parameter.register_hook, arrived)
+    return functools.partial(_unfollow, find, handle)
+
+
+def _added(parameter: torch.Tensor, table: str, register: Callable[[Any], Any], hook: Any) -> Any:
+    """What torch's `register` does to a leaf, but for the import within it: a program's own `__import__` would see that."""
+    if parameter.grad_fn is not None:
+        return register(hook)
+    hooks = getattr(parameter, table)
+    if hooks is None:
+        hooks = OrderedDict()
+        setattr(parameter, table, hooks)
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
 
 
 def _unfollow(find: Callable[[], torch.Tensor | None], handle: Any) -> None:

@@ -38,8 +38,8 @@ _is_fx_tracing: Callable[[], bool] = (
 EVERY_DEPTH = 1 << 30
 FREE = 8  # calls of outermost modules in a step that are looked at however short they are
 MOST = 64  # calls that are passed over at most
-# What it costs to look at a call, and the share of the calls' time that this may be.
-LOOK_S, SHARE = 10e-6, 0.03
+# The share of the calls' time that looking at them may be, and the most that a look counts: one that learns is no measure.
+SHARE, LONGEST_LOOK_S = 0.03, 50e-6
 COMPILES = "torch._dynamo.callback"
 WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
@@ -165,11 +165,13 @@ class _Calls:
         if not nested and _is_transformed():
             return call(*args, **kwargs)
         number, output = 0, None
-        started = 0.0 if nested or self.free else monotonic()
+        began = started = 0.0 if nested or self.free else monotonic()
         try:
             number = self._enter(module, nested, args, kwargs)
             # Not earlier: a signal handler may raise between any two calls of ours.
             self.depth = nested + 1
+            if started:
+                began = monotonic()
             output = call(*args, **kwargs)
             return output
         except Exception as error:
@@ -177,10 +179,7 @@ class _Calls:
             raise
         finally:
             self.depth = nested
-            if started:
-                self.passing = self.passed_over(monotonic() - started)
-            elif not nested:
-                self.free -= 1
+            ended = monotonic() if started else 0.0
             if number and _leave is not None:
                 try:
                     _leave(number, nested, output)
@@ -188,17 +187,21 @@ class _Calls:
                     failed(_Calls.observe, error)
             if inner is not None:
                 inner.left(nested, output)
+            if started:
+                self.passing = self.passed_over(began - started + monotonic() - ended, ended - began)
+            elif not nested:
+                self.free -= 1
 
     def left(self, error: Exception) -> None:
         """An exception leaves an outermost call."""
         suppressed_exceptions.left(error, "forward")
 
-    def passed_over(self, call_s: float) -> int:
-        """Number of calls as short as that which are passed over, for one that is looked at; 0 where it may have peers."""
+    def passed_over(self, look_s: float, call_s: float) -> int:
+        """Number of calls as short as that which are passed over, for one that it took so long to look at; 0 where it may have peers."""
         rank = session.recorded.rank
         if rank is None or rank.world_size > 1 or not self.sparing:
             return 0
-        return min(int(LOOK_S / (SHARE * call_s)) if call_s > 0 else MOST, MOST)
+        return min(int(min(look_s, LONGEST_LOOK_S) / (SHARE * call_s)) if call_s > 0 else MOST, MOST)
 
     def _enter(
         self, module: torch.nn.Module, nested: int, args: tuple[Any, ...], kwargs: dict[str, Any]
