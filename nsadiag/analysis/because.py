@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,8 +15,9 @@ from nsadiag.analysis.paths.endless import endless_of_case
 from nsadiag.analysis.paths.partings import Alignment
 from nsadiag.analysis.paths.telling import told
 from nsadiag.analysis.paths.walks import walks_of
+from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.registry import RULES
-from nsadiag.evidence.records import Because, Finding, Link, Place, ValueOfRanks
+from nsadiag.evidence.records import Because, Evidence, Finding, Link, Place, ValueOfRanks, Verdict
 from nsadiag.source.control import Condition
 
 # What the source's provenance of a condition is called as an origin.
@@ -46,6 +48,15 @@ def lines_of(case: Case, cause: Finding) -> BothLines:
         return BothLines(stands_at=_stands_at(case, cause) if parted or found else None, because=found)
     except Exception as error:
         return BothLines(failed=(f"the chain of causes failed: {error!r}",))
+
+
+def confirmed(cell: CellEvidence, verdict: Verdict) -> Verdict:
+    """The verdict with the chain that a rehearsal of the same command recorded (`nsadiag confirm`), where one did."""
+    found = cell.confirmation
+    if found is None or not found.has_recorded or verdict.outcome not in ("hung", "crashed"):
+        return verdict
+    claim = Evidence(claim=f"confirm: {found.why}", source="confirmation.json#because")
+    return dataclasses.replace(verdict, because=found.because, evidence=(*verdict.evidence, claim))
 
 
 def _of_a_loop(case: Case, cause: Finding) -> Because | None:
