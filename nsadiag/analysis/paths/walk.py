@@ -99,7 +99,7 @@ class Walk:
         self._reopen()
 
     def _read(self, walked: Walked) -> None:
-        name = ""
+        name, quiet = "", set[Frame]()  # frames none of whose lines are on record since they were folded
         for word in walked.words:
             what, low = word >> WHAT, word & LOW
             named = walked.names.get(word >> NUMBER & MOST_NUMBER, NOBODY)
@@ -107,6 +107,7 @@ class Walk:
             index = len(self.steps)
             if what == Word.LINE:
                 self._step(Executed(low, index, frame))
+                quiet.discard(frame)
             elif what == Word.ENTER:
                 entered = Frame(named, frame.steps[-1] if frame.steps else None)
                 if frame.steps:
@@ -120,10 +121,11 @@ class Walk:
                 self._values[frame.code.number, name].append((index - 1, named.text))
             elif what == Word.FOLDED:
                 frame.folded = True
+                quiet.add(frame)
             elif frame.steps and what == Word.CALL:
                 self.calls.append(Announced(named.text, low, index, frame.steps[-1]))
                 frame.steps[-1].inner.append(self.calls[-1])
-            elif frame.steps and what == Word.RAISED:
+            elif frame.steps and what == Word.RAISED and frame not in quiet:
                 frame.steps[-1].inner.append(Exc(named.text, index, frame.steps[-1]))
 
     def _step(self, step: Executed) -> None:

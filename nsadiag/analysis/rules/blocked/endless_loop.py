@@ -20,7 +20,7 @@ def endless_loop(case: Case) -> Iterator[Draft | Declined]:
         at = found.place
         yield Draft(
             outcome="hung",
-            strength=Strength.LIKELY if found.loop.endings else Strength.WEAK,
+            strength=Strength.WEAK if found.is_weak else Strength.LIKELY,
             summary=f"Rank {found.rank} spins in the loop at {locations.short(at)}: it {found.words}.",
             guilty_ranks=(found.rank,),
             blocked_ranks=found.waiting,
