@@ -189,9 +189,10 @@ def _gets_nearer(walk: Walk, endings: Sequence[Ending], steps: Sequence[Executed
     """Whether something that an ending reads still took values, in the later half, that it never had before."""
     for ending in endings:
         own = [step for step in steps if step.line == ending.line]
+        late = own[len(own) // 2 :]
         for atom in ending.atoms:
-            # Nothing is smaller than nan, and nothing larger, whatever the other side comes to.
-            if any(_seen(walk, own, ending.line, read) == (NAN,) for read in atom.ordered):
+            # It stays false, whatever the other side comes to.
+            if any(_seen(walk, late, ending.line, r) in ((NAN,), (value,)) for r, value in atom.ordered):
                 continue
             series = [[walk.value(step, read) for step in own] for read in atom.reads]
             if any(_is_new(each) for each in series) and not _moves_away(walk, atom, own):

@@ -23,14 +23,14 @@ NEXT = {"next", "anext"}  # the end of an iterator ends the loop as well
 class Atom:
     """A part of a condition without `and`, `or` and `not`.
 
-    `sides`: of a comparison of two numbers, each a name or a number. `ordered`: names that are a whole side of a comparison by
-    size. `sizes`: names that are asked for their size, or whether they are empty, alone. `asks`: whether it calls what may
+    `sides`: of a comparison of two numbers, each a name or a number. `ordered`: names that are a whole side of a comparison
+    by size, each with the value, besides nan, for which that never holds. `sizes`: names that are asked for their size, or whether they are empty, alone. `asks`: whether it calls what may
     answer otherwise without any name's having changed.
     """
 
     reads: tuple[Read, ...]
     sides: tuple[Read | float, Read | float] | None = None
-    ordered: tuple[Read, ...] = ()
+    ordered: tuple[tuple[Read, str], ...] = ()
     sizes: frozenset[Read] = frozenset()
     asks: bool = False
 
@@ -174,12 +174,17 @@ def _sizes(test: ast.expr) -> frozenset[Read]:
     return frozenset(filter(None, found))
 
 
-def _ordered(test: ast.expr) -> tuple[Read, ...]:
-    by_size = ast.Lt | ast.LtE | ast.Gt | ast.GtE
-    if not isinstance(test, ast.Compare) or not all(isinstance(op, by_size) for op in test.ops):
+def _ordered(test: ast.expr) -> tuple[tuple[Read, str], ...]:
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return ()
-    sides = (each for each in (test.left, *test.comparators) if isinstance(each, ast.Name | ast.Attribute))
-    return tuple(filter(None, map(chain_of, sides)))
+    op = test.ops[0]
+    if not isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+        return ()
+    # inf < x holds for no x, nor does x < -inf.
+    extremes = {ast.Lt: ("inf", "-inf"), ast.Gt: ("-inf", "inf")}.get(type(op), ("nan", "nan"))
+    sides = zip((test.left, test.comparators[0]), extremes, strict=True)
+    named = ((chain_of(side), value) for side, value in sides if isinstance(side, ast.Name | ast.Attribute))
+    return tuple((name, value) for name, value in named if name)
 
 
 def _sides(test: ast.expr) -> tuple[Read | float, Read | float] | None:

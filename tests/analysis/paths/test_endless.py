@@ -27,7 +27,8 @@ QUEUE = f"{HEAD}queue, room = ['long'], 3\nwhile queue and room > 0:\n    queue.
 AWAY = f"{HEAD}low = 5\nwhile low > 3:\n    low += 1\n{TAKEN}"
 COUNTS = f"{HEAD}n = 0\nwhile n < 10_000:\n    n += 1\n{TAKEN}"
 DRAINS = f"{HEAD}queue = list(range(5000))\nwhile queue:\n    queue.pop()\n{TAKEN}"
-NEVER = f"{HEAD}best, length = float('nan'), 2.0\nwhile not (best < 1.0 - 0.1 * length):\n    length *= 0.5\n{TAKEN}"
+NEVER = f"{HEAD}best, length = float('inf'), 2.0\nwhile not (best < 1.0 - 0.1 * length):\n    best, length = float('nan'), length * 0.5\n{TAKEN}"
+LARGEST = NEVER.replace("float('nan')", "float('inf')")
 COUNT = f"{HEAD}from itertools import count\npicked = None\nfor n in count():\n    if picked is not None: break\n{TAKEN}"
 RETRY = f"{HEAD}text = 'x'\nwhile True:\n    take()\n    try:\n        number = int(text)\n        break\n    except ValueError:\n        pass\n"
 EMPTY = (
@@ -52,6 +53,7 @@ def found(folder: Path, source: str) -> list[Endless]:
         (QUEUE, "while queue and room > 0:"),
         (AWAY, "while low > 3:"),
         (NEVER, "while not (best < 1.0 - 0.1 * length):"),
+        (LARGEST, "while not (best < 1.0 - 0.1 * length):"),
         (COUNT, "for n in count():"),
         (RETRY, "while True:"),
         (EMPTY, "    while True:"),
@@ -60,6 +62,7 @@ def found(folder: Path, source: str) -> list[Endless]:
         "nothing changes",
         "away from its bound",
         "compares nan",
+        "compares inf",
         "counts for ever",
         "raises again and again",
         "finds nothing",
