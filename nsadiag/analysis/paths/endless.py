@@ -93,7 +93,9 @@ def endless_loops(code: SourceModel, walks: Mapping[int, Walk]) -> Iterator[Endl
 
 def waits(walk: Walk) -> bool:
     """Whether the path ends in a call."""
-    inner = walk.last.inner
+    # The last line on record may be of a function that the line of the call has called before.
+    frame = walk.stack[-1]
+    inner = frame.steps[-1].inner if frame.steps else []
     return bool(inner) and isinstance(inner[-1], Announced)
 
 

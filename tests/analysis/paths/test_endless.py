@@ -103,3 +103,11 @@ def test_ranks_that_are_all_in_such_a_loop_need_nobody_who_waits(tmp_path: Path)
     assert [loop.rank for loop in found(tmp_path, source)] == [0, 1]
     one_of_them = QUEUE.replace('call("barrier"); os.kill(os.getpid(), 9)', "die()")
     assert found(tmp_path, one_of_them) == []
+
+
+def test_a_peer_waits_also_where_its_line_called_a_function_before(tmp_path: Path) -> None:
+    source = QUEUE.replace('call("barrier");', 'call(str.join("", [name()]));').replace(
+        "def die():", "def name():\n    return 'barrier'\ndef die():"
+    )
+    (loop,) = found(tmp_path, source)
+    assert loop.waiting == (0,)
