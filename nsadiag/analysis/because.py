@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
@@ -13,7 +13,9 @@ from nsadiag.analysis.explain.explanation import candidates
 from nsadiag.analysis.paths.chain import Chains
 from nsadiag.analysis.paths.endless import endless_of_case
 from nsadiag.analysis.paths.partings import Alignment
-from nsadiag.analysis.paths.telling import told
+from nsadiag.analysis.paths.rounds import own_rounds
+from nsadiag.analysis.paths.telling import of_transfer, told
+from nsadiag.analysis.paths.walk import Walk
 from nsadiag.analysis.paths.walks import walks_of
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.registry import RULES
@@ -87,7 +89,20 @@ def _recorded(case: Case, cause: Finding) -> Because | None:
         chains = Chains(case.cell.code, compared)
         if chain := chains.chain():
             return told(walks, compared, chains, chain)
-    return None
+    return next(_of_own_rounds(case, cause, walks), None)
+
+
+def _of_own_rounds(case: Case, cause: Finding, walks: Mapping[int, Walk]) -> Iterator[Because]:
+    """A guilty rank that transfers, beside its own earlier rounds; else the transfer in which it stands."""
+    guilty = [walks[rank] for rank in cause.guilty_ranks if rank in walks]
+    for walk in guilty:
+        compared = own_rounds(case.cell.code, walk)
+        chains = Chains(case.cell.code, compared) if compared else None
+        if compared and chains and (chain := chains.chain()):
+            yield told(walks, compared, chains, chain)
+    for walk in guilty:
+        if walk.calls and walk.calls[-1].is_transfer:
+            yield of_transfer(walk.calls[-1], walk.rank)
 
 
 def _pairs(cause: Finding, ranks: list[int]) -> Iterator[tuple[int, int]]:

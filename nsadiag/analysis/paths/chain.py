@@ -55,6 +55,10 @@ class Chains:
 
     def chain(self) -> tuple[Found, ...]:
         """The links, the nearest to the calls first; empty where the paths do not tell."""
+        # That rounds have other numbers explains nothing.
+        return tuple(found for found in self._links() if found.at != self._compared.head)
+
+    def _links(self) -> tuple[Found, ...]:
         first = self._compared.decisive
         if first is not None:
             return tuple(self._from_control(first))
