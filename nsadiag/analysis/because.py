@@ -84,23 +84,33 @@ def _of_a_loop(case: Case, cause: Finding) -> Because | None:
 
 def _recorded(case: Case, cause: Finding) -> Because | None:
     walks = case.once(walks_of)
+    sides = []
     for pair in _pairs(cause, sorted(walks)):
         compared = Alignment(case.cell.code, walks[pair[0]], walks[pair[1]]).compared()
         chains = Chains(case.cell.code, compared)
         if chain := chains.chain():
             return told(walks, compared, chains, chain)
-    return next(_of_own_rounds(case, cause, walks), None)
+        sides.append((compared, chains))
+    if found := next(_of_own_rounds(case, cause, walks), None):
+        return found
+    for compared, chains in sides:
+        if chain := chains.of_left_loop():
+            return told(walks, compared, chains, chain)
+    return next(_of_transfers(cause, walks), None)
 
 
 def _of_own_rounds(case: Case, cause: Finding, walks: Mapping[int, Walk]) -> Iterator[Because]:
-    """A guilty rank that transfers, beside its own earlier rounds; else the transfer in which it stands."""
-    guilty = [walks[rank] for rank in cause.guilty_ranks if rank in walks]
-    for walk in guilty:
+    """A guilty rank that transfers, beside its own earlier rounds."""
+    for walk in [walks[rank] for rank in cause.guilty_ranks if rank in walks]:
         compared = own_rounds(case.cell.code, walk)
         chains = Chains(case.cell.code, compared) if compared else None
         if compared and chains and (chain := chains.chain()):
             yield told(walks, compared, chains, chain)
-    for walk in guilty:
+
+
+def _of_transfers(cause: Finding, walks: Mapping[int, Walk]) -> Iterator[Because]:
+    """The transfer in which a guilty rank stands."""
+    for walk in [walks[rank] for rank in cause.guilty_ranks if rank in walks]:
         if walk.calls and walk.calls[-1].is_transfer:
             yield of_transfer(walk.calls[-1], walk.rank)
 

@@ -12,6 +12,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.paths.walk import Announced, Exc, Executed, Frame, Walk
 from nsadiag.analysis.paths.walks import walks_of
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.rehearsal.paths import TENSOR
 from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.model import SourceModel, place
 from nsadiag.source.patterns.endings import Atom, Ending, EndlessLoop, endless_around
@@ -169,7 +170,7 @@ def _most_between_calls(walk: Walk, at: tuple[str, int]) -> int:
 
 
 def _seen(walk: Walk, steps: Sequence[Executed], line: int, read: Read) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(walk.value(step, read) for step in steps if step.line == line))
+    return tuple(dict.fromkeys(walk.text(step, read) for step in steps if step.line == line))
 
 
 def _is_known(walk: Walk, endings: Sequence[Ending], steps: Sequence[Executed]) -> bool:
@@ -178,6 +179,8 @@ def _is_known(walk: Walk, endings: Sequence[Ending], steps: Sequence[Executed]) 
         if not any(step.line == ending.line for step in steps):
             continue  # it was never asked
         for atom in ending.atoms:
+            if _is_decided(walk, atom, steps, ending.line):
+                continue
             if atom.asks:
                 return False
             for read in atom.reads:
@@ -191,14 +194,23 @@ def _gets_nearer(walk: Walk, endings: Sequence[Ending], steps: Sequence[Executed
     """Whether something that an ending reads still took values, in the later half, that it never had before."""
     for ending in endings:
         own = [step for step in steps if step.line == ending.line]
-        late = own[len(own) // 2 :]
         for atom in ending.atoms:
-            # It stays false, whatever the other side comes to.
-            if any(_seen(walk, late, ending.line, r) in ((NAN,), (value,)) for r, value in atom.ordered):
+            if _is_decided(walk, atom, own, ending.line):
                 continue
-            series = [[walk.value(step, read) for step in own] for read in atom.reads]
+            series = [[walk.text(step, read) for step in own] for read in atom.reads]
             if any(_is_new(each) for each in series) and not _moves_away(walk, atom, own):
                 return True
+    return False
+
+
+def _is_decided(walk: Walk, atom: Atom, steps: Sequence[Executed], line: int) -> bool:
+    """Whether a comparison was false for good in the later half, whatever its other side came to."""
+    own = [step for step in steps if step.line == line]
+    late = own[len(own) // 2 :]
+    for read, value in atom.ordered:
+        seen = {text.removeprefix(TENSOR) for text in _seen(walk, late, line, read)}
+        if len(seen) == 1 and seen <= {NAN, value}:
+            return True
     return False
 
 
@@ -216,7 +228,7 @@ def _moves_away(walk: Walk, atom: Atom, steps: Sequence[Executed]) -> bool:
         return False
     distances = []
     for step in (steps[len(steps) // 2], steps[-1]):
-        sides = [_number(walk.value(step, s)) if isinstance(s, tuple) else s for s in atom.sides]
+        sides = [_number(walk.text(step, s)) if isinstance(s, tuple) else s for s in atom.sides]
         if sides[0] is None or sides[1] is None:
             return False
         distances.append(sides[0] - sides[1])
@@ -225,6 +237,6 @@ def _moves_away(walk: Walk, atom: Atom, steps: Sequence[Executed]) -> bool:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        return float(text.removeprefix(TENSOR))
     except ValueError:
         return None

@@ -5,8 +5,9 @@ Roles differ by right in what they transfer, so that two ranks' paths do not tel
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nsadiag.analysis.paths.nesting import Node, Rounds, nested, steps_in
 from nsadiag.analysis.paths.partings import Alignment, Compared, announced_in, transfer_of
@@ -33,12 +34,9 @@ def own_rounds(code: SourceModel, walk: Walk) -> Compared | None:
     if found is None:
         return None
     rounds, is_open = found
-    odd = None
-    for one in rounds[2:]:
-        before = rounds[: one.number]
-        behind = is_open and one is rounds[-1]
-        if not any(_is_like(one, other, behind=behind) for other in before):
-            odd = one
+    # Sizes may differ by right in every round; who sends to whom, less often.
+    bare = [replace(one, transfers=tuple(map(_without_sizes, one.transfers))) for one in rounds]
+    odd = _odd(bare, is_open=is_open) or _odd(rounds, is_open=is_open)
     if odd is None:
         return None
     other = rounds[odd.number - 1]
@@ -46,6 +44,22 @@ def own_rounds(code: SourceModel, walk: Walk) -> Compared | None:
     alignment = Alignment(code, walk, walk, rounds=(odd.number + 1, other.number + 1))
     compared = alignment.of_rounds(odd.nodes, other.nodes, ends)
     return compared if compared.decisive or compared.unlike else None
+
+
+def _odd(rounds: Sequence[_Round], *, is_open: bool) -> _Round | None:
+    """The last round that is new, where the rank had done the same in some rounds before."""
+    odd = None
+    for number, one in enumerate(rounds):
+        before = rounds[:number]
+        behind = is_open and one is rounds[-1]
+        usual = max(Counter(each.transfers for each in before).values(), default=0)
+        if usual >= FEWEST - 1 and not any(_is_like(one, other, behind=behind) for other in before):
+            odd = one
+    return odd
+
+
+def _without_sizes(transfer: str) -> str:
+    return transfer.rpartition("\t")[0]
 
 
 def _is_like(one: _Round, other: _Round, *, behind: bool) -> bool:
@@ -63,10 +77,11 @@ def _loops(code: SourceModel, frame: Frame, depth: int) -> Iterator[tuple[list[_
             rounds = [
                 _Round(number=n, nodes=one, transfers=_transfers(one)) for n, one in enumerate(node.each)
             ]
-            if not any(rounds[-1].transfers) and not frame.is_open:
+            is_open = frame.is_open and node is nodes[-1]
+            if not is_open and not rounds[-1].transfers:
                 rounds.pop()  # the head alone, which ends the loop
             if sum(bool(one.transfers) for one in rounds) >= FEWEST - 1 and len(rounds) >= FEWEST:
-                yield rounds, frame.is_open and node is nodes[-1]
+                yield rounds, is_open
     for step in frame.steps:
         for inner in step.frames:
             yield from _loops(code, inner, depth + 1)

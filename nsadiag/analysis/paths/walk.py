@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from nsadiag.evidence.rehearsal.paths import LOW, MOST_NUMBER, NUMBER, WHAT, Named, Walked, Word
+from nsadiag.evidence.rehearsal.paths import LOW, MOST_NUMBER, NUMBER, TENSOR, WHAT, Named, Walked, Word
 from nsadiag.evidence.rehearsal.reads import Read
 
 NOBODY = Named(number=0, text="?")
@@ -149,7 +149,12 @@ class Walk:
         return self.steps[-1]
 
     def value(self, step: Executed, read: Read) -> str:
-        """The value that a name had when the step read it; "" where none was recorded."""
+        """The value that a name had when the step read it; "" where none was recorded, and of tensors: ranks' differ by right."""
+        text = self.text(step, read)
+        return "" if text.startswith(TENSOR) else text
+
+    def text(self, step: Executed, read: Read) -> str:
+        """The same, also of a tensor with one element."""
         known = self._values.get((step.frame.code.number, ".".join(read)), [])
         at = bisect.bisect_right(known, step.index, key=lambda each: each[0])
         return known[at - 1][1] if at else ""

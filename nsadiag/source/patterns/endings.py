@@ -23,8 +23,8 @@ NEXT = {"next", "anext"}  # the end of an iterator ends the loop as well
 class Atom:
     """A part of a condition without `and`, `or` and `not`.
 
-    `sides`: of a comparison of two numbers, each a name or a number. `ordered`: names that are a whole side of a comparison
-    by size, each with the value, besides nan, for which that never holds. `sizes`: names that are asked for their size, or whether they are empty, alone. `asks`: whether it calls what may
+    `sides`: of a comparison of two numbers, each a name or a number. `ordered`: names that are a side of a comparison by size,
+    or a term of it, each with the value for which it never holds: nan, or an extreme of what is a whole side. `sizes`: names that are asked for their size, or whether they are empty, alone. `asks`: whether it calls what may
     answer otherwise without any name's having changed.
     """
 
@@ -182,9 +182,20 @@ def _ordered(test: ast.expr) -> tuple[tuple[Read, str], ...]:
         return ()
     # inf < x holds for no x, nor does x < -inf.
     extremes = {ast.Lt: ("inf", "-inf"), ast.Gt: ("-inf", "inf")}.get(type(op), ("nan", "nan"))
-    sides = zip((test.left, test.comparators[0]), extremes, strict=True)
-    named = ((chain_of(side), value) for side, value in sides if isinstance(side, ast.Name | ast.Attribute))
-    return tuple((name, value) for name, value in named if name)
+    found = []
+    for side, value in zip((test.left, test.comparators[0]), extremes, strict=True):
+        whole = isinstance(side, ast.Name | ast.Attribute)
+        found += [(name, value if whole else "nan") for name in map(chain_of, _summands(side)) if name]
+    return tuple(found)
+
+
+def _summands(side: ast.expr) -> Iterator[ast.expr]:
+    """Names that make all of it nan where they are."""
+    if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
+        yield from _summands(side.left)
+        yield from _summands(side.right)
+    elif isinstance(side, ast.Name | ast.Attribute):
+        yield side
 
 
 def _sides(test: ast.expr) -> tuple[Read | float, Read | float] | None:

@@ -29,6 +29,7 @@ COUNTS = f"{HEAD}n = 0\nwhile n < 10_000:\n    n += 1\n{TAKEN}"
 DRAINS = f"{HEAD}queue = list(range(5000))\nwhile queue:\n    queue.pop()\n{TAKEN}"
 NEVER = f"{HEAD}best, length = float('inf'), 2.0\nwhile not (best < 1.0 - 0.1 * length):\n    best, length = float('nan'), length * 0.5\n{TAKEN}"
 LARGEST = NEVER.replace("float('nan')", "float('inf')")
+CALLS = f"{HEAD}def loss(x): return x * x\nstart, step = float('nan'), 1.0\nwhile not loss(step) <= start + 0.1 * step:\n    step *= 0.5\n{TAKEN}"
 COUNT = f"{HEAD}from itertools import count\npicked = None\nfor n in count():\n    if picked is not None: break\n{TAKEN}"
 RETRY = f"{HEAD}text = 'x'\nwhile True:\n    take()\n    try:\n        number = int(text)\n        break\n    except ValueError:\n        pass\n"
 EMPTY = (
@@ -54,6 +55,7 @@ def found(folder: Path, source: str) -> list[Endless]:
         (AWAY, "while low > 3:"),
         (NEVER, "while not (best < 1.0 - 0.1 * length):"),
         (LARGEST, "while not (best < 1.0 - 0.1 * length):"),
+        (CALLS, "while not loss(step) <= start + 0.1 * step:"),
         (COUNT, "for n in count():"),
         (RETRY, "while True:"),
         (EMPTY, "    while True:"),
@@ -63,6 +65,7 @@ def found(folder: Path, source: str) -> list[Endless]:
         "away from its bound",
         "compares nan",
         "compares inf",
+        "compares a call with nan",
         "counts for ever",
         "raises again and again",
         "finds nothing",

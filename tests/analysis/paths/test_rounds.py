@@ -7,6 +7,7 @@ from pathlib import Path
 from support.recorded_paths import record, walked
 
 from nsadiag.analysis.paths.chain import Chains
+from nsadiag.analysis.paths.partings import Alignment
 from nsadiag.analysis.paths.rounds import own_rounds
 from nsadiag.analysis.paths.telling import told
 from nsadiag.analysis.paths.walk import Walk
@@ -38,6 +39,18 @@ ALIKE = """for step in range(5):
     if step % 2: print(step)
     call("send", "float32[8]")
 """
+LEAVES = """import os
+rank = int(os.environ["RANK"])
+blocks = range([4, 7][rank])
+for block in blocks:
+    call("send", "float32[1]")
+    if rank and block == 4: os.kill(os.getpid(), 9)
+call("barrier")
+os.kill(os.getpid(), 9)
+"""
+SIZES = """for step in range(6):
+    call("send", f"float32[{step}]")
+"""
 RARE = """for step in range(12):
     call("send", "float32[8]")
     if step % 3 == 2: call("send", "float32[1]")
@@ -59,6 +72,7 @@ def test_the_round_that_leaves_a_message_out_parts_at_its_condition(tmp_path: Pa
         4,
         "`if changed` held on rank 0 (round 4) and not on rank 0 (round 5)",
     )
+    # The number of the round, which comes from the loop, explains nothing.
     assert [link.at.line for link in found.chain] == [4, 3]
 
 
@@ -73,8 +87,18 @@ def test_a_message_of_another_size_goes_back_to_who_wrote_the_size(tmp_path: Pat
     assert found is not None and found.line == 2
 
 
+def test_a_loop_that_one_rank_leaves_sooner_is_told_by_it(tmp_path: Path) -> None:
+    code = SourceModel({})
+    a, b = (Walk(r, walked(record(tmp_path, LEAVES, rank=r))) for r in (0, 1))
+    assert own_rounds(code, a) is None
+    compared = Alignment(code, a, b).compared()
+    links = Chains(code, compared).of_left_loop()
+    assert [found.at[1] for found in links][:2] == [4, 3]
+
+
 def test_rounds_that_transfer_alike_tell_nothing(tmp_path: Path) -> None:
     assert because(tmp_path, ALIKE) is None
+    assert because(tmp_path, SIZES) is None
 
 
 def test_what_was_done_in_a_round_before_is_no_news(tmp_path: Path) -> None:
