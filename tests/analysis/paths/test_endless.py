@@ -30,6 +30,7 @@ DRAINS = f"{HEAD}queue = list(range(5000))\nwhile queue:\n    queue.pop()\n{TAKE
 NEVER = f"{HEAD}best, length = float('inf'), 2.0\nwhile not (best < 1.0 - 0.1 * length):\n    best, length = float('nan'), length * 0.5\n{TAKEN}"
 LARGEST = NEVER.replace("float('nan')", "float('inf')")
 CALLS = f"{HEAD}def loss(x): return x * x\nstart, step = float('nan'), 1.0\nwhile not loss(step) <= start + 0.1 * step:\n    step *= 0.5\n{TAKEN}"
+TENSORS = f"{HEAD}import torch\nlow, high = torch.tensor(1.0), torch.tensor(2.0)\nwhile high - low > 0.5:\n    low = low.clone()\n{TAKEN}"
 COUNT = f"{HEAD}from itertools import count\npicked = None\nfor n in count():\n    if picked is not None: break\n{TAKEN}"
 RETRY = f"{HEAD}text = 'x'\nwhile True:\n    take()\n    try:\n        number = int(text)\n        break\n    except ValueError:\n        pass\n"
 EMPTY = (
@@ -56,6 +57,7 @@ def found(folder: Path, source: str) -> list[Endless]:
         (NEVER, "while not (best < 1.0 - 0.1 * length):"),
         (LARGEST, "while not (best < 1.0 - 0.1 * length):"),
         (CALLS, "while not loss(step) <= start + 0.1 * step:"),
+        (TENSORS, "while high - low > 0.5:"),
         (COUNT, "for n in count():"),
         (RETRY, "while True:"),
         (EMPTY, "    while True:"),
@@ -66,6 +68,7 @@ def found(folder: Path, source: str) -> list[Endless]:
         "compares nan",
         "compares inf",
         "compares a call with nan",
+        "tensors that stay",
         "counts for ever",
         "raises again and again",
         "finds nothing",
