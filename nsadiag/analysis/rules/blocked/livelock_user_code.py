@@ -120,7 +120,7 @@ def _fetching(case: Case, blocked: BlockedRank, number: int, at: Place) -> Draft
         evidence={
             f"its last events are {number:,} fetches or more, each of which ended the epoch before it delivered anything": f"{blocked.rank.source}/blackbox.bin"
         },
-        fix="Give every rank at least one batch of each source (drop_last=False, or shards of equal size), or let a feed fail that goes round once and delivers nothing.",
+        fix="Give every rank at least one batch of each source (drop_last=False, or shards of equal size), or let a feed fail whose whole epoch delivered nothing.",
     )
 
 
