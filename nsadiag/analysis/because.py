@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
@@ -12,10 +13,13 @@ from nsadiag.analysis.explain.explanation import candidates
 from nsadiag.analysis.paths.chain import Chains
 from nsadiag.analysis.paths.endless import endless_of_case
 from nsadiag.analysis.paths.partings import Alignment
-from nsadiag.analysis.paths.telling import told
+from nsadiag.analysis.paths.rounds import own_rounds
+from nsadiag.analysis.paths.telling import of_transfer, told
+from nsadiag.analysis.paths.walk import Walk
 from nsadiag.analysis.paths.walks import walks_of
+from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.registry import RULES
-from nsadiag.evidence.records import Because, Finding, Link, Place, ValueOfRanks
+from nsadiag.evidence.records import Because, Evidence, Finding, Link, Place, ValueOfRanks, Verdict
 from nsadiag.source.control import Condition
 
 # What the source's provenance of a condition is called as an origin.
@@ -48,6 +52,15 @@ def lines_of(case: Case, cause: Finding) -> BothLines:
         return BothLines(failed=(f"the chain of causes failed: {error!r}",))
 
 
+def confirmed(cell: CellEvidence, verdict: Verdict) -> Verdict:
+    """The verdict with the chain that a rehearsal of the same command recorded (`nsadiag confirm`), where one did."""
+    found = cell.confirmation
+    if found is None or not found.has_recorded or verdict.outcome not in ("hung", "crashed"):
+        return verdict
+    claim = Evidence(claim=f"confirm: {found.why}", source="confirmation.json#because")
+    return dataclasses.replace(verdict, because=found.because, evidence=(*verdict.evidence, claim))
+
+
 def _of_a_loop(case: Case, cause: Finding) -> Because | None:
     """The loop that a rank does not leave."""
     found = case.once(endless_of_case)
@@ -71,12 +84,35 @@ def _of_a_loop(case: Case, cause: Finding) -> Because | None:
 
 def _recorded(case: Case, cause: Finding) -> Because | None:
     walks = case.once(walks_of)
+    sides = []
     for pair in _pairs(cause, sorted(walks)):
         compared = Alignment(case.cell.code, walks[pair[0]], walks[pair[1]]).compared()
         chains = Chains(case.cell.code, compared)
         if chain := chains.chain():
             return told(walks, compared, chains, chain)
-    return None
+        sides.append((compared, chains))
+    if found := next(_of_own_rounds(case, cause, walks), None):
+        return found
+    for compared, chains in sides:
+        if chain := chains.of_left_loop():
+            return told(walks, compared, chains, chain)
+    return next(_of_transfers(cause, walks), None)
+
+
+def _of_own_rounds(case: Case, cause: Finding, walks: Mapping[int, Walk]) -> Iterator[Because]:
+    """A guilty rank that transfers, beside its own earlier rounds."""
+    for walk in [walks[rank] for rank in cause.guilty_ranks if rank in walks]:
+        compared = own_rounds(case.cell.code, walk)
+        chains = Chains(case.cell.code, compared) if compared else None
+        if compared and chains and (chain := chains.chain()):
+            yield told(walks, compared, chains, chain)
+
+
+def _of_transfers(cause: Finding, walks: Mapping[int, Walk]) -> Iterator[Because]:
+    """The transfer in which a guilty rank stands."""
+    for walk in [walks[rank] for rank in cause.guilty_ranks if rank in walks]:
+        if walk.calls and walk.calls[-1].is_transfer:
+            yield of_transfer(walk.calls[-1], walk.rank)
 
 
 def _pairs(cause: Finding, ranks: list[int]) -> Iterator[tuple[int, int]]:

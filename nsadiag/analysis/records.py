@@ -19,6 +19,7 @@ from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, St
 from nsadiag.evidence.documents.watch import End, Watch
 from nsadiag.evidence.messages import Fact
 from nsadiag.evidence.recorder import Dump
+from nsadiag.evidence.rehearsal.confirmation import Confirmation
 from nsadiag.evidence.rehearsal.paths import Walked
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import rank_names
@@ -233,6 +234,7 @@ class CellEvidence:
     kinds: tuple[tuple[int, ...], ...] = ()
     collected: Collected | None = None  # by other tools; None where nsadiag recorded the job
     ray: RayEvidence | None = None  # of a job of Ray's, which has processes in place of ranks
+    confirmation: Confirmation | None = None  # what a rehearsal of the same command recorded
 
     @cached_property
     def code(self) -> SourceModel:

@@ -70,7 +70,7 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     verdict = verdict_of(
         cell, cause, (*failed, *lines.failed), progress=progress.done_by(case), times=_times(cell, verdict_s)
     )
-    return dataclasses.replace(
+    verdict = dataclasses.replace(
         verdict,
         certainty=weight,
         peer_waits=progress.peer_waits_in(case),
@@ -78,6 +78,7 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
         because=lines.because,
         hypotheses=hypotheses.hypotheses_of(case, cause),
     )
+    return because.confirmed(cell, verdict)
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:

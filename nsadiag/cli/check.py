@@ -1,7 +1,8 @@
-"""`nsadiag check`."""
+"""`nsadiag check` and `nsadiag confirm`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -53,3 +54,36 @@ def check(
     if checked.rehearsal.answer != "agreed" or checked.is_wrong or as_json:
         print_directory(checked.run.directory, as_json=as_json, is_new=True, verbose=verbose)
     raise typer.Exit(checked.exit_code)
+
+
+@app.command(
+    short_help="Rehearse a failed run's command, to record the cause that was inferred",
+    epilog="Example: nsadiag confirm artifacts/20261120-101500-train",
+)
+def confirm(
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN_OR_CELL", help="A run directory, or cells/ID of a matrix")
+    ],
+    seconds: Annotated[
+        float, typer.Option(metavar="S", min=1, help="Stop the rehearsal after S seconds")
+    ] = 60.0,
+    nproc: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of ranks, in the place of torchrun's")
+    ] = None,
+    out: Annotated[Path | None, OUT] = None,
+    force: Annotated[bool, FORCE] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Rehearse the command of a run that hung or crashed, and compare what it records with the cause that was inferred.
+
+    Exits with 0 where the cause is on record now, 1 where it is refuted, 3 where the rehearsal does not tell.
+    """
+    from nsadiag.commands.experiments.confirm import ConfirmRequest, confirm_once
+
+    result = confirm_once(ConfirmRequest(path=path, seconds=seconds, ranks=nproc, out=out, force=force))
+    if as_json:
+        show(json.dumps(result.document(), indent=1))
+    else:
+        for line in result.lines():
+            show(line)
+    raise typer.Exit(result.exit_code)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nsadiag.evidence.user_code import is_user
 from nsadiag.source.model import Function, Loop, SourceFile, calls_in, names_in, own_nodes, parsed, spans
 
 # Whatever looks at the time ends by itself. A sleep asks no clock.
@@ -54,7 +55,7 @@ class LoopSource:
 
     def _run(self, within: Iterable[Frame]) -> list[ast.AST]:
         """The loop and the user's functions that were seen to run in it."""
-        users = [frame for frame in within if "/lib/python" not in frame[0]]
+        users = (frame for frame in within if is_user(frame[0]))
         found = [_function(file, function, {line}) for file, function, line in users]
         return [self.node, *(node for node in found if node is not None)]
 

@@ -56,6 +56,9 @@ def test_what_cannot_be_reduced_is_a_mistake_with_the_reason(tmp_path: Path) -> 
     with pytest.raises(NsadiagError) as caught:
         tools.shrink(str(tmp_path))
     assert str(tmp_path) in caught.value.message
+    with pytest.raises(NsadiagError) as caught:
+        tools.confirm(str(tmp_path))
+    assert f"no verdict.json in {tmp_path}" in caught.value.message
 
 
 def test_a_matrix_and_a_missing_directory_are_refused_with_a_hint(tmp_path: Path) -> None:

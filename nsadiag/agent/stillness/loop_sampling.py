@@ -137,12 +137,17 @@ class Loops:
             seconds=found.seconds,
         )
 
-    def of(self, rank: int) -> Loop | None:
-        """The loop of this look, to be asked for once a look; None if the rank is in no loop of its own."""
+    def of(self, rank: int, *, in_vain: bool = False) -> Loop | None:
+        """The loop of this look, to be asked for once a look; None if the rank is in no loop of its own.
+
+        `in_vain`: what it calls of libraries is known to give it nothing, and may stand in it.
+        """
         samples = _whole(self._samples.get(rank, []))
         seen = len(samples) >= FEWEST and all(sample.values for sample in samples)
         depth = common_depth(samples) if seen else None
-        source = _loop(samples, depth) if depth is not None else None
+        while in_vain and depth and not is_user(samples[0].frames[depth][0]):
+            depth -= 1
+        source = _loop(samples, depth, in_vain=in_vain) if depth is not None else None
         if depth is None or source is None:
             self._known.pop(rank, None)
             return None
@@ -230,11 +235,11 @@ def common_depth(samples: list[Sample]) -> int | None:
     return found
 
 
-def _loop(samples: list[Sample], depth: int) -> LoopSource | None:
-    """The loop, if there is one, it is the user's, and all that runs in it is Python."""
+def _loop(samples: list[Sample], depth: int, *, in_vain: bool) -> LoopSource | None:
+    """The loop, if there is one, it is the user's, and all that runs in it is Python or in vain."""
     file, function, _ = samples[0].frames[depth]
     within = {frame for s in samples for frame in s.frames[depth + 1 :]}
-    if not is_user(file) or any(is_installed(frame[0]) for frame in within):
+    if not is_user(file) or (not in_vain and any(is_installed(frame[0]) for frame in within)):
         return None
     return loop_around(file, function, {s.frames[depth][2] for s in samples})
 

@@ -14,6 +14,8 @@ from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
 from nsadiag.evidence.layout import ROUNDS_HANDLER, RankDir, RunDir
 from nsadiag.evidence.stacks import process_in
 
+FEWEST_IN_VAIN = 100  # fetches from empty loaders in a row: a few epochs without a batch are nobody's fault
+
 
 class LoopChecks:
     """Samples, between two captures, the processes that ran at the first one."""
@@ -49,7 +51,8 @@ class LoopChecks:
     ) -> Stance:
         """The stance, with the loop that its rank was seen in. `server` is who answers for a rank at a capture."""
         pid, state = self._running.get(stance.rank), self._ranks.get(stance.rank)
-        loop = self._loops.of(stance.rank)
+        fetches = state.progress.in_vain if state is not None and state.progress else 0
+        loop = self._loops.of(stance.rank, in_vain=fetches >= FEWEST_IN_VAIN)
         if loop is None and state is not None and state.process and state.process.pid == pid:
             asked = server(state, looks[1])
             loop = self._loops.reported(stance.rank, lambda: asked.ask_json(ROUNDS_HANDLER))

@@ -28,6 +28,8 @@ class Progress:
         self.worked = 0  # events so far that are progress
         self.beside = 0  # events so far that are not
         self.in_collective = False  # a working thread's newest event is a call that has not returned
+        # By thread: fetches from a loader, one behind the other, that ran out before they delivered anything.
+        self._in_vain: dict[int, int] = {}
         self._working: set[int] = set()
         self._main_calls = False
 
@@ -40,15 +42,34 @@ class Progress:
         if not len(records):  # the newest is being written right now
             return False
         self.sequence, self.steps = int(records["sequence"][-1]), int(records["step"][-1])
-        events = [*records[["thread", "kind", "phase"]].itertuples()]
+        rows = [*records[["thread", "kind", "phase", "b"]].itertuples()]
+        events = [row[:3] for row in rows if self._delivers(*row)]
         self._learn(events)
         counting = [event for event in events if event[1] not in BESIDE or self._works(event[0])]
         self.worked += len(counting)
-        self.beside += len(events) - len(counting)
+        self.beside += len(rows) - len(counting)
         self._iterations.take_all((kind, phase) for _, kind, phase in counting)
         if counting:
             self.in_collective = counting[-1][1:] == (Kind.COLLECTIVE, Phase.BEGIN)
         return bool(counting)
+
+    @property
+    def in_vain(self) -> int:
+        """The number of fetches in a row, and nothing but these, that ran out before they delivered anything."""
+        return max(self._in_vain.values(), default=0)
+
+    def _delivers(self, thread: int, kind: int, phase: int, ran_out: int) -> bool:
+        """Whether it is no repetition of a fetch from an empty loader: the first that runs out ends an epoch."""
+        if kind != Kind.DATA:
+            self._in_vain.pop(thread, None)
+            return True
+        if phase == Phase.BEGIN:
+            return thread not in self._in_vain
+        if not ran_out:
+            self._in_vain.pop(thread, None)
+            return True
+        self._in_vain[thread] = self._in_vain.get(thread, 0) + 1
+        return self._in_vain[thread] == 1
 
     @property
     def iterations(self) -> int:

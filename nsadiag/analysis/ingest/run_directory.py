@@ -23,6 +23,7 @@ from nsadiag.evidence.documents.watch import NO_END, End, Watch
 from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.recorder import Dump, settled
+from nsadiag.evidence.rehearsal.confirmation import Confirmation
 from nsadiag.evidence.rehearsal.paths import Named, Walked, read_path
 from nsadiag.evidence.ring.reader import read_blackbox
 from nsadiag.evidence.spans import FEW, spans
@@ -67,6 +68,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
         unnamed=read_rows(Raised, run.unnamed, unfit),
         sources=read_sources(run),
         parity=read_value(ControlComparison, run.parity, unfit) or ControlComparison(),
+        confirmation=read_value(Confirmation, run.confirmation, unfit),
     )
     read_json(run.ends, {}, unfit)
     if ray := read_ray(run, unfit):

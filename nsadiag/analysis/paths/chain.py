@@ -55,6 +55,20 @@ class Chains:
 
     def chain(self) -> tuple[Found, ...]:
         """The links, the nearest to the calls first; empty where the paths do not tell."""
+        # That rounds have other numbers explains nothing.
+        return tuple(found for found in self._links() if found.at != self._compared.head)
+
+    def of_left_loop(self) -> tuple[Found, ...]:
+        """From the last loop that the first rank has left, and in which the other goes on with transfers."""
+        for parting in reversed(self._compared.partings):
+            stays = [any(call.is_transfer for call in made) for made in parting.announced]
+            last = self._slices[0].statement(parting.at[0])
+            left = parting.rounds is not None or (last is not None and last.kind in ("for", "while"))
+            if left and stays == [False, True]:
+                return tuple(self._of_parting(parting.by or parting, 0))
+        return ()
+
+    def _links(self) -> tuple[Found, ...]:
         first = self._compared.decisive
         if first is not None:
             return tuple(self._from_control(first))

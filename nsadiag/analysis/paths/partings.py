@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ class Parting:
     @cached_property
     def announced(self) -> tuple[list[Announced], list[Announced]]:
         """The calls that each side made before they met again."""
-        a, b = (list(_announced(s, i)) for s, i in zip(self.sides, self.inner, strict=True))
+        a, b = (list(announced_in(s, i)) for s, i in zip(self.sides, self.inner, strict=True))
         return a, b
 
     @property
@@ -64,12 +65,13 @@ def _within(frame: Frame, step: Executed) -> bool:
     return outer is frame
 
 
-def _announced(steps: Sequence[Executed], inner: Sequence[Inner]) -> Iterator[Announced]:
+def announced_in(steps: Sequence[Executed], inner: Sequence[Inner]) -> Iterator[Announced]:
+    """The calls of a group within these, in their order."""
     for each in (*inner, *(each for step in steps for each in step.inner)):
         if isinstance(each, Announced):
             yield each
         elif isinstance(each, Frame):
-            yield from _announced(each.steps, ())
+            yield from announced_in(each.steps, ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,21 +82,45 @@ class Compared:
     partings: tuple[Parting, ...]
     decisive: Parting | None  # by control
     unlike: tuple[Announced, Announced] | None  # the first calls at the same place that are not alike
+    rounds: tuple[int, int] | None = None  # of one rank, where it is compared with itself
+    head: tuple[str, int] | None = None  # the line with which each of these begins
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """Both sides, as a sentence names them."""
+        a, b = (f"rank {walk.rank}" for walk in self.walks)
+        return (f"{a} (round {self.rounds[0]})", f"{b} (round {self.rounds[1]})") if self.rounds else (a, b)
 
 
 class Alignment:
     """Compares two walks, frame by frame."""
 
-    def __init__(self, code: SourceModel, a: Walk, b: Walk) -> None:
-        self._code, self._walks = code, (a, b)
+    def __init__(self, code: SourceModel, a: Walk, b: Walk, rounds: tuple[int, int] | None = None) -> None:
+        self._code, self._walks, self._own = code, (a, b), rounds
         self._loops: dict[str, Sequence[LoopLines]] = {}
         self._found: list[Parting | tuple[Announced, Announced]] = []
 
     def compared(self) -> Compared:
         a, b = self._walks
         self._frames(a.root, b.root, (True, True))
-        partings = tuple(each for each in self._found if isinstance(each, Parting))
-        return Compared(walks=(a, b), partings=partings, decisive=self._decisive(), unlike=self._unlike())
+        return self._concluded()
+
+    def of_rounds(self, a: list[Node], b: list[Node], ends: tuple[bool, bool]) -> Compared:
+        """Two iterations of one loop, of which the path may end in the first."""
+        heads = first_step(a), first_step(b)
+        if not heads[0] or not heads[1]:
+            return self._concluded()
+        self._lists(a, b, ends, (heads[0], heads[1]))
+        return dataclasses.replace(self._concluded(), head=heads[0].at)
+
+    def _concluded(self) -> Compared:
+        return Compared(
+            walks=self._walks,
+            partings=tuple(each for each in self._found if isinstance(each, Parting)),
+            decisive=self._decisive(),
+            unlike=self._unlike(),
+            rounds=self._own,
+        )
 
     def _decisive(self) -> Parting | None:
         """Calls go into a queue for each rank, and what is alike in both cancels out."""
@@ -116,13 +142,18 @@ class Alignment:
         return first
 
     def _counted(self, calls: Sequence[Announced]) -> list[str]:
-        """Collectives of groups that hold both: transfers differ by right."""
+        """Collectives of groups that hold both: transfers differ by right, but not from those of the rank's own rounds."""
+        if self._own:
+            return ["\t".join(each.text.split("\t")[:3]) for each in calls if each.is_transfer]
         both = {walk.rank for walk in self._walks}
         return [each.text for each in calls if not each.is_transfer and both <= set(each.members)]
 
     def _unlike(self) -> tuple[Announced, Announced] | None:
         pairs = (each for each in self._found if isinstance(each, tuple))
-        return next((p for p in pairs if p[0].text != p[1].text and not p[0].is_transfer), None)
+        own = self._own is not None
+        return next(
+            (p for p in pairs if p[0].is_transfer == own and _said(p[0], own) != _said(p[1], own)), None
+        )
 
     # -- the comparison -----------------------------------------------------------------------------
 
@@ -216,6 +247,17 @@ class Alignment:
                     at=(x, y), sides=([], []), inner=own, then=(_first_inner(own[0]), _first_inner(own[1]))
                 )
             )
+
+
+def _said(call: Announced, without_tag: bool) -> str:
+    return transfer_of(call) if without_tag else call.text
+
+
+def transfer_of(call: Announced) -> str:
+    """Operation, group, peer and sizes of a transfer: its tag may number it."""
+    parts = call.text.split("\t")
+    peer = parts[3].split(",")[2] if len(parts) > 3 and parts[3].count(",") >= 2 else ""
+    return "\t".join((*parts[:3], peer, *parts[4:]))
 
 
 def _frame_of(rounds: Rounds) -> Frame | None:

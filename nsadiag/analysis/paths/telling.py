@@ -10,6 +10,7 @@ from nsadiag.analysis.paths.partings import Compared, Parting
 from nsadiag.analysis.paths.walk import Announced, Executed, Walk
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Because, Link, Place, ValueOfRanks
+from nsadiag.evidence.rehearsal.calls import SEND
 from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.model import place
 from nsadiag.source.patterns.statements import Statement
@@ -25,6 +26,19 @@ def told(walks: Mapping[int, Walk], compared: Compared, chains: Chains, chain: t
     return Because(
         file=at.file, line=at.line, function=at.function, code=at.code, how=links[0].how,
         origin=chain[-1].origin, chain=links,
+    )  # fmt: skip
+
+
+def of_transfer(call: Announced, rank: int) -> Because:
+    """The line of a transfer that no peer answers, where the rank did in each round what it does in all."""
+    at = _place(call.step)
+    what = "sends" if call.op == SEND else "receives"
+    link = Link(
+        at=at, because=f"rank {rank} {what} here, and no peer does its part", how="recorded", ranks=(rank,)
+    )
+    return Because(
+        file=at.file, line=at.line, function=at.function, code=at.code, how="recorded", origin="unknown",
+        chain=(link,),
     )  # fmt: skip
 
 
@@ -45,7 +59,7 @@ def _place(step: Executed) -> Place:
 
 
 def _sentence(compared: Compared, found: Found, statement: Statement | None) -> str:
-    a, b = (f"rank {walk.rank}" for walk in compared.walks)
+    a, b = compared.sides
     if any(found.caught):
         who, kind = (a, found.caught[0]) if found.caught[0] else (b, found.caught[1])
         return f"{who} caught a {kind.type if kind else 'n exception'} here"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from nsadiag.evidence.rehearsal.paths import LOW, MOST_NUMBER, NUMBER, WHAT, Named, Walked, Word
+from nsadiag.evidence.rehearsal.paths import LOW, MOST_NUMBER, NUMBER, TENSOR, WHAT, Named, Walked, Word
 from nsadiag.evidence.rehearsal.reads import Read
 
 NOBODY = Named(number=0, text="?")
@@ -99,7 +99,7 @@ class Walk:
         self._reopen()
 
     def _read(self, walked: Walked) -> None:
-        name = ""
+        name, quiet = "", set[Frame]()  # frames none of whose lines are on record since they were folded
         for word in walked.words:
             what, low = word >> WHAT, word & LOW
             named = walked.names.get(word >> NUMBER & MOST_NUMBER, NOBODY)
@@ -107,6 +107,7 @@ class Walk:
             index = len(self.steps)
             if what == Word.LINE:
                 self._step(Executed(low, index, frame))
+                quiet.discard(frame)
             elif what == Word.ENTER:
                 entered = Frame(named, frame.steps[-1] if frame.steps else None)
                 if frame.steps:
@@ -120,10 +121,11 @@ class Walk:
                 self._values[frame.code.number, name].append((index - 1, named.text))
             elif what == Word.FOLDED:
                 frame.folded = True
+                quiet.add(frame)
             elif frame.steps and what == Word.CALL:
                 self.calls.append(Announced(named.text, low, index, frame.steps[-1]))
                 frame.steps[-1].inner.append(self.calls[-1])
-            elif frame.steps and what == Word.RAISED:
+            elif frame.steps and what == Word.RAISED and frame not in quiet:
                 frame.steps[-1].inner.append(Exc(named.text, index, frame.steps[-1]))
 
     def _step(self, step: Executed) -> None:
@@ -147,7 +149,12 @@ class Walk:
         return self.steps[-1]
 
     def value(self, step: Executed, read: Read) -> str:
-        """The value that a name had when the step read it; "" where none was recorded."""
+        """The value that a name had when the step read it; "" where none was recorded, and of tensors: ranks' differ by right."""
+        text = self.text(step, read)
+        return "" if text.startswith(TENSOR) else text
+
+    def text(self, step: Executed, read: Read) -> str:
+        """The same, also of a tensor with one element."""
         known = self._values.get((step.frame.code.number, ".".join(read)), [])
         at = bisect.bisect_right(known, step.index, key=lambda each: each[0])
         return known[at - 1][1] if at else ""

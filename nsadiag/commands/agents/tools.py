@@ -109,6 +109,19 @@ def check(command: list[str], timeout: float = 60.0) -> str:
     return _shown({**said, "answer": said["answer"][0], "verdict": _short(run_)})
 
 
+def confirm(directory: str = "artifacts/latest", timeout: float = 60.0) -> str:
+    """Rehearses the command of a run that hung or crashed: the cause that was inferred is confirmed with the values by rank, or refuted."""
+    document = json.loads(_output(["confirm", "--seconds", _limit(timeout), "--", directory]))
+    chain = (document["because"] or {}).get("chain", ())
+    links = [
+        {"at": f"{each['at']['file']}:{each['at']['line']}", "because": one_line(each["because"])[:CLAIM],
+         "how": each["how"], "values": {v["name"]: v["by_rank"] for v in each["values"]}}
+        for each in chain
+    ]  # fmt: skip
+    told = {key: document[key] for key in ("answer", "why", "directory")}
+    return _shown({**told, "why": one_line(told["why"])[:SUMMARY], "chain": links})
+
+
 def shrink(directory: str = "artifacts/latest", budget: float = 150.0) -> str:
     """Reduces a failing run to a short script that fails in the same way; runs parts of it many times, for `budget` seconds."""
     document = json.loads(_output(["shrink", "--budget", _limit(budget), "--", directory]))
@@ -117,7 +130,7 @@ def shrink(directory: str = "artifacts/latest", budget: float = 150.0) -> str:
 
 
 READS: tuple[Callable[..., str], ...] = (verdict, evidence, code, compare, runs)
-ACTS: tuple[Callable[..., str], ...] = (attach, check, run, shrink)
+ACTS: tuple[Callable[..., str], ...] = (attach, check, confirm, run, shrink)
 
 
 def _run(directory: str) -> RunReport:

@@ -18,6 +18,7 @@ MOST_WORDS = 1 << 18
 KEPT = MOST_WORDS // 2  # of the beginning
 WHAT, NUMBER, LOW = 60, 32, (1 << 32) - 1
 MOST_NUMBER = (1 << 28) - 1
+TENSOR = "tensor "  # how the value of one element begins
 
 
 class Word(IntEnum):

@@ -74,3 +74,23 @@ def test_a_ring_that_went_round_between_two_glances_is_no_obstacle(box: BlackBox
         box.emit(Kind.GRADIENT, Phase.POINT)
     assert progress.advance()
     assert progress.sequence == 1000
+
+
+def test_asking_an_empty_loader_again_and_again_is_none(box: BlackBox, progress: Progress) -> None:
+    def fetch(*, ran_out: bool) -> None:
+        box.emit(Kind.DATA, Phase.BEGIN, 1, 0, 0)
+        box.emit(Kind.DATA, Phase.END, 1, 0, int(ran_out))
+
+    fetch(ran_out=False)
+    fetch(ran_out=True)  # an epoch is over
+    assert progress.advance()
+    for _ in range(5):
+        fetch(ran_out=True)
+    assert not progress.advance()
+    assert progress.in_vain == 6
+    fetch(ran_out=False)
+    assert progress.advance() and progress.in_vain == 0
+    fetch(ran_out=True)
+    box.emit(Kind.STEP, Phase.POINT)
+    fetch(ran_out=True)
+    assert progress.advance() and progress.in_vain == 1

@@ -20,7 +20,7 @@ def endless_loop(case: Case) -> Iterator[Draft | Declined]:
         at = found.place
         yield Draft(
             outcome="hung",
-            strength=Strength.LIKELY if found.loop.endings else Strength.WEAK,
+            strength=Strength.WEAK if found.is_weak else Strength.LIKELY,
             summary=f"Rank {found.rank} spins in the loop at {locations.short(at)}: it {found.words}.",
             guilty_ranks=(found.rank,),
             blocked_ranks=found.waiting,
@@ -33,7 +33,7 @@ def endless_loop(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     family="blocked",
-    detected="In a rehearsal that was cut off, while peers wait in a call: since its own last call the rank has gone around one `while` loop 100 times at least, and ten times as often as between any two calls before, and nothing that could end the loop took a new value in the later half.",
+    detected="In a rehearsal that was cut off, while peers wait in a call, or every rank does so: since its own last call the rank has gone around one loop that has no end of its own 100 times at least, and ten times as often as between any two calls before. All that could end it is on record, and took no new value in the later half; or cannot decide any more, as a comparison with nan.",
     fix="Make sure that each iteration changes what the loop's condition tests, or let the loop give up with an error after a number of iterations.",
     check=endless_loop,
     concludes=("livelock_user_code",),

@@ -19,14 +19,20 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.watch import Loop, RankMotion
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source import loops
+
+FEWEST_FETCHES = 100  # a few epochs without a batch are nobody's fault
 
 
 def livelock_user_code(case: Case) -> Iterator[Draft | Declined]:
     for blocked in blocked_ranks(case):
         motion = _motion(case.cell, blocked.number)
         loop = motion.loop if motion else None
-        if motion and loop and _is_endless(case.cell, motion, loop):
+        in_vain = _fetches_in_vain(case, blocked)
+        if in_vain and (is_still(case.cell) or was_given_up(case.cell)):
+            yield _fetching(case, blocked, *in_vain)
+        elif motion and loop and _is_endless(case.cell, motion, loop):
             yield _endless(case.cell, blocked, motion, loop)
         elif motion and loop and _asks_in_vain(case.cell, loop):
             yield _retrying(case.cell, blocked, loop)
@@ -89,6 +95,35 @@ def _endless(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion, loop:
     )
 
 
+def _fetches_in_vain(case: Case, blocked: BlockedRank) -> tuple[int, Place] | None:
+    """The number of fetches, the last things that its thread wrote, that ran out without a batch; and the line that asks."""
+    number, at = 0, None
+    for kind, phase, ran_out, site in reversed(
+        [*case.events_of(blocked.number)[["kind", "phase", "b", "site"]].itertuples()]
+    ):
+        if kind != Kind.DATA or (phase == Phase.END and not ran_out):
+            break
+        number += phase == Phase.END
+        at = at or locations.of_text(site)
+    return (number, at) if at is not None and number >= FEWEST_FETCHES else None
+
+
+def _fetching(case: Case, blocked: BlockedRank, number: int, at: Place) -> Draft:
+    around = loops.while_around(case.cell.code, at)
+    loop = f"`while {loops.condition(around)}`" if around is not None else "a loop"
+    return inside_rank(
+        case.cell,
+        blocked,
+        strength=Strength.LIKELY,
+        summary=f"Rank {blocked.number} spins in {loop}{at_line(at)}: its last {number:,} fetches from the loader there ran out without a batch.",
+        at=at,
+        evidence={
+            f"its last events are {number:,} fetches or more, each of which ended the epoch before it delivered anything": f"{blocked.rank.source}/blackbox.bin"
+        },
+        fix="Give every rank at least one batch of each source (drop_last=False, or shards of equal size), or let a feed fail whose whole epoch delivered nothing.",
+    )
+
+
 def _retrying(cell: CellEvidence, blocked: BlockedRank, loop: Loop) -> Draft:
     asks, lasted = ", ".join(f"`{name}`" for name in loop.asks), f"{loop.asks_in_vain_s:.0f} s"
     changes = ", ".join(f"`{name}`" for name in loop.changes)
@@ -145,7 +180,7 @@ def _events_a_second(blocked: BlockedRank) -> float:
 RULE = Rule(
     means={"livelock_user_code": "A rank spins in a loop of its own code that never ends."},
     family="blocked",
-    detected="The rank uses a full CPU in one loop of the user's code, and no variable in the loop takes a new value over several snapshots: for 20 s, or for 8 s where compared numbers decide when it ends. The loop reads no clock, and no other part of the process works. Or, when the job was given up, the values that would end the loop have stayed the same for a minute and ten of the longest pauses, while other variables changed (at 60 %). Or, when the job was cut off, the rank had kept its peers waiting for 20 s and ten times longer than any rank before, in a `while` in whose last snapshot nothing changed, whatever it calls.",
+    detected="The rank uses a full CPU in one loop of the user's code, and no variable in the loop takes a new value over several snapshots: for 20 s, or for 8 s where compared numbers decide when it ends. The loop reads no clock, and no other part of the process works. Or, when the job was given up, the values that would end the loop have stayed the same for a minute and ten of the longest pauses, while other variables changed (at 60 %). Or, when the job was cut off, the rank had kept its peers waiting for 20 s and ten times longer than any rank before, in a `while` in whose last snapshot nothing changed, whatever it calls. Or its last 100 events or more are fetches from loaders that ran out without a batch.",
     fix="Make sure that each iteration changes what the loop's condition tests, or let the loop give up with an error after a number of iterations.",
     check=livelock_user_code,
     needs=("stacks", "looks"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from collections import deque
 from types import FrameType
 from typing import Any
 
+from nsadiag.evidence.rehearsal.paths import TENSOR
 from nsadiag.evidence.rehearsal.reads import Read
+from nsadiag.worker.interruptions import pass_on
 
 LONGEST = 40
 MOST_ITEMS = 4
@@ -45,7 +48,28 @@ def text_of(value: object) -> str:
         return repr(str(value))[: LONGEST * 3]
     if kind in SIZED:
         return _sized(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and kind is getattr(torch, "Tensor", None):
+        return _element(torch, value)
     return ""
+
+
+def _element(torch: Any, tensor: Any) -> str:
+    """The one number of a tensor on the CPU; not where somebody watches operations, who would see one that is ours."""
+    core = torch._C
+    if tensor.numel() != 1 or not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_complex():
+        return ""
+    if (
+        core._len_torch_dispatch_stack()
+        or core._len_torch_function_stack()
+        or core._functorch.peek_interpreter_stack()
+    ):
+        return ""
+    try:
+        return f"{TENSOR}{tensor.item():.9g}"
+    except RuntimeError as error:  # its memory is freed, or it is of another kind than it looks
+        pass_on(error)
+        return ""
 
 
 def _sized(value: Any) -> str:

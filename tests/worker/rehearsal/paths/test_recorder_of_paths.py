@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from support.recorded_paths import record, walked
 
 from nsadiag.analysis.paths.walk import Exc, Walk
@@ -99,6 +100,11 @@ class Loud:
         ([1, 2], "list [1, 2]"),
         ({1: 2}, "dict of 1"),
         (Loud(), ""),
+        (torch.tensor(0.25), "tensor 0.25"),
+        (torch.tensor([True]), "tensor 1"),
+        (torch.ones(2), ""),
+        (torch.ones(1).to_sparse(), ""),
+        (torch.nn.Parameter(torch.ones(1)), ""),
         ([Loud()], "list of 1"),
     ],
 )
