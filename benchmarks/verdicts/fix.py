@@ -63,17 +63,16 @@ class CachedTrials:
 
     trials: BothTrials | Trials
     folder: Path
+    warm: bool = False
     seconds: float = 0.0
     made: Counter[str] = field(default_factory=Counter)
 
     def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record:
-        return self._kept(
-            f"warm-{ranks}-{seed}", change, lambda: self.trials.rehearse(change, ranks, seed)
-        )
+        return self._kept(f"warm-{ranks}-{seed}", change, lambda: self.trials.rehearse(change, ranks, seed))
 
     @property
     def cold(self) -> Rehearse | None:
-        return self._cold if self.trials.cold else None
+        return self._cold if self.trials.cold and not self.warm else None
 
     def _cold(self, change: Change | None, ranks: int, seed: int) -> Record:
         assert self.trials.cold
@@ -81,7 +80,7 @@ class CachedTrials:
         return self._kept(f"cold-{ranks}-{seed}", change, lambda: make(change, ranks, seed))
 
     def launch(self, change: Change) -> str:
-        return str(self._kept("run", change, lambda: self.trials.launch(change)))
+        return "healthy" if self.warm else str(self._kept("run", change, lambda: self.trials.launch(change)))
 
     def _kept(self, what: str, change: Change | None, make: Any) -> Any:
         text = json.dumps([(f.path, f.after) for f in change.files]) if change else ""
@@ -107,6 +106,9 @@ def main() -> None:
     parser.add_argument("--programs", type=Path, help="a folder of programs, in place of repro/")
     parser.add_argument("--budget", type=float, default=900.0, help="seconds for each")
     parser.add_argument("--seconds", type=float, default=60.0, help="time limit of one trial")
+    parser.add_argument(
+        "--warm", action="store_true", help="leave out what needs processes of its own: the launch, one seed"
+    )
     parser.add_argument("--check-only", action="store_true", help="make the failed runs, and no repair")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as room:
@@ -149,7 +151,16 @@ def measured(program: Program, folder: Path, given: argparse.Namespace) -> dict[
         job.mkdir(parents=True)
         for file in program.files:
             shutil.copy(file, job / file.name)
-        line = [sys.executable, "-m", "nsadiag", "check", "--out", str(folder / "run"), "--seconds", f"{given.seconds:g}"]
+        line = [
+            sys.executable,
+            "-m",
+            "nsadiag",
+            "check",
+            "--out",
+            str(folder / "run"),
+            "--seconds",
+            f"{given.seconds:g}",
+        ]
         subprocess.run(
             [*line, "--", *program.launch], cwd=job, env=ENVIRONMENT, capture_output=True, check=False
         )  # fmt: skip
@@ -162,7 +173,7 @@ def measured(program: Program, folder: Path, given: argparse.Namespace) -> dict[
         return {**row, "class": origin.verdict.cls, "sites": origin.sites[:6]}
     os.environ.update(ENVIRONMENT)
     with trials_of(origin.job, given.seconds) as made:
-        trials = CachedTrials(trials=made, folder=folder / "trials")
+        trials = CachedTrials(trials=made, folder=folder / "trials", warm=given.warm)
         request = FixRequest(path=folder / "run", seconds=given.seconds, budget_s=given.budget)
         row["class"] = origin.verdict.cls
         try:
@@ -178,8 +189,13 @@ def judged(program: Program, result: Fixed, trials: CachedTrials) -> dict[str, o
         "answer": best.judgement.level if best else "nothing",
         "template": best.candidate.template if best else None,
         "what": best.candidate.what if best else None,
+        "cost": best.judgement.cost if best else "",
         "unmet": [r.criterion for r in best.judgement.rows if not r.met] if best else [],
-        "tried": [f"{t.candidate.what}: {t.judgement.reason or t.judgement.level}" for t in result.tried if t is not best],
+        "tried": [
+            f"{t.candidate.what}: {t.judgement.reason or t.judgement.level}"
+            for t in result.tried
+            if t is not best
+        ],
         "untried": len(result.untried),
         "seconds": round(trials.seconds, 1),
         "trials": sum(trials.made.values()),

@@ -18,7 +18,11 @@ NOT_ANY = re.compile(
     r"\b(?:broadcast|scatter)\w*\(|\bReduceOp\.(?!MAX\b)|\ball_reduce\((?!.*ReduceOp)|\bgather\w*\(|\ball_gather\w*\("
 )
 AGREES = re.compile(r"\b(?:broadcast|scatter|all_reduce|gather|all_gather)\w*\(")
-BRANCHES = (ast.If, ast.IfExp)
+# Agreements by which a rank's own no may become a yes.
+NOT_ALL = re.compile(
+    r"\b(?:broadcast|scatter)\w*\(|\bReduceOp\.(?!MIN\b)|\ball_reduce\((?!.*ReduceOp)|gather\w*\("
+)
+TESTS = ast.If | ast.IfExp | ast.While
 LEAVES = (ast.Break, ast.Return, ast.Continue, ast.Raise)
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -73,28 +77,77 @@ def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module)
     """The line of a branch whose new condition keeps a rank out of a side that it would have taken; 0 where none does.
 
     What it would have done there shows in no rehearsal of the failed job. Any rank's yes keeps no rank out of a branch that has
-    no other side; where the branch leaves a loop or a function, nothing in it is left out.
+    no other side. Where a branch leaves, whoever would have stayed is kept out of all that follows: that is said, and counted by
+    steps, where whole rounds of training follow; elsewhere all ranks have to want it.
     """
     rows = file.after.splitlines()
-    asks = any(AGREES.search(rows[line - 1]) for line in file.added)
-    keeps_out = any(NOT_ANY.search(rows[line - 1]) for line in file.added)
-    old = {ast.unparse(node.test) for node in ast.walk(before) if isinstance(node, BRANCHES)}
+    added = "\n".join(rows[line - 1] for line in sorted(file.added))
+    asks, keeps_out = bool(AGREES.search(added)), bool(NOT_ANY.search(added))
+    if not asks:
+        return 0
+    all_want = "ReduceOp.MIN" in added and not NOT_ALL.search(added)
+    old = {ast.unparse(node.test) for node in ast.walk(before) if isinstance(node, TESTS)}
     known = {node.name for node in ast.walk(before) if isinstance(node, FUNCTIONS)}
     new = [n for n in ast.walk(after) if isinstance(n, FUNCTIONS) and n.name not in known]
+    trains = _training(after)
     for node in ast.walk(after):
-        if (
-            not isinstance(node, BRANCHES)
-            or node.test.lineno not in file.added
-            or ast.unparse(node.test) in old
-        ):
+        if not isinstance(node, TESTS) or ast.unparse(node.test) in old:
+            continue
+        if node.test.lineno not in file.added and not _asks_flag(node, after, file):
             continue
         if any(f.lineno <= node.lineno <= (f.end_lineno or 0) for f in new):
             continue
-        two_sided = isinstance(node, ast.IfExp) or bool(node.orelse)
-        leaves = isinstance(node, ast.If) and any(isinstance(s, LEAVES) for s in node.body)
-        if (two_sided and asks) or (keeps_out and not leaves):
+        if isinstance(node, ast.While):
+            refused = not (not keeps_out or _is_round(node, trains))
+        elif isinstance(node, ast.If) and not node.orelse and any(isinstance(s, LEAVES) for s in node.body):
+            refused = not all_want and not any(_is_round(part, trains) for part in _left(node, after))
+        else:
+            refused = keeps_out or isinstance(node, ast.IfExp) or bool(getattr(node, "orelse", []))
+        if refused:
             return node.test.lineno
     return 0
+
+
+def _asks_flag(node: ast.If | ast.IfExp | ast.While, tree: ast.Module, file: FileChange) -> bool:
+    """Whether it asks a name alone that a new line assigns."""
+    test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
+    return isinstance(test, ast.Name | ast.Attribute) and any(
+        isinstance(n, ast.Assign)
+        and n.lineno in file.added
+        and ast.unparse(n.targets[0]) == ast.unparse(test)
+        for n in ast.walk(tree)
+    )
+
+
+def _left(node: ast.If, tree: ast.Module) -> Iterator[ast.AST]:
+    """Whatever is not run where the branch is taken: the loop around it, or the rest of its function."""
+    parents = {child: n for n in ast.walk(tree) for child in ast.iter_child_nodes(n)}
+    of_loop = any(isinstance(s, ast.Break | ast.Continue) for s in node.body)
+    around: ast.AST = node
+    while (above := parents.get(around)) is not None:
+        if isinstance(above, ast.For | ast.While) and of_loop:
+            yield above
+            return
+        if isinstance(above, FUNCTIONS):
+            break
+        if not of_loop and isinstance(above, ast.For | ast.While):
+            yield above
+        around = above
+    holder = above if above is not None else tree
+    yield from (s for s in getattr(holder, "body", []) if s.lineno > node.lineno)
+
+
+def _training(tree: ast.Module) -> set[str]:
+    """Functions of the module in which something is differentiated, by themselves or by what they call."""
+    functions = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS)]
+    found = {"backward"}
+    while more := {f.name for f in functions if f.name not in found and _is_round(f, found)}:
+        found |= more
+    return found
+
+
+def _is_round(node: ast.AST, training: set[str]) -> bool:
+    return any(isinstance(n, ast.Call) and name_of(n) in training for n in ast.walk(node))
 
 
 def _leaves_early(file: FileChange, before: ast.Module, after: ast.Module) -> str:

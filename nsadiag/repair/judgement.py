@@ -12,6 +12,7 @@ from nsadiag.repair.change import Change
 from nsadiag.repair.conduct import conduct
 from nsadiag.repair.proof import CRITERIA, NOTHING_COMPUTED, Shown, Trial, same_alone
 from nsadiag.repair.record import Record
+from nsadiag.repair.templates.template import COUNTED
 
 SEEDS = (0, 1, 2)
 Level = Literal["fixed", "agrees", "nothing"]
@@ -27,6 +28,7 @@ class Judgement:
 
     level: Level
     rows: tuple[Shown, ...]
+    cost: str = ""  # what the patch leaves out, counted where it could be
 
     @property
     def reason(self) -> str:
@@ -61,7 +63,9 @@ class Bench:
     ranks: int
     # By ranks that share no process, and so no hash salt; None where `rehearse` is so, too.
     cold: Rehearse | None = None
-    known: dict[tuple[int, int], Record] = field(default_factory=dict)  # of the job without a patch, by ranks and seed
+    known: dict[tuple[int, int], Record] = field(
+        default_factory=dict
+    )  # of the job without a patch, by ranks and seed
 
     def plain(self, ranks: int, seed: int = 0) -> Record:
         """The job without a patch."""
@@ -69,12 +73,14 @@ class Bench:
             self.known[ranks, seed] = self.rehearse(None, ranks, seed)
         return self.known[ranks, seed]
 
-    def sketched(self, change: Change, cost: str = "") -> Sketch:
-        """One rehearsal with the patch, and the criteria that it meets."""
+    def sketched(self, change: Change, cost: str = "", counting: Change | None = None) -> Sketch:
+        """One rehearsal with the patch, and the criteria that it meets; one more where that counts what it leaves out."""
         after = self.rehearse(change, self.ranks, SEEDS[0])
         if after.answer != "agreed":
             return Sketch(rows=(_answered(f"{count(self.ranks, 'rank')}, seed {SEEDS[0]}", after),))
-        trial = Trial(change=change, before=self.plain(self.ranks), after=after, cost=cost)
+        counted = left_out(self.rehearse(counting, self.ranks, SEEDS[0])) if counting else ""
+        before = self.plain(self.ranks)
+        trial = Trial(change=change, before=before, after=after, cost=cost, counted=counted)
         criteria = [criterion(trial) for criterion in CRITERIA if criterion is not same_alone]
         return Sketch(trial=trial, rows=(conduct(change), *criteria))
 
@@ -96,7 +102,8 @@ class Bench:
             whole = dataclasses.replace(trial, alone=alone)
             rows = (rows[0], *(criterion(whole) for criterion in CRITERIA))
         rows = (agreed, launched, *rows)
-        return Judgement(level="fixed" if all(row.met for row in rows) else "agrees", rows=rows)
+        level: Level = "fixed" if all(row.met for row in rows) else "agrees"
+        return Judgement(level=level, rows=rows, cost=trial.counted or trial.cost)
 
     def _agrees(self, change: Change) -> Shown:
         """The other seeds, and one rank more."""
@@ -111,6 +118,17 @@ class Bench:
             return _answered(f"{count(ranks, 'rank')}, seed {seed}", after)
         because = f"{count(len(SEEDS), 'seed')} on {count(self.ranks, 'rank')}, and {self.ranks + 1} ranks"
         return Shown(criterion="rehearsals", met=True, because=because)
+
+
+def left_out(record: Record) -> str:
+    """The sentence on what a patch leaves out, by the lines in which a counting trial says it; empty where none does."""
+    parts = []
+    for rank, own in sorted(record.ranks.items()):
+        found = [line.removeprefix(COUNTED).split() for line in own.output if line.startswith(COUNTED)]
+        taken, left = (sum(int(words[n]) for words in found) for n in (0, 1))
+        if left:
+            parts.append(f"{left:,} of {count(taken + left, 'round')} on rank {rank}")
+    return f"left out: {', '.join(parts)}" if parts else ""
 
 
 def _fails_alike(before: Record, after: Record) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from nsadiag.evidence.phrases import count, these
@@ -39,6 +39,7 @@ class Trial:
     after: Record
     alone: tuple[Record, Record] | None = None
     cost: str = ""  # what the patch says that it leaves out
+    counted: str = ""  # how much that was in a trial that counted it
 
 
 Criterion = Callable[[Trial], Shown]
@@ -190,7 +191,7 @@ def steps_kept(trial: Trial) -> Shown:
             because = f"rank {rank} makes {most_steps_of_a_loss(after)} steps after one backward"
             return Shown(criterion=name, met=False, because=because)
     made = {own.steps for own in trial.after.ranks.values()}
-    if trial.cost and not any(made):
+    if trial.cost and not trial.counted and not any(made):
         because = f"no rank makes a step by which it could be counted that {trial.cost}"
         return Shown(criterion=name, met=False, because=because)
     if trial.alone and trial.alone[0].answer == "agreed" and not trial.cost:
@@ -199,7 +200,7 @@ def steps_kept(trial: Trial) -> Shown:
         if max(made, default=0) * len(ranks) < alone:
             because = f"{max(made, default=0)} steps on {count(len(ranks), 'rank')}, where one rank alone makes {alone}"
             return Shown(criterion=name, met=False, because=because)
-    said = f"; {trial.cost}" if trial.cost else ""
+    said = f"; {trial.counted or trial.cost}" if trial.cost else ""
     return Shown(criterion=name, met=True, because=f"{_span(made)} a rank, none lost before the drift{said}")
 
 
@@ -256,6 +257,62 @@ def meetings_reached(trial: Trial) -> Shown:
     )
 
 
+def ranks_differ(trial: Trial) -> Shown:
+    """Ranks that are given values of others still compute with data of their own, unless they did not before.
+
+    Losses are compared at the same number on each rank; of a job without losses, the inputs of its calls.
+    """
+    name = "own data"
+    if not any(SHARES.search(row) for row in _added_rows(trial.change)) and not _drops_rank(trial.change):
+        return Shown(criterion=name, met=True, because="no rank is given what is another one's")
+    what = (
+        "loss"
+        if any(seen.what == "loss" for own in trial.after.ranks.values() for seen in own.seen)
+        else "call"
+    )
+    after = _alike_on_all(trial.after, what, {})
+    if len(trial.after.ranks) < 2 or not after:
+        return Shown(
+            criterion=name, met=False, because="the ranks compute nothing by which their data could be told"
+        )
+    if not all(after):
+        return Shown(
+            criterion=name,
+            met=True,
+            because=f"{after.count(False)} of {count(len(after), what)} differ between ranks",
+        )
+    before = _alike_on_all(trial.before, what, trial.before.drift)
+    if before and all(before):
+        return Shown(criterion=name, met=True, because="all ranks have the same data, as before")
+    return Shown(
+        criterion=name,
+        met=False,
+        because="all ranks compute the same, and it is not known that they did before",
+    )
+
+
+def _alike_on_all(record: Record, what: str, drift: Mapping[int, int]) -> list[bool]:
+    """By number, whether all ranks have the same value; of values that all of them have."""
+    values = [
+        [seen.value for seen in own.seen[: drift.get(rank)] if seen.what == what and seen.op not in WITHOUT_VALUES and seen.value]
+        for rank, own in sorted(record.ranks.items())
+    ]  # fmt: skip
+    return [len(set(row)) == 1 for row in zip(*values, strict=False)]
+
+
+SHARES = re.compile(r"\b(?:broadcast|scatter|gather|all_gather|recv|irecv)\w*\(")
+ASKS_RANK = re.compile(r"\b(?:get_)?(?:\w+_)?(?:rank|RANK|process_index)\b")
+
+
+def _added_rows(change: Change) -> Iterable[str]:
+    return (file.after.splitlines()[line - 1] for file in change.files for line in sorted(file.added))
+
+
+def _drops_rank(change: Change) -> bool:
+    """Whether the new text asks less often for the rank than the old one."""
+    return any(len(ASKS_RANK.findall(f.after)) < len(ASKS_RANK.findall(f.before)) for f in change.files)
+
+
 CALLED = re.compile(r"\b(?:all_reduce|broadcast|all_gather|barrier|gather|scatter|reduce|all_to_all)\w*\(")
 
 
@@ -276,4 +333,5 @@ def shown(place: str) -> str:
 
 CRITERIA: tuple[Criterion, ...] = (
     same_values, same_alone, all_finite, calls_kept, files_kept, steps_kept, output_kept, meetings_reached,
+    ranks_differ,
 )  # fmt: skip

@@ -18,8 +18,14 @@ def differences(wanted: Record, found: Record) -> Iterator[str]:
         for what in ("loss", "step"):
             own, theirs = _values(one, what), _values(other, what)
             if own != theirs:
-                alike = next((n for n, pair in enumerate(zip(own, theirs, strict=False)) if pair[0] != pair[1]), None)
-                where = f"from number {alike + 1} on" if alike is not None else f"{len(own)} and {len(theirs)} of them"
+                alike = next(
+                    (n for n, pair in enumerate(zip(own, theirs, strict=False)) if pair[0] != pair[1]), None
+                )
+                where = (
+                    f"from number {alike + 1} on"
+                    if alike is not None
+                    else f"{len(own)} and {len(theirs)} of them"
+                )
                 yield f"rank {rank}: {what}, {where}"
         if calls := _calls(one) - _calls(other):
             yield f"rank {rank}: {min(calls)} is called {calls[min(calls)]} times less"

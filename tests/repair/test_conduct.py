@@ -11,6 +11,7 @@ SOURCE = """
 def train(loader):
     for batch in loader:
         loss = step(batch)
+        loss.backward()
         if loss < 1:
             break
     dist.barrier()
@@ -90,3 +91,27 @@ def test_a_new_function_may_return_and_an_error_may_be_raised_again() -> None:
         {"train.py": SOURCE}, {"train.py": f"{helper}{SOURCE.replace('loss < 1', 'agree(loss < 1)')}"}
     )
     assert conduct(change).met
+
+
+@pytest.mark.parametrize(("op", "met"), [("MAX", False), ("MIN", True)])
+def test_work_that_is_no_round_of_training_is_left_out_only_where_all_ranks_want_it(op: str, met: bool) -> None:
+    source = "def forward(experts, x):\n    for expert in experts:\n        if not expert.chosen(x):\n            continue\n        y = expert(x)\n"
+    helper = AGREE.format(call=f"dist.all_reduce(flag, op=dist.ReduceOp.{op})")
+    after = helper + source.replace("not expert.chosen(x)", "agree(not expert.chosen(x))")
+    assert conduct(Change.of({"model.py": source}, {"model.py": after})).met is met
+
+
+@pytest.mark.parametrize(("op", "met"), [("MAX", True), ("MIN", False)])
+def test_a_flag_is_agreed_on_as_the_branch_that_asks_it(op: str, met: bool) -> None:
+    source = "def train(batch):\n    last = batch.full()\n    if last:\n        step()\n"
+    helper = AGREE.format(call=f"dist.all_reduce(flag, op=dist.ReduceOp.{op})")
+    after = helper + source.replace("batch.full()", "agree(batch.full())")
+    assert conduct(Change.of({"train.py": source}, {"train.py": after})).met is met
+
+
+@pytest.mark.parametrize(("op", "met"), [("MAX", True), ("MIN", False)])
+def test_a_loop_that_refines_ends_where_all_ranks_are_done(op: str, met: bool) -> None:
+    source = "def solve(x):\n    while residual(x) > 1:\n        x = refined(x)\n"
+    helper = AGREE.format(call=f"dist.all_reduce(flag, op=dist.ReduceOp.{op})")
+    after = helper + source.replace("residual(x) > 1", "agree(residual(x) > 1)")
+    assert conduct(Change.of({"solve.py": source}, {"solve.py": after})).met is met

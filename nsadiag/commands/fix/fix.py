@@ -60,6 +60,7 @@ class Candidate:
     what: str
     change: Change
     cost: str = ""
+    counting: Change | None = None  # the same, counting what it leaves out
     template: str = ""
 
 
@@ -140,7 +141,7 @@ def _try(result: Fixed, bench: Bench, candidates: list[Candidate], deadline: Dea
             result.untried += candidates[number:]
             break
         note(f"nsadiag: trying: {candidate.what}")
-        sketch = bench.sketched(candidate.change, candidate.cost)
+        sketch = bench.sketched(candidate.change, candidate.cost, candidate.counting)
         if sketch.trial is not None and not sketch.is_promising:
             note(f"nsadiag: not fixed: {reason_in(sketch.rows)}")
             weaker.append((candidate, sketch))
@@ -175,20 +176,30 @@ def _candidates(request: FixRequest, origin: Origin) -> list[Candidate]:
     return [*(_proposed(request.propose, origin) if request.propose else ()), *_from_templates(origin)]
 
 
-def _from_templates(origin: Origin) -> Iterator[Candidate]:
-    """Template by template, beginning with the file of the likeliest line."""
-    seen = set()
+def _from_templates(origin: Origin) -> list[Candidate]:
+    """In the order in which the verdict names their lines; at one line in that of the templates."""
+    found: dict[tuple[str, str], tuple[int, int, Candidate]] = {}
     for file in dict.fromkeys(file for file, _ in origin.sites):
         text = origin.job.sources[file]
-        module = Module(text, tuple(line for path, line in origin.sites if path == file))
-        for template in TEMPLATES:
+        lines = tuple(line for path, line in origin.sites if path == file)
+        module = Module(text, lines)
+        for number, template in enumerate(TEMPLATES):
             if template.classes and origin.verdict.cls not in template.classes:
                 continue
             for proposal in template.propose(module):
-                if proposal.text not in seen:
-                    seen.add(proposal.text)
-                    change = Change.of({file: text}, {file: proposal.text})
-                    yield Candidate(what=proposal.what, change=change, cost=proposal.cost, template=template.name)
+                named = (file, proposal.line)
+                at = origin.sites.index(named) if named in origin.sites else len(origin.sites)
+                candidate = Candidate(
+                    what=proposal.what,
+                    change=Change.of({file: text}, {file: proposal.text}),
+                    cost=proposal.cost,
+                    counting=Change.of({file: text}, {file: proposal.counting})
+                    if proposal.counting
+                    else None,
+                    template=template.name,
+                )
+                found.setdefault((file, proposal.text), (at, number, candidate))
+    return [candidate for _, _, candidate in sorted(found.values(), key=lambda each: each[:2])]
 
 
 def document_for_model(origin: Origin) -> dict[str, object]:

@@ -78,7 +78,6 @@ class Trials:
             return
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class BothTrials:
     """Cold trials, and warm ones for whatever needs no process of its own."""

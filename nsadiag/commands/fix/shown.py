@@ -20,7 +20,7 @@ def lines(result: Fixed) -> Iterator[str]:
         yield f"nothing: {count(len(result.tried), 'candidate')} tried, and none agrees"
     else:
         level = best.judgement.level
-        yield f"{level}: {best.candidate.what}" + (f"; {best.candidate.cost}" if best.candidate.cost else "")
+        yield f"{level}: {best.candidate.what}" + (f"; {best.judgement.cost}" if best.judgement.cost else "")
         yield from ("", *best.candidate.change.diff().splitlines(), "")
         for row in best.judgement.rows:
             yield f"  {'shown    ' if row.met else 'not shown'}  {row.criterion}: {row.because}"
@@ -52,7 +52,7 @@ def _tried(tried: Tried) -> dict[str, Any]:
     return {
         "what": tried.candidate.what,
         "result": tried.judgement.level,
-        "cost": tried.candidate.cost or None,
+        "cost": tried.judgement.cost or tried.candidate.cost or None,
         "diff": tried.candidate.change.diff(),
         "proof": [vars(row) for row in tried.judgement.rows],
     }
@@ -64,7 +64,8 @@ def markdown(result: Fixed) -> Iterator[str]:
     if best is None:
         yield f"**nothing**: {count(len(result.tried), 'candidate')} tried, and none agrees"
         return
-    yield f"**{best.judgement.level}**: {best.candidate.what}"
+    cost = f"; {best.judgement.cost}" if best.judgement.cost else ""
+    yield f"**{best.judgement.level}**: {best.candidate.what}{cost}"
     yield from ("", "```diff", *best.candidate.change.diff().splitlines(), "```", "")
     yield from ("| criterion | shown | because |", "|---|---|---|")
     for row in best.judgement.rows:

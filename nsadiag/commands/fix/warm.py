@@ -28,7 +28,9 @@ from nsadiag.repair.change import Change
 from nsadiag.repair.job import Job, copied_to, texts_of
 from nsadiag.repair.record import Record, read_record
 
-RUNTIME = 5  # words of ours before the program: Python, -m, the module, the number of ranks, the ranks' Python
+RUNTIME = (
+    5  # words of ours before the program: Python, -m, the module, the number of ranks, the ranks' Python
+)
 
 
 @dataclass(kw_only=True)
@@ -132,4 +134,3 @@ def _raised(out: Path) -> Iterator[str]:
         about = read_json(rank.exception, {})
         if about.get("type"):
             yield f"{about['type']}: {str(about.get('message', '')).splitlines()[0] if about.get('message') else ''}"
-

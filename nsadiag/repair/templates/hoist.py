@@ -6,14 +6,16 @@ import ast
 from collections.abc import Iterator
 
 from nsadiag.repair.templates.template import Example, Proposal, Template
-from nsadiag.repair.text import Module
+from nsadiag.repair.text import FUNCTIONS, Module
+from nsadiag.source.model import last_name
 
 
 def propose(module: Module) -> Iterator[Proposal]:
     """At branches on the rank around the lines; the statement that holds a line goes first, with what it needs of the branch."""
     for node in module.around(ast.If):
         assert isinstance(node, ast.If)
-        if module.provenance(node.test) != "rank":
+        own, others = _conditions(module, node.test)
+        if not own or (others and node.orelse):
             continue
         marked = [
             s for s in node.body if any(s.lineno <= line <= (s.end_lineno or 0) for line in module.lines)
@@ -23,7 +25,18 @@ def propose(module: Module) -> Iterator[Proposal]:
                 continue
             moved = _with_needs(statement, node.body)
             what = f"all ranks run line {statement.lineno}, out of the branch in line {node.lineno}"
-            yield Proposal(what=what, text=module.moved_before(moved, node))
+            text = _parted(module, node, moved, own, others) if others else module.moved_before(moved, node)
+            yield Proposal(what=what, text=text, line=statement.lineno)
+            if (split := _in_callee(module, statement, text)) and not others:
+                what = f"{what}, and the rest of what it calls is rank 0's"
+                yield Proposal(what=what, text=split, line=statement.lineno)
+
+
+def _conditions(module: Module, test: ast.expr) -> tuple[list[ast.expr], list[ast.expr]]:
+    """Of the parts that all have to hold, those on the rank, and the others."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    own = [part for part in parts if module.provenance(part) == "rank"]
+    return own, [part for part in parts if part not in own]
 
 
 def _jumps(statement: ast.stmt) -> bool:
@@ -43,6 +56,60 @@ def _with_needs(statement: ast.stmt, body: list[ast.stmt]) -> list[ast.stmt]:
 
 def _names(statement: ast.stmt, context: type[ast.expr_context]) -> set[str]:
     return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
+
+
+def _parted(
+    module: Module, node: ast.If, moved: list[ast.stmt], own: list[ast.expr], others: list[ast.expr]
+) -> str:
+    """A branch by the other conditions, with one by the rank in it for what stays."""
+    rest = [s for s in node.body if s not in moved]
+    outer, inner = (" and ".join(map(module.source, parts)) for parts in (others, own))
+    rows = [f"if {outer}:"]
+    rows += [f"    {row}" for s in moved for row in _rows(module, s)]
+    if rest:
+        rows.append(f"    if {inner}:")
+        rows += [f"        {row}" for s in rest for row in _rows(module, s)]
+    return module.edited((node, module.indented(node, *rows)))
+
+
+def _rows(module: Module, statement: ast.stmt) -> list[str]:
+    first, *rest = module.source(statement).splitlines()
+    return [first, *(row[statement.col_offset :] for row in rest)]
+
+
+def _in_callee(module: Module, statement: ast.stmt, hoisted: str) -> str:
+    """The hoisted text in which the function that the statement calls goes on, behind its calls, on rank 0 alone; empty where it can't."""
+    names = [last_name(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    functions = [n for n in ast.walk(module.tree) if isinstance(n, FUNCTIONS) and n.name in names]
+    alias = _alias(module.tree)
+    if len(functions) != 1 or not alias:
+        return ""
+    body = functions[0].body
+    marked = [
+        n for n, s in enumerate(body) if any(s.lineno <= line <= (s.end_lineno or 0) for line in module.lines)
+    ]
+    if not marked or marked[-1] + 1 >= len(body):
+        return ""
+    after = Module(hoisted)
+    callee = next(n for n in ast.walk(after.tree) if isinstance(n, FUNCTIONS) and n.name == functions[0].name)
+    rest = callee.body[marked[-1] + 1 :]
+    if any(isinstance(n, ast.Return) for s in rest for n in ast.walk(s)):
+        return ""
+    indent = " " * rest[0].col_offset
+    start, end = rest[0].lineno - 1, rest[-1].end_lineno or 0
+    rows = [f"    {row}" if row.strip() else row for row in after.rows[start:end]]
+    head = f"{indent}if {alias}.get_rank() == 0:\n"
+    return "".join([*after.rows[:start], head, *rows, *after.rows[end:]])
+
+
+def _alias(tree: ast.Module) -> str:
+    """The name of torch.distributed in the module."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name == "torch.distributed":
+                    return alias.asname or alias.name
+    return ""
 
 
 EXAMPLE = Example(

@@ -5,43 +5,59 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from nsadiag.repair.templates.template import Example, Proposal, Template
-from nsadiag.repair.text import Module, with_helper
+from nsadiag.repair.templates.template import COUNTED, Example, Proposal, Template
+from nsadiag.repair.text import FUNCTIONS, Module, with_helper
 from nsadiag.source.model import name_of
 
 NAME = "as_many_as_all_have"
-HELPER = f'''def {NAME}(items):
+HELPER = f'''def {NAME}(items, group=None):
     """The items, as many as the rank with the fewest has."""
     import torch
     import torch.distributed as dist
 
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     end, source = object(), iter(items)
     while True:
         item = next(source, end)
         ended = torch.tensor(int(item is end), device=device)
-        dist.all_reduce(ended, op=dist.ReduceOp.MAX)
+        dist.all_reduce(ended, op=dist.ReduceOp.MAX, group=group)
         if ended.item():
             return
         yield item
 '''
+MOST_COUNTED = 100_000
+# For one trial: what is left is gone through, and counted.
+COUNTING = HELPER.replace(
+    "            return\n",
+    f"""            left = int(item is not end) + sum(1 for _ in zip(range({MOST_COUNTED}), source))
+            print("{COUNTED}", taken, left, flush=True)
+            return
+        taken += 1
+""",
+).replace("    while True:\n", "    taken = 0\n    while True:\n")
 COST = "batches that only some ranks have are left out"
+WRAPPERS = ("enumerate", "tqdm")
 
 
 def propose(module: Module) -> Iterator[Proposal]:
-    """At the loops around the lines, innermost first."""
+    """At the loops around the lines, innermost first, and at comprehensions there; for all ranks, then for a group that is in reach."""
     if module.binds(NAME):
         return
-    for node in module.around(ast.For):
-        assert isinstance(node, ast.For)
+    for node in dict.fromkeys([*module.at_lines(ast.comprehension), *module.around(ast.For)]):
+        assert isinstance(node, ast.For | ast.comprehension)
         items = node.iter
-        while isinstance(items, ast.Call) and name_of(items) in ("enumerate", "tqdm") and items.args:
+        while isinstance(items, ast.Call) and name_of(items) in WRAPPERS and items.args:
             items = items.args[0]
         if _is_counted(items):
             continue
-        text = module.replaced(items, f"{NAME}({module.source(items)})")
-        what = f"the loop of line {node.lineno} ends on all ranks with the shortest"
-        yield Proposal(what=what, text=with_helper(text, HELPER), cost=COST)
+        for group in ("", *_groups(module, items)):
+            given = ", ".join(filter(None, (module.source(items), group)))
+            text = module.replaced(items, f"{NAME}({given})")
+            what = f"the loop of line {items.lineno} ends on all ranks{f' of {group}' if group else ''} with the shortest"
+            yield Proposal(
+                what=what, text=with_helper(text, HELPER), line=items.lineno, cost=COST,
+                counting=with_helper(text, COUNTING),
+            )  # fmt: skip
 
 
 def _is_counted(items: ast.expr) -> bool:
@@ -51,6 +67,16 @@ def _is_counted(items: ast.expr) -> bool:
         and name_of(items) == "range"
         and all(isinstance(argument, ast.Constant) for argument in items.args)
     )
+
+
+def _groups(module: Module, node: ast.AST) -> list[str]:
+    """Groups that calls of the same function are given by a name."""
+    function = module.function_of(node)
+    if not isinstance(function, FUNCTIONS):
+        return []
+    keywords = [k for n in ast.walk(function) if isinstance(n, ast.Call) for k in n.keywords]
+    named = (k.value for k in keywords if k.arg in ("group", "process_group"))
+    return list(dict.fromkeys(ast.unparse(v) for v in named if isinstance(v, ast.Name | ast.Attribute)))
 
 
 EXAMPLE = Example(

@@ -1,22 +1,60 @@
-"""All templates, in the order in which they are tried."""
+"""All templates, in the order in which they are tried at one line."""
 
 from __future__ import annotations
 
 from nsadiag.repair.templates import (
     agree_on_condition,
+    agree_on_flag,
+    bound_early,
+    connected_zero,
+    decorator_off,
+    epoch_told,
+    exception_agreed,
+    gathered_of_any_size,
+    group_of_its_own,
     groups_by_all,
+    guard_later,
     hoist,
     loops_end_together,
+    one_side_for_all,
+    one_worker,
+    said_always,
+    sends_not_blocking,
+    shape_sent_ahead,
     sorted_iteration,
+    tags_left_out,
+    takes_part,
     unused_parameters,
+    value_of_rank_0,
+    waited_before_use,
+    without_short_cut,
 )
 from nsadiag.repair.templates.template import Template
 
 TEMPLATES: tuple[Template, ...] = (
     unused_parameters.TEMPLATE,
-    sorted_iteration.TEMPLATE,
+    waited_before_use.TEMPLATE,
+    bound_early.TEMPLATE,
+    epoch_told.TEMPLATE,
+    connected_zero.TEMPLATE,
+    exception_agreed.TEMPLATE,
     groups_by_all.TEMPLATE,
+    one_side_for_all.TEMPLATE,
+    decorator_off.TEMPLATE,
+    guard_later.TEMPLATE,
     hoist.TEMPLATE,
+    sends_not_blocking.TEMPLATE,
+    tags_left_out.TEMPLATE,
+    said_always.TEMPLATE,
+    gathered_of_any_size.TEMPLATE,
+    sorted_iteration.TEMPLATE,
+    one_worker.TEMPLATE,
+    group_of_its_own.TEMPLATE,
     agree_on_condition.TEMPLATE,
+    agree_on_flag.TEMPLATE,
     loops_end_together.TEMPLATE,
+    takes_part.TEMPLATE,
+    without_short_cut.TEMPLATE,
+    value_of_rank_0.TEMPLATE,
+    shape_sent_ahead.TEMPLATE,
 )

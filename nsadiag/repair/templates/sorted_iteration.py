@@ -1,4 +1,4 @@
-"""A loop over a set goes in one order on all ranks: Python salts the hashes of strings in each process."""
+"""A loop goes in one order on all ranks: sets, whose hashes Python salts in each process, and what each rank orders for itself."""
 
 from __future__ import annotations
 
@@ -10,16 +10,47 @@ from nsadiag.repair.text import Module
 from nsadiag.source.model import name_of
 
 SETS = ("set", "frozenset", "union", "intersection", "difference", "symmetric_difference")
+VIEWS = ("items", "keys")
+LOOPS = (ast.For, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
 
 
 def propose(module: Module) -> Iterator[Proposal]:
-    """At loops and comprehensions over what is a set by the text."""
+    """At loops and comprehensions: over sets, by keys of the rank's own, over mappings, and over anything at the lines."""
     sets = _names_of_sets(module.tree)
-    for node in module.around(ast.For, ast.ListComp, ast.GeneratorExp, ast.DictComp):
-        items = node.iter if isinstance(node, ast.For) else node.generators[0].iter  # type: ignore[attr-defined]
+    loops = module.around(*LOOPS)
+    for node in loops:
+        items = _items(node)
         if _is_set(items) or _last(items) in sets:
-            text = module.replaced(items, f"sorted({module.source(items)})")
-            yield Proposal(what=f"one order of the set in line {items.lineno}", text=text)
+            yield _sorted(module, items, "the set")
+    yield from _without_keys(module)
+    for node in loops:
+        items = _items(node)
+        if isinstance(items, ast.Call) and name_of(items) in VIEWS and not items.args:
+            yield _sorted(module, items, "the mapping")
+    for node in [n for n in loops if _items(n).lineno in module.lines]:
+        items = _items(node)
+        if isinstance(items, ast.Name | ast.Attribute):
+            yield _sorted(module, items, "what is gone through")
+
+
+def _items(node: ast.AST) -> ast.expr:
+    return node.iter if isinstance(node, ast.For) else node.generators[0].iter  # type: ignore[attr-defined, no-any-return]
+
+
+def _sorted(module: Module, items: ast.expr, named: str) -> Proposal:
+    text = module.replaced(items, f"sorted({module.source(items)})")
+    return Proposal(what=f"one order of {named} in line {items.lineno}", text=text, line=items.lineno)
+
+
+def _without_keys(module: Module) -> Iterator[Proposal]:
+    for call in module.around(ast.Call):
+        assert isinstance(call, ast.Call)
+        keys = [k for k in call.keywords if k.arg == "key"]
+        if name_of(call) not in ("sorted", "sort") or not keys:
+            continue
+        kept = ", ".join(module.source(n) for n in [*call.args, *(k for k in call.keywords if k not in keys)])
+        text = module.replaced(call, f"{module.source(call.func)}({kept})")
+        yield Proposal(what=f"sorted by itself in line {call.lineno}", text=text, line=call.lineno)
 
 
 def _names_of_sets(tree: ast.Module) -> set[str]:
@@ -57,4 +88,4 @@ EXAMPLE = Example(
         reduce(values[name])
 """,
 )
-TEMPLATE = Template(name="sorted iteration", propose=propose, example=EXAMPLE)
+TEMPLATE = Template(name="one order", propose=propose, example=EXAMPLE)
