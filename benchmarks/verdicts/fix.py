@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`nsadiag fix` on the scripts of repro/ whose ranks part by their code: `python benchmarks/verdicts/fix.py [-k NAME] [--cache FOLDER]`.
 
-For each: the answer, the template, the criteria that are not met, the seconds. `--cache` keeps the failed runs, and each trial
+In an order drawn by name, so that a part of them is a sample. For each: the answer, the template, the criteria that are not met, the seconds. `--cache` keeps the failed runs, and each trial
 by the text that was tried, so that only what is new is run. `--programs FOLDER`: others, each NAME.py with NAME.json (`launch`)
 and, where its author repaired it, NAME.fix.patch, with which the result is compared: losses, calls and files of each rank.
 """
@@ -25,11 +25,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from shared import earlier  # noqa: E402
 
 from nsadiag.commands.fix.fix import Fixed, FixRequest, fixed_of  # noqa: E402
 from nsadiag.commands.fix.origin import read_origin  # noqa: E402
 from nsadiag.commands.fix.rehearsals import BothTrials, Trials, trials_of  # noqa: E402
+from nsadiag.engines.local import WarmLauncher  # noqa: E402
 from nsadiag.errors import NsadiagError  # noqa: E402
 from nsadiag.repair.change import Change  # noqa: E402
 from nsadiag.repair.judgement import Rehearse  # noqa: E402
@@ -41,7 +44,7 @@ from tests.support.promises import promises  # noqa: E402
 DIVERGENCES = (
     "model_structure_mismatch", "divergent_module_execution", "collective_args_mismatch", "process_group_mismatch",
     "grad_sync_mismatch", "data_divergent_control_flow", "rank_conditional_collective", "uneven_inputs", "p2p_mismatch",
-    "collective_order_mismatch", "missing_rank",
+    "collective_order_mismatch",
 )  # fmt: skip
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
@@ -109,20 +112,36 @@ def main() -> None:
     parser.add_argument(
         "--warm", action="store_true", help="leave out what needs processes of its own: the launch, one seed"
     )
+    parser.add_argument("--part", type=int, default=0, help="of --of: for several at once")
+    parser.add_argument("--of", type=int, default=1)
     parser.add_argument("--check-only", action="store_true", help="make the failed runs, and no repair")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as room:
         cache = (given.cache or Path(room)).resolve()
-        rows = []
-        for program in programs(given.programs):
-            if given.k not in program.name:
-                continue
-            rows.append(row := measured(program, cache / program.name, given))
-            print(json.dumps(row), flush=True)
-            if given.out:
-                with given.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-    print(json.dumps(summary(rows), indent=1))
+        rows: list[dict[str, Any]] = []
+        launcher = WarmLauncher(Path(room) / "warm.log", preload=(), env={})
+        done = {row["name"] for row in earlier(given.out)}
+        try:
+            for program in sorted(programs(given.programs), key=lambda each: drawn(each.name)):
+                if (
+                    given.k not in program.name
+                    or program.name in done
+                    or drawn(program.name) % given.of != given.part
+                ):
+                    continue
+                rows.append(row := measured(program, cache / program.name, given, launcher))
+                print(json.dumps(row), flush=True)
+                if given.out:
+                    with given.out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+        finally:
+            launcher.close()
+    print(json.dumps(summary(earlier(given.out) if given.out else rows), indent=1))
+
+
+def drawn(name: str) -> int:
+    """A number by which programs are gone through: whatever part of them is done is a sample of all."""
+    return int(hashlib.sha1(name.encode()).hexdigest()[:8], 16)
 
 
 def programs(folder: Path | None) -> Iterator[Program]:
@@ -143,7 +162,9 @@ def programs(folder: Path | None) -> Iterator[Program]:
             yield Program(name=promise.name, kind=promise.classes[0], files=(promise.script,), launch=launch)
 
 
-def measured(program: Program, folder: Path, given: argparse.Namespace) -> dict[str, object]:
+def measured(
+    program: Program, folder: Path, given: argparse.Namespace, launcher: WarmLauncher
+) -> dict[str, object]:
     """The row of one program."""
     job = folder / "job"
     if not (folder / "run" / "verdict.json").exists():
@@ -172,7 +193,7 @@ def measured(program: Program, folder: Path, given: argparse.Namespace) -> dict[
     if given.check_only:
         return {**row, "class": origin.verdict.cls, "sites": origin.sites[:6]}
     os.environ.update(ENVIRONMENT)
-    with trials_of(origin.job, given.seconds) as made:
+    with trials_of(origin.job, given.seconds, launcher) as made:
         trials = CachedTrials(trials=made, folder=folder / "trials", warm=given.warm)
         request = FixRequest(path=folder / "run", seconds=given.seconds, budget_s=given.budget)
         row["class"] = origin.verdict.cls

@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from nsadiag.evidence.repair import Shown
 from nsadiag.repair.change import Change, FileChange
-from nsadiag.repair.proof import Shown
 from nsadiag.source.model import last_name, name_of
 from nsadiag.source.syntax import parse
 from nsadiag.source.vocabulary import ENDS_PROCESS
@@ -91,9 +91,10 @@ def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module)
     new = [n for n in ast.walk(after) if isinstance(n, FUNCTIONS) and n.name not in known]
     trains = _training(after)
     for node in ast.walk(after):
-        if not isinstance(node, TESTS) or ast.unparse(node.test) in old:
+        if not isinstance(node, TESTS):
             continue
-        if node.test.lineno not in file.added and not _asks_flag(node, after, file):
+        is_new = node.test.lineno in file.added and ast.unparse(node.test) not in old
+        if not is_new and not _asks_flag(node, after, file):
             continue
         if any(f.lineno <= node.lineno <= (f.end_lineno or 0) for f in new):
             continue

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from nsadiag.evidence.phrases import count
+from nsadiag.evidence.repair import Level, Shown
 from nsadiag.repair.change import Change
 from nsadiag.repair.conduct import conduct
-from nsadiag.repair.proof import CRITERIA, NOTHING_COMPUTED, Shown, Trial, same_alone
+from nsadiag.repair.proof import CRITERIA, NOTHING_COMPUTED, Trial, same_alone
 from nsadiag.repair.record import Record
 from nsadiag.repair.templates.template import COUNTED
 
 SEEDS = (0, 1, 2)
-Level = Literal["fixed", "agrees", "nothing"]
 # A rehearsal of a change (None: the job as it is) with so many ranks and a seed.
 Rehearse = Callable[[Change | None, int, int], Record]
 # The outcome of a real launch with a change, as a verdict names it.

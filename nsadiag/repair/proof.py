@@ -13,21 +13,13 @@ from dataclasses import dataclass
 from nsadiag.evidence.phrases import count, these
 from nsadiag.evidence.rehearsal.calls import BARRIER, CREATION
 from nsadiag.evidence.rehearsal.witnessed import Seen
+from nsadiag.evidence.repair import Shown
 from nsadiag.repair.change import Change
 from nsadiag.repair.record import RankRecord, Record, Site, site_of
 
 WITHOUT_VALUES = (BARRIER, CREATION, "monitored_barrier")
 NOTHING_COMPUTED = "nothing was computed before the ranks drifted"
 NUMBER = re.compile(r"[-+]?\b\d[\d.,:]*(?:e[-+]?\d+)?\b|\b(?:nan|inf)\b")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """One row of the proof: whether a criterion is met, and the fact that decides it."""
-
-    criterion: str
-    met: bool
-    because: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nsadiag.commands.fix.warm import WarmTrials
 from nsadiag.deadlines import programs
+from nsadiag.engines.local import WarmLauncher
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.rehearsal import WITNESS
 from nsadiag.repair.change import Change
@@ -96,9 +97,11 @@ class BothTrials:
 
 
 @contextlib.contextmanager
-def trials_of(job: Job, seconds: float) -> Iterator[BothTrials | Trials]:
-    """Trials that leave nothing behind."""
+def trials_of(
+    job: Job, seconds: float, launcher: WarmLauncher | None = None
+) -> Iterator[BothTrials | Trials]:
+    """Trials that leave nothing behind. `launcher`: a warm one of the caller's, for jobs that set no PYTHONPATH."""
     cold = Trials(job=job, seconds=seconds)
     with tempfile.TemporaryDirectory(prefix="nsadiag-fix-") as room:
-        with WarmTrials(job=job, seconds=seconds, room=Path(room).resolve()) as warm:
+        with WarmTrials(job=job, seconds=seconds, room=Path(room).resolve(), launcher=launcher) as warm:
             yield BothTrials(trials=cold, warm=warm) if warm.is_possible else cold

@@ -40,7 +40,8 @@ class WarmTrials:
     job: Job
     seconds: float
     room: Path
-    _launcher: WarmLauncher | None = field(default=None, repr=False)
+    launcher: WarmLauncher | None = field(default=None, repr=False)  # of the caller's, which outlives this
+    _own: WarmLauncher | None = field(default=None, repr=False)
 
     def __enter__(self) -> WarmTrials:
         return self
@@ -48,8 +49,8 @@ class WarmTrials:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._launcher is not None:
-            self._launcher.close()
+        if self._own is not None:
+            self._own.close()
 
     @property
     def is_possible(self) -> bool:
@@ -91,9 +92,11 @@ class WarmTrials:
         return watch
 
     def _warm(self) -> WarmLauncher:
-        if self._launcher is None:
-            self._launcher = WarmLauncher(self.room / "warm.log", preload=(), env=self._environment())
-        return self._launcher
+        if self.launcher is not None:
+            return self.launcher
+        if self._own is None:
+            self._own = WarmLauncher(self.room / "warm.log", preload=(), env=self._environment())
+        return self._own
 
     def _environment(self) -> Mapping[str, str]:
         names = ("PYTHONPATH",) if "PYTHONPATH" in os.environ else ()
