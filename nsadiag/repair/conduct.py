@@ -56,7 +56,31 @@ def _swallows(tree: ast.Module) -> Iterator[str]:
 
 
 def _sleeps(tree: ast.Module) -> Iterator[str]:
-    return (ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Call) and name_of(n) == "sleep")
+    """Also by an event of its own, which nobody sets, and by nothing to select from."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        waits = node.func.value if isinstance(node.func, ast.Attribute) else None
+        own_event = (
+            name_of(node) == "wait"
+            and isinstance(waits, ast.Call)
+            and name_of(waits) in ("Event", "Condition")
+        )
+        nothing = (
+            name_of(node) == "select"
+            and len(node.args) == 4
+            and not any(getattr(a, "elts", [1]) for a in node.args[:3])
+        )
+        if name_of(node) == "sleep" or own_event or nothing:
+            yield ast.unparse(node)
+
+
+def _looks_for_us(tree: ast.Module) -> Iterator[str]:
+    """Whatever a job does only in a trial proves nothing."""
+    for node in ast.walk(tree):
+        said = getattr(node, "value", None) if isinstance(node, ast.Constant) else getattr(node, "name", None)
+        if isinstance(said, str) and "nsadiag" in said.lower():
+            yield said
 
 
 def _ends(tree: ast.Module) -> Iterator[str]:
@@ -69,7 +93,7 @@ def _ends(tree: ast.Module) -> Iterator[str]:
 
 
 WAYS: tuple[tuple[str, Callable[[ast.Module], Iterator[str]]], ...] = (
-    ("swallows an error", _swallows), ("sleeps", _sleeps), ("ends the process or its group", _ends),
+    ("swallows an error", _swallows), ("sleeps", _sleeps), ("asks who watches", _looks_for_us), ("ends the process or its group", _ends),
 )  # fmt: skip
 
 

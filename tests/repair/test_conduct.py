@@ -94,7 +94,9 @@ def test_a_new_function_may_return_and_an_error_may_be_raised_again() -> None:
 
 
 @pytest.mark.parametrize(("op", "met"), [("MAX", False), ("MIN", True)])
-def test_work_that_is_no_round_of_training_is_left_out_only_where_all_ranks_want_it(op: str, met: bool) -> None:
+def test_work_that_is_no_round_of_training_is_left_out_only_where_all_ranks_want_it(
+    op: str, met: bool
+) -> None:
     source = "def forward(experts, x):\n    for expert in experts:\n        if not expert.chosen(x):\n            continue\n        y = expert(x)\n"
     helper = AGREE.format(call=f"dist.all_reduce(flag, op=dist.ReduceOp.{op})")
     after = helper + source.replace("not expert.chosen(x)", "agree(not expert.chosen(x))")

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from nsadiag.repair.templates import (
+from nsadiag.repair.templates.branches import (
     agree_on_condition,
     agree_on_flag,
-    bound_early,
-    connected_zero,
     decorator_off,
-    epoch_told,
     exception_agreed,
-    gathered_of_any_size,
-    group_of_its_own,
-    groups_by_all,
     guard_later,
     hoist,
-    loops_end_together,
     one_side_for_all,
-    one_worker,
     said_always,
-    sends_not_blocking,
-    shape_sent_ahead,
-    sorted_iteration,
-    tags_left_out,
-    takes_part,
-    unused_parameters,
-    value_of_rank_0,
-    waited_before_use,
     without_short_cut,
 )
+from nsadiag.repair.templates.data import epoch_told, loops_end_together, value_of_rank_0
+from nsadiag.repair.templates.gradients import bound_early, connected_zero, takes_part, unused_parameters
+from nsadiag.repair.templates.order import group_of_its_own, groups_by_all, one_worker, sorted_iteration
 from nsadiag.repair.templates.template import Template
+from nsadiag.repair.templates.transfers import (
+    gathered_of_any_size,
+    sends_not_blocking,
+    shape_sent_ahead,
+    tags_left_out,
+    waited_before_use,
+)
 
 TEMPLATES: tuple[Template, ...] = (
     unused_parameters.TEMPLATE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from nsadiag.repair.templates.agree_on_condition import HEAD, HOW, NAME
+from nsadiag.repair.templates.branches.agree_on_condition import HEAD, HOW, NAME
 from nsadiag.repair.templates.template import Example, Proposal, Template
 from nsadiag.repair.text import Module, with_helper
 
