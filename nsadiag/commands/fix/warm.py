@@ -121,8 +121,14 @@ def _concluded(watch: RehearsalWatch, out: Path) -> Rehearsal:
 def _answer(watch: RehearsalWatch, out: Path) -> tuple[Answer, str]:
     if watch.proof is not None:
         return "differs", watch.proof.why
+    if not any(RunDir(path=out).ranks()):
+        return "can't", "no rank began"
     if watch.stopped == "hang":
-        return "undecided", "nothing moves"
+        from nsadiag.analysis.verdict import judge_directory  # all rules come with it
+
+        if judge_directory(out, live=True).certainty == "proven":
+            return "differs", "every rank waits for another one"
+        return "undecided", "nothing moves, and something outside the job could still move it"
     if raised := next(_raised(out), ""):
         return "raised", raised
     if watch.stopped is not None:

@@ -11,9 +11,11 @@ from nsadiag.repair.text import Module
 
 def propose(module: Module) -> Iterator[Proposal]:
     """At conditional expressions on the rank, those at the lines first."""
-    for node in [*module.at_lines(ast.IfExp), *module.around(ast.IfExp)]:
+    marked = module.at_lines(ast.IfExp)
+    for node in dict.fromkeys([*marked, *module.around(ast.IfExp)]):
         assert isinstance(node, ast.IfExp)
-        if module.provenance(node.test) != "rank":
+        # Two numbers elsewhere are how much each rank has, which it may.
+        if module.provenance(node.test) != "rank" or (node not in marked and not _is_nothing(node.orelse)):
             continue
         sides = (node.body, node.orelse) if _is_nothing(node.orelse) else (node.orelse, node.body)
         for side in sides:

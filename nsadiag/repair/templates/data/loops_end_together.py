@@ -1,4 +1,4 @@
-"""A loop over a rank's own data ends on all ranks with the shortest of them: further batches are left out."""
+"""A loop over a rank's own data ends on all ranks together: with the shortest, or with the longest, or by DDP's join."""
 
 from __future__ import annotations
 
@@ -36,7 +36,28 @@ COUNTING = HELPER.replace(
 """,
 ).replace("    while True:\n", "    taken = 0\n    while True:\n")
 COST = "batches that only some ranks have are left out"
+LONGEST = "as_many_as_any_has"
+PADDED = f'''def {LONGEST}(items, group=None):
+    """The items, as many as the rank with the most has: others repeat their last one."""
+    import torch
+    import torch.distributed as dist
+
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    end, source = object(), iter(items)
+    item = end
+    while True:
+        following = next(source, end)
+        ended = torch.tensor(int(following is end), device=device)
+        dist.all_reduce(ended, op=dist.ReduceOp.MIN, group=group)
+        if ended.item():
+            return
+        item = item if following is end else following
+        yield item
+'''
+PADDED_COST = "ranks that have fewer batches repeat their last one"
+JOINED_COST = "ranks that have fewer batches answer the others' reductions with zeros"
 WRAPPERS = ("enumerate", "tqdm")
+WRAPS = ("DistributedDataParallel", "DDP")
 
 
 def propose(module: Module) -> Iterator[Proposal]:
@@ -45,9 +66,7 @@ def propose(module: Module) -> Iterator[Proposal]:
         return
     for node in dict.fromkeys([*module.at_lines(ast.comprehension), *module.around(ast.For)]):
         assert isinstance(node, ast.For | ast.comprehension)
-        items = node.iter
-        while isinstance(items, ast.Call) and name_of(items) in WRAPPERS and items.args:
-            items = items.args[0]
+        items = _unwrapped(node.iter)
         if _is_counted(items):
             continue
         for group in ("", *_groups(module, items)):
@@ -58,6 +77,44 @@ def propose(module: Module) -> Iterator[Proposal]:
                 what=what, text=with_helper(text, HELPER), line=items.lineno, cost=COST,
                 counting=with_helper(text, COUNTING),
             )  # fmt: skip
+
+    yield from _longest(module)
+    yield from _joined(module)
+
+
+def _longest(module: Module) -> Iterator[Proposal]:
+    for node in module.around(ast.For)[:1]:
+        assert isinstance(node, ast.For)
+        items = _unwrapped(node.iter)
+        if not _is_counted(items) and not module.binds(LONGEST):
+            text = with_helper(module.replaced(items, f"{LONGEST}({module.source(items)})"), PADDED)
+            what = f"the loop of line {items.lineno} ends on all ranks with the longest"
+            yield Proposal(what=what, text=text, line=items.lineno, cost=PADDED_COST)
+
+
+def _joined(module: Module) -> Iterator[Proposal]:
+    """Where the loop calls a model that DDP wraps."""
+    wrapped = {
+        ast.unparse(n.targets[0])
+        for n in ast.walk(module.tree)
+        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and name_of(n.value) in WRAPS
+    }
+    for node in module.around(ast.For)[:1]:
+        used = {ast.unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)} & wrapped
+        for model in sorted(used):
+            assert isinstance(node, ast.For)
+            rows = module.source(node).splitlines()
+            body = [rows[0], *(row[node.col_offset :] for row in rows[1:])]
+            lines = (f"with {model}.join():", *(f"    {row}" if row.strip() else "" for row in body))
+            text = module.edited((node, module.indented(node, *lines)))
+            what = f"{model} is joined around the loop of line {node.lineno}"
+            yield Proposal(what=what, text=text, line=node.lineno, cost=JOINED_COST)
+
+
+def _unwrapped(items: ast.expr) -> ast.expr:
+    while isinstance(items, ast.Call) and name_of(items) in WRAPPERS and items.args:
+        items = items.args[0]
+    return items
 
 
 def _is_counted(items: ast.expr) -> bool:
