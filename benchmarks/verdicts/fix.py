@@ -32,6 +32,7 @@ from shared import earlier  # noqa: E402
 from nsadiag.commands.fix.fix import Fixed, FixRequest, fixed_of  # noqa: E402
 from nsadiag.commands.fix.origin import read_origin  # noqa: E402
 from nsadiag.commands.fix.rehearsals import BothTrials, Trials, trials_of  # noqa: E402
+from nsadiag.commands.fix.warm import PatientLauncher  # noqa: E402
 from nsadiag.engines.local import WarmLauncher  # noqa: E402
 from nsadiag.errors import NsadiagError  # noqa: E402
 from nsadiag.repair.change import Change  # noqa: E402
@@ -119,7 +120,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as room:
         cache = (given.cache or Path(room)).resolve()
         rows: list[dict[str, Any]] = []
-        launcher = WarmLauncher(Path(room) / "warm.log", preload=(), env={})
+        launcher = PatientLauncher(Path(room) / "warm.log", preload=(), env={})
         done = {row["name"] for row in earlier(given.out)}
         try:
             for program in sorted(programs(given.programs), key=lambda each: drawn(each.name)):

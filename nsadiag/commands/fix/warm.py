@@ -10,6 +10,7 @@ import functools
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from nsadiag.agent.rehearsal.coordinator import coordinating
 from nsadiag.agent.rehearsal.ranks import started_directly
 from nsadiag.agent.rehearsal.watch import RehearsalWatch
 from nsadiag.agent.watching.state import WatchOptions
+from nsadiag.deadlines.deadline import Deadline
 from nsadiag.engines.local import WarmLauncher, run_warm
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
 from nsadiag.evidence.rehearsal import NETWORK, SOCKET, WITNESS
@@ -28,9 +30,22 @@ from nsadiag.repair.change import Change
 from nsadiag.repair.job import Job, copied_to, texts_of
 from nsadiag.repair.record import Record, read_record
 
-RUNTIME = (
-    5  # words of ours before the program: Python, -m, the module, the number of ranks, the ranks' Python
-)
+# Words of ours before the program: Python, -m, the module, the number of ranks, the ranks' Python.
+RUNTIME = 5
+ANSWER_S, POLL_S = 30.0, 0.05
+
+
+class PatientLauncher(WarmLauncher):
+    """One that is not replaced where it only takes long to hear that its ranks are gone: trials that differ end so."""
+
+    def restart(self) -> None:
+        """A new process, unless the old one answers after all."""
+        deadline = Deadline(ANSWER_S)
+        while self._guarded.poll() is None and not deadline.has_passed():
+            if self.answer() is not None:
+                return
+            time.sleep(POLL_S)
+        super().restart()
 
 
 @dataclass(kw_only=True)
@@ -95,7 +110,7 @@ class WarmTrials:
         if self.launcher is not None:
             return self.launcher
         if self._own is None:
-            self._own = WarmLauncher(self.room / "warm.log", preload=(), env=self._environment())
+            self._own = PatientLauncher(self.room / "warm.log", preload=(), env=self._environment())
         return self._own
 
     def _environment(self) -> Mapping[str, str]:

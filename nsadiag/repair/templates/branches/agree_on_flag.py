@@ -15,8 +15,8 @@ def propose(module: Module) -> Iterator[Proposal]:
     if module.binds(NAME):
         return
     asked = set()
-    for node in [n for n in ast.walk(module.tree) if isinstance(n, ast.If | ast.IfExp | ast.While)]:
-        test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
+    for branch in [n for n in ast.walk(module.tree) if isinstance(n, ast.If | ast.IfExp | ast.While)]:
+        test = branch.test.operand if isinstance(branch.test, ast.UnaryOp) else branch.test
         if isinstance(test, ast.Name | ast.Attribute):
             asked.add(ast.unparse(test))
     for node in dict.fromkeys([*module.at_lines(ast.Assign), *module.around(ast.Assign)]):

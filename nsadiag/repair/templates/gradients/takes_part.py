@@ -17,7 +17,8 @@ def propose(module: Module) -> Iterator[Proposal]:
             continue
         statement = node.body[0]
         target = _added_to(statement)
-        used = dict.fromkeys(module.source(call.func) for call in ast.walk(statement) if _is_of_module(call))
+        calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call) and _is_of_module(n)]
+        used = dict.fromkeys(module.source(call.func) for call in calls)
         if not target or not used:
             continue
         parts = " + ".join(f"sum(p.sum() for p in {name}.parameters())" for name in used)
@@ -38,10 +39,10 @@ def _added_to(statement: ast.stmt) -> str:
     return ""
 
 
-def _is_of_module(node: ast.AST) -> bool:
+def _is_of_module(node: ast.Call) -> bool:
     """A call of an attribute of self: in a model that is a module."""
     return (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        isinstance(node.func, ast.Attribute)
         and isinstance(node.func.value, ast.Name) and node.func.value.id == "self"
     )  # fmt: skip
 

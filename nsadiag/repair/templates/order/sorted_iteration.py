@@ -34,7 +34,7 @@ def propose(module: Module) -> Iterator[Proposal]:
 
 
 def _items(node: ast.AST) -> ast.expr:
-    return node.iter if isinstance(node, ast.For) else node.generators[0].iter  # type: ignore[attr-defined, no-any-return]
+    return node.iter if isinstance(node, ast.For) else node.generators[0].iter  # type: ignore[attr-defined]
 
 
 def _sorted(module: Module, items: ast.expr, named: str) -> Proposal:
