@@ -2,14 +2,15 @@
 """`nsadiag fix` on the scripts of repro/ whose ranks part by their code: `python benchmarks/verdicts/fix.py [-k NAME] [--cache FOLDER]`.
 
 In an order drawn by name, so that a part of them is a sample. For each: the answer, the template, the criteria that are not met, the seconds. `--cache` keeps the failed runs, and each trial
-by the text that was tried, so that only what is new is run. `--programs FOLDER`: others, each NAME.py with NAME.json (`launch`)
-and, where its author repaired it, NAME.fix.patch, with which the result is compared: losses, calls and files of each rank.
+by the text that was tried, so that only what is new is run. `--programs`: others, a folder or an archive (see rehearsed/);
+with NAME.fix.patch, the author's own repair, the result is compared: losses, calls and files of each rank.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import pickle
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
+from check import unpacked  # noqa: E402
 from shared import earlier  # noqa: E402
 
 from nsadiag.commands.fix.fix import Fixed, FixRequest, fixed_of  # noqa: E402
@@ -47,6 +50,7 @@ DIVERGENCES = (
     "grad_sync_mismatch", "data_divergent_control_flow", "rank_conditional_collective", "uneven_inputs", "p2p_mismatch",
     "collective_order_mismatch",
 )  # fmt: skip
+REPAIRED = ("differs", "raised")  # kinds of failures that a rehearsal shows
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -56,7 +60,7 @@ class Program:
 
     name: str
     kind: str
-    files: tuple[Path, ...]
+    source: Path  # a file, or the folder of several
     launch: tuple[str, ...]
     twin: Path | None = None  # the author's own repair
 
@@ -117,13 +121,13 @@ def main() -> None:
     parser.add_argument("--of", type=int, default=1)
     parser.add_argument("--check-only", action="store_true", help="make the failed runs, and no repair")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as room:
+    with tempfile.TemporaryDirectory() as room, folder_of(given.programs) as folder:
         cache = (given.cache or Path(room)).resolve()
         rows: list[dict[str, Any]] = []
         launcher = PatientLauncher(Path(room) / "warm.log", preload=(), env={})
         done = {row["name"] for row in earlier(given.out)}
         try:
-            for program in sorted(programs(given.programs), key=lambda each: drawn(each.name)):
+            for program in sorted(programs(folder), key=lambda each: drawn(each.name)):
                 if (
                     given.k not in program.name
                     or program.name in done
@@ -140,6 +144,15 @@ def main() -> None:
     print(json.dumps(summary(earlier(given.out) if given.out else rows), indent=1))
 
 
+@contextmanager
+def folder_of(given: Path | None) -> Iterator[Path | None]:
+    if given is None:
+        yield None
+        return
+    with unpacked(given) as folder:
+        yield folder
+
+
 def drawn(name: str) -> int:
     """A number by which programs are gone through: whatever part of them is done is a sample of all."""
     return int(hashlib.sha1(name.encode()).hexdigest()[:8], 16)
@@ -150,17 +163,23 @@ def programs(folder: Path | None) -> Iterator[Program]:
     if folder is not None:
         for about in sorted(folder.glob("*.json")):
             known = json.loads(about.read_text())
-            twin = about.with_suffix(".fix.patch")
-            files = tuple(about.parent / f for f in known.get("files", [f"{about.stem}.py"]))
+            if known["kind"] not in REPAIRED or not all(
+                map(importlib.util.find_spec, known.get("needs") or ())
+            ):
+                continue
+            source, twin = about.with_suffix(""), about.with_suffix(".fix.patch")
             yield Program(
-                name=about.stem, kind=known.get("kind", ""), files=files, launch=tuple(known["launch"]),
+                name=about.stem,
+                kind=known.get("class") or known["kind"],
+                source=source if source.is_dir() else about.with_suffix(".py"),
+                launch=tuple(known["launch"]),
                 twin=twin if twin.exists() else None,
-            )  # fmt: skip
+            )
         return
     for promise in promises():
         if promise.action == "fix code" and promise.classes[0] in DIVERGENCES and not promise.needs:
             launch = (*promise.launch, promise.script.name)
-            yield Program(name=promise.name, kind=promise.classes[0], files=(promise.script,), launch=launch)
+            yield Program(name=promise.name, kind=promise.classes[0], source=promise.script, launch=launch)
 
 
 def measured(
@@ -171,8 +190,10 @@ def measured(
     if not (folder / "run" / "verdict.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
         job.mkdir(parents=True)
-        for file in program.files:
-            shutil.copy(file, job / file.name)
+        if program.source.is_dir():
+            shutil.copytree(program.source, job / program.source.name)
+        else:
+            shutil.copy(program.source, job)
         line = [
             sys.executable,
             "-m",

@@ -9,6 +9,8 @@ from nsadiag.repair.templates.template import Example, Proposal, Template
 from nsadiag.repair.text import FUNCTIONS, Module
 from nsadiag.source.model import last_name
 
+RESULT = "result_of_all"
+
 
 def propose(module: Module) -> Iterator[Proposal]:
     """At branches on the rank around the lines; the statement that holds a line goes first, with what it needs of the branch."""
@@ -23,6 +25,11 @@ def propose(module: Module) -> Iterator[Proposal]:
         for statement in [*marked, *(s for s in node.body if s not in marked)]:
             if not any(isinstance(n, ast.Call) for n in ast.walk(statement)) or _jumps(statement):
                 continue
+            if (inner := _inner(module, statement)) and not module.binds(RESULT):
+                what = f"all ranks run `{module.source(inner)[:60]}` of line {statement.lineno}, and what is done with it is one's"
+                yield Proposal(
+                    what=what, text=_computed_before(module, node, inner, own, others), line=statement.lineno
+                )
             moved = _with_needs(statement, node.body)
             what = f"all ranks run line {statement.lineno}, out of the branch in line {node.lineno}"
             text = _parted(module, node, moved, own, others) if others else module.moved_before(moved, node)
@@ -37,6 +44,49 @@ def _conditions(module: Module, test: ast.expr) -> tuple[list[ast.expr], list[as
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
     own = [part for part in parts if module.provenance(part) == "rank"]
     return own, [part for part in parts if part not in own]
+
+
+def _inner(module: Module, statement: ast.stmt) -> ast.Call | None:
+    """A call whose result another one is given, as `print(evaluate(model))`, of names that are bound outside of the branch."""
+    outer = statement.value if isinstance(statement, ast.Expr) else None
+    branch = module.parents[statement]
+    if not isinstance(outer, ast.Call) or not isinstance(branch, ast.If):
+        return None
+    bound = {name for s in branch.body for name in _names(s, ast.Store)}
+    calls = (
+        n
+        for a in outer.args
+        for n in ast.walk(a)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute | ast.Name)
+    )
+    return next(
+        (c for c in calls if not bound & {n.id for n in ast.walk(c) if isinstance(n, ast.Name)}), None
+    )
+
+
+def _computed_before(
+    module: Module, node: ast.If, inner: ast.Call, own: list[ast.expr], others: list[ast.expr]
+) -> str:
+    """The call in front of the branch, which keeps what is done with the result."""
+    if not others:
+        text = module.replaced(inner, RESULT)
+        rows = text.splitlines(keepends=True)
+        row = f"{' ' * node.col_offset}{RESULT} = {module.source(inner)}\n"
+        return "".join([*rows[: node.lineno - 1], row, *rows[node.lineno - 1 :]])
+    outer, rank = (" and ".join(map(module.source, parts)) for parts in (others, own))
+    edited = module.edited((inner, RESULT)).splitlines(keepends=True)[
+        node.body[0].lineno - 1 : node.body[-1].end_lineno
+    ]
+    indent = " " * node.col_offset
+    head = [
+        f"{indent}if {outer}:\n",
+        f"{indent}    {RESULT} = {module.source(inner)}\n",
+        f"{indent}    if {rank}:\n",
+    ]
+    rows = module.rows
+    return "".join(
+        [*rows[: node.lineno - 1], *head, *(f"    {row}" for row in edited), *rows[node.end_lineno or 0 :]]
+    )
 
 
 def _jumps(statement: ast.stmt) -> bool:
