@@ -49,8 +49,8 @@ class Sketch:
 
     @property
     def is_promising(self) -> bool:
-        """Whether the whole proof may still be met: without values before the drift one rank alone may show them."""
-        return self.trial is not None and all(row.met or row.because == NOTHING_COMPUTED for row in self.rows)
+        """Whether the whole proof may still be met."""
+        return self.trial is not None and all(row.met for row in self.rows)
 
 
 @dataclass
@@ -73,15 +73,19 @@ class Bench:
         return self.known[ranks, seed]
 
     def sketched(self, change: Change, cost: str = "", counting: Change | None = None) -> Sketch:
-        """One rehearsal with the patch, and the criteria that it meets; one more where that counts what it leaves out."""
+        """One rehearsal with the patch, one that counts what it leaves out, and one of a rank alone where it is not refused yet."""
         after = self.rehearse(change, self.ranks, SEEDS[0])
         if after.answer != "agreed":
             return Sketch(rows=(_answered(f"{count(self.ranks, 'rank')}, seed {SEEDS[0]}", after),))
         counted = left_out(self.rehearse(counting, self.ranks, SEEDS[0])) if counting else ""
         before = self.plain(self.ranks)
         trial = Trial(change=change, before=before, after=after, cost=cost, counted=counted)
-        criteria = [criterion(trial) for criterion in CRITERIA if criterion is not same_alone]
-        return Sketch(trial=trial, rows=(conduct(change), *criteria))
+        rows = [conduct(change), *(criterion(trial) for criterion in CRITERIA if criterion is not same_alone)]
+        if all(row.met or row.because == NOTHING_COMPUTED for row in rows):
+            alone = self.plain(1), self.rehearse(change, 1, SEEDS[0])
+            trial = dataclasses.replace(trial, alone=alone)
+            rows[1:] = [criterion(trial) for criterion in CRITERIA]
+        return Sketch(trial=trial, rows=tuple(rows))
 
     def proven(self, sketch: Sketch) -> Judgement:
         """The level of a patch; what only `fixed` needs is not tried where a criterion is not met already."""
@@ -95,12 +99,7 @@ class Bench:
         launched = Shown(criterion="run", met=outcome == "healthy", because=f"a real launch is {outcome}")
         if not launched.met:
             return Judgement(level="nothing", rows=(agreed, launched))
-        rows = sketch.rows
-        if sketch.is_promising:
-            alone = self.plain(1), self.rehearse(trial.change, 1, SEEDS[0])
-            whole = dataclasses.replace(trial, alone=alone)
-            rows = (rows[0], *(criterion(whole) for criterion in CRITERIA))
-        rows = (agreed, launched, *rows)
+        rows = (agreed, launched, *sketch.rows)
         level: Level = "fixed" if all(row.met for row in rows) else "agrees"
         return Judgement(level=level, rows=rows, cost=trial.counted or trial.cost)
 

@@ -33,8 +33,10 @@ def lines(result: Fixed) -> Iterator[str]:
             yield "written to " + ", ".join(file.path for file in best.candidate.change.files)
     for tried in [tried for tried in result.tried if tried is not best][:MOST_TRIED]:
         yield f"  tried  {tried.candidate.what}: {tried.judgement.level}; {tried.judgement.reason}"
-    if result.untried:
-        yield f"  {count(len(result.untried), 'other candidate')} not tried, the first: {result.untried[0].what}"
+    for other in result.untried[:MOST_TRIED]:
+        yield f"  not tried  {other.what}{'; ' * bool(other.cost)}{other.cost}"
+    if len(result.untried) > MOST_TRIED:
+        yield f"  and {len(result.untried) - MOST_TRIED} more: --json has them"
 
 
 def document(result: Fixed) -> dict[str, Any]:
