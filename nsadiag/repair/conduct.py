@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 from nsadiag.evidence.repair import Shown
 from nsadiag.repair.change import Change, FileChange
@@ -21,6 +21,10 @@ AGREES = re.compile(r"\b(?:broadcast|scatter|all_reduce|gather|all_gather)\w*\("
 # Agreements by which a rank's own no may become a yes.
 NOT_ALL = re.compile(
     r"\b(?:broadcast|scatter)\w*\(|\bReduceOp\.(?!MIN\b)|\ball_reduce\((?!.*ReduceOp)|gather\w*\("
+)
+# Draws of the generators of Python, NumPy and torch that decide something: whole tensors of them are data.
+DRAWS = frozenset(
+    {"random", "randrange", "uniform", "getrandbits", "random_sample", "bernoulli", "betavariate", "gauss"}
 )
 TESTS = ast.If | ast.IfExp | ast.While
 LEAVES = (ast.Break, ast.Return, ast.Continue, ast.Raise)
@@ -113,7 +117,8 @@ def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module)
     old = {ast.unparse(node.test) for node in ast.walk(before) if isinstance(node, TESTS)}
     known = {node.name for node in ast.walk(before) if isinstance(node, FUNCTIONS)}
     new = [n for n in ast.walk(after) if isinstance(n, FUNCTIONS) and n.name not in known]
-    trains = _training(after)
+    trains, draws = _reaching(after, {"backward"}), _reaching(after, DRAWS)
+    shares = {n.name for n in new if "broadcast" in ast.unparse(n)}
     for node in ast.walk(after):
         if not isinstance(node, TESTS):
             continue
@@ -122,7 +127,11 @@ def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module)
             continue
         if any(f.lineno <= node.lineno <= (f.end_lineno or 0) for f in new):
             continue
-        if isinstance(node, ast.While):
+        drawn = _drawn(node.test, draws, {n.name for n in new})
+        if drawn:
+            # One rank's draw is as good as another's; several together are drawn more often, or less.
+            refused = not all(by in shares for by in drawn)
+        elif isinstance(node, ast.While):
             refused = not (not keeps_out or _is_round(node, trains))
         elif isinstance(node, ast.If) and not node.orelse and any(isinstance(s, LEAVES) for s in node.body):
             refused = not all_want and not any(_is_round(part, trains) for part in _left(node, after))
@@ -134,14 +143,27 @@ def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module)
 
 
 def _asks_flag(node: ast.If | ast.IfExp | ast.While, tree: ast.Module, file: FileChange) -> bool:
-    """Whether it asks a name alone that a new line assigns."""
-    test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
-    return isinstance(test, ast.Name | ast.Attribute) and any(
-        isinstance(n, ast.Assign)
-        and n.lineno in file.added
-        and ast.unparse(n.targets[0]) == ast.unparse(test)
+    """Whether it asks a name that a new line assigns."""
+    asked = {ast.unparse(n) for n in ast.walk(node.test) if isinstance(n, ast.Name | ast.Attribute)}
+    return any(
+        isinstance(n, ast.Assign) and n.lineno in file.added and ast.unparse(n.targets[0]) in asked
         for n in ast.walk(tree)
     )
+
+
+def _drawn(test: ast.expr, draws: set[str], new: set[str]) -> list[str]:
+    """For each call in the test that draws at random, the new function that it is given to alone; empty for none."""
+    found: list[str] = []
+    pending: list[tuple[ast.AST, str]] = [(test, "")]
+    while pending:
+        node, by = pending.pop()
+        if isinstance(node, ast.Call) and name_of(node) in draws:
+            found.append(by)
+            continue
+        given = name_of(node) if isinstance(node, ast.Call) and name_of(node) in new and node.args else ""
+        alone = given and isinstance(node, ast.Call) and isinstance(node.args[0], ast.Call)
+        pending += [(child, given if alone else "") for child in ast.iter_child_nodes(node)]
+    return found
 
 
 def _left(node: ast.If, tree: ast.Module) -> Iterator[ast.AST]:
@@ -162,10 +184,10 @@ def _left(node: ast.If, tree: ast.Module) -> Iterator[ast.AST]:
     yield from (s for s in getattr(holder, "body", []) if s.lineno > node.lineno)
 
 
-def _training(tree: ast.Module) -> set[str]:
-    """Functions of the module in which something is differentiated, by themselves or by what they call."""
+def _reaching(tree: ast.Module, called: Set[str]) -> set[str]:
+    """These functions, and those of the module that call them, by themselves or by what they call."""
     functions = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS)]
-    found = {"backward"}
+    found = set(called)
     while more := {f.name for f in functions if f.name not in found and _is_round(f, found)}:
         found |= more
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from nsadiag.repair.conduct import DRAWS
 from nsadiag.repair.templates.template import Example, Proposal, Template
 from nsadiag.repair.text import Module, with_helper
 from nsadiag.source.model import last_name
@@ -24,9 +25,15 @@ HELPER = f'''def {NAME}(value):
 
 
 def propose(module: Module) -> Iterator[Proposal]:
-    """At what the lines assign, go through, or call."""
+    """At what is drawn at random around the lines, then at what the lines assign, go through, or call."""
     if module.binds(NAME):
         return
+    for call in module.around(ast.Call):
+        assert isinstance(call, ast.Call)
+        if last_name(call.func) in DRAWS and not call.args and not call.keywords:
+            text = module.replaced(call, f"{NAME}({module.source(call)})")
+            what = f"rank 0 draws `{module.source(call)}` in line {call.lineno} for all"
+            yield Proposal(what=what, text=with_helper(text, HELPER), line=call.lineno)
     for node in module.at_lines(ast.Assign, ast.AnnAssign, ast.For, ast.comprehension, ast.Call):
         value = _value(node)
         if value is None or isinstance(value, ast.Constant | ast.Lambda) or _says_who(value):
