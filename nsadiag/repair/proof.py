@@ -283,6 +283,26 @@ def ranks_differ(trial: Trial) -> Shown:
     )
 
 
+def replicas_alike(trial: Trial) -> Shown:
+    """Ranks whose parameters were the same after each step, as far as they made steps together, keep them the same to the end."""
+    name = "replicas"
+    before = _alike_on_all(trial.before, "step", trial.before.drift)
+    after = _alike_on_all(trial.after, "step", {})
+    first = before or after[:1]
+    if len(trial.after.ranks) < 2 or not first or not all(first):
+        return Shown(criterion=name, met=True, because="does not apply: ranks have parameters of their own")
+    if not all(after):
+        parted = after.index(False) + 1
+        return Shown(
+            criterion=name,
+            met=False,
+            because=f"after step {parted} the ranks' parameters differ, and did not before",
+        )
+    return Shown(
+        criterion=name, met=True, because=f"the same on all ranks after each of {count(len(after), 'step')}"
+    )
+
+
 def _alike_on_all(record: Record, what: str, drift: Mapping[int, int]) -> list[bool]:
     """By number, whether all ranks have the same value; of values that all of them have."""
     values = [
@@ -325,5 +345,5 @@ def shown(place: str) -> str:
 
 CRITERIA: tuple[Criterion, ...] = (
     same_values, same_alone, all_finite, calls_kept, files_kept, steps_kept, output_kept, meetings_reached,
-    ranks_differ,
+    ranks_differ, replicas_alike,
 )  # fmt: skip
