@@ -80,7 +80,7 @@ def _sleeps(tree: ast.Module) -> Iterator[str]:
 
 
 def _looks_for_us(tree: ast.Module) -> Iterator[str]:
-    """Whatever a job does only in a trial proves nothing."""
+    """Names of ours: a job that behaves otherwise in a trial proves nothing by it."""
     for node in ast.walk(tree):
         said = getattr(node, "value", None) if isinstance(node, ast.Constant) else getattr(node, "name", None)
         if isinstance(said, str) and "nsadiag" in said.lower():
@@ -167,7 +167,7 @@ def _drawn(test: ast.expr, draws: set[str], new: set[str]) -> list[str]:
 
 
 def _left(node: ast.If, tree: ast.Module) -> Iterator[ast.AST]:
-    """Whatever is not run where the branch is taken: the loop around it, or the rest of its function."""
+    """Statements that are not run where the branch is taken: the loop around it, or the rest of its function."""
     parents = {child: n for n in ast.walk(tree) for child in ast.iter_child_nodes(n)}
     of_loop = any(isinstance(s, ast.Break | ast.Continue) for s in node.body)
     around: ast.AST = node

@@ -265,7 +265,9 @@ def ranks_differ(trial: Trial) -> Shown:
     after = _alike_on_all(trial.after, what, {})
     if len(trial.after.ranks) < 2 or not after:
         return Shown(
-            criterion=name, met=False, because="the ranks compute nothing by which their data could be told"
+            criterion=name,
+            met=False,
+            because="the ranks compute nothing that would show whose data they have",
         )
     if not all(after):
         return Shown(

@@ -31,7 +31,7 @@ FAILED = ("differs", "raised", "wrong")
 
 
 class Makes(Protocol):
-    """Whoever makes trials of a job."""
+    """A maker of trials of one job."""
 
     def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record: ...
 

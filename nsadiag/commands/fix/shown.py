@@ -72,7 +72,7 @@ def _cost(tried: Tried) -> str:
 
 
 def repair(result: Fixed) -> Repair:
-    """What the run directory keeps."""
+    """The result as the run directory keeps it."""
     best = result.best
     others = [
         Alternative(

@@ -13,7 +13,7 @@ from nsadiag.repair.templates.branches import (
     said_always,
     without_short_cut,
 )
-from nsadiag.repair.templates.data import epoch_told, loops_end_together, value_of_rank_0
+from nsadiag.repair.templates.data import epochs_set, loops_end_together, value_of_rank_0
 from nsadiag.repair.templates.gradients import bound_early, connected_zero, takes_part, unused_parameters
 from nsadiag.repair.templates.order import group_of_its_own, groups_by_all, one_worker, sorted_iteration
 from nsadiag.repair.templates.template import Template
@@ -29,7 +29,7 @@ TEMPLATES: tuple[Template, ...] = (
     unused_parameters.TEMPLATE,
     waited_before_use.TEMPLATE,
     bound_early.TEMPLATE,
-    epoch_told.TEMPLATE,
+    epochs_set.TEMPLATE,
     connected_zero.TEMPLATE,
     exception_agreed.TEMPLATE,
     groups_by_all.TEMPLATE,

@@ -1,4 +1,4 @@
-"""What one rank cannot prepare is left out by all: they agree on the exception before the next call."""
+"""A batch that one rank cannot prepare is left out by all: they agree on the exception before the next call."""
 
 from __future__ import annotations
 

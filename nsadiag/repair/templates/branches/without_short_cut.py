@@ -1,4 +1,4 @@
-"""What is empty takes the way of everything else: the branch that leaves early for it is gone."""
+"""An empty batch takes the way of all others: the branch that leaves early for it is gone."""
 
 from __future__ import annotations
 

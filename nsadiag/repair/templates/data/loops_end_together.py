@@ -93,7 +93,7 @@ def _longest(module: Module) -> Iterator[Proposal]:
 
 
 def _joined(module: Module) -> Iterator[Proposal]:
-    """Where the loop calls a model that DDP wraps."""
+    """At a loop that calls a model that DDP wraps."""
     wrapped = {
         ast.unparse(n.targets[0])
         for n in ast.walk(module.tree)

@@ -1,4 +1,4 @@
-"""A distributed sampler is told of each epoch, so that the order is another one, and the same on all ranks."""
+"""A distributed sampler has its epoch set, so that the order is another one, and the same on all ranks."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def propose(module: Module) -> Iterator[Proposal]:
     ]:
         if isinstance(module.function_of(loop), ast.Module) is False and not _counts(loop):
             continue
-        for told in [*samplers, *(f"{loader}.sampler" for loader in loaders)]:
+        for sampler in [*samplers, *(f"{loader}.sampler" for loader in loaders)]:
             assert isinstance(loop.target, ast.Name)
             inner = loop.body[0]
-            told_so = f"{told}.set_epoch({loop.target.id})"
-            row = f"{' ' * inner.col_offset}{told_so}\n"
+            call = f"{sampler}.set_epoch({loop.target.id})"
+            row = f"{' ' * inner.col_offset}{call}\n"
             rows = module.rows
             at = first_line(inner) - 1
             yield Proposal(
-                what=f"{told_so} in line {inner.lineno}",
+                what=f"{call} in line {inner.lineno}",
                 text="".join([*rows[:at], row, *rows[at:]]),
                 line=loop.lineno,
             )
@@ -71,7 +71,7 @@ def train(data):
 """,
 )
 TEMPLATE = Template(
-    name="epoch told",
+    name="epoch set",
     propose=propose,
     example=EXAMPLE,
     classes=frozenset({"silently_wrong", "uneven_inputs"}),
