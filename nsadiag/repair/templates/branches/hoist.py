@@ -40,7 +40,7 @@ def propose(module: Module) -> Iterator[Proposal]:
 
 
 def _conditions(module: Module, test: ast.expr) -> tuple[list[ast.expr], list[ast.expr]]:
-    """Of the parts that all have to hold, those on the rank, and the others."""
+    """Parts of a condition that all have to hold: those on the rank, and the others."""
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
     own = [part for part in parts if module.provenance(part) == "rank"]
     return own, [part for part in parts if part not in own]
