@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from nsadiag.evidence.phrases import count, these
-from nsadiag.evidence.rehearsal.calls import BARRIER, CREATION
+from nsadiag.evidence.rehearsal.calls import BARRIER, CREATION, RECEIVE, SEND
 from nsadiag.evidence.rehearsal.witnessed import Seen
 from nsadiag.evidence.repair import Shown
 from nsadiag.repair.change import Change
 from nsadiag.repair.record import RankRecord, Record, Site, site_of
 
 WITHOUT_VALUES = (BARRIER, CREATION, "monitored_barrier")
+OF_ONE_RANK = ("broadcast", "scatter", SEND, RECEIVE)  # whose input the others do not give
 NOTHING_COMPUTED = "nothing was computed before the ranks drifted"
 NUMBER = re.compile(r"[-+]?\b\d[\d.,:]*(?:e[-+]?\d+)?\b|\b(?:nan|inf)\b")
 
@@ -269,6 +270,9 @@ def ranks_differ(trial: Trial) -> Shown:
             met=False,
             because="the ranks compute nothing that would show whose data they have",
         )
+    if alike := _newly_alike(trial):
+        because = f"all ranks give the call at {alike} the same, and it is not known that they did before"
+        return Shown(criterion=name, met=False, because=because)
     if not all(after):
         return Shown(
             criterion=name,
@@ -283,6 +287,39 @@ def ranks_differ(trial: Trial) -> Shown:
         met=False,
         because="all ranks compute the same, and it is not known that they did before",
     )
+
+
+def _newly_alike(trial: Trial) -> str:
+    """The line of a call for which all ranks have one input with the patch, where they were not seen to have it before; empty for none.
+
+    A value that is another rank's may be an object with that rank's data in it.
+    """
+    known = {
+        (site_of(place)[0], trial.change.kept_line(*site_of(place)))
+        for place, alike in _inputs(trial.before, trial.before.drift).items()
+        if alike
+    }
+    for place, alike in sorted(_inputs(trial.after, {}).items()):
+        if alike and not trial.change.is_new(*site_of(place)) and site_of(place) not in known:
+            return shown(place)
+    return ""
+
+
+def _inputs(record: Record, drift: Mapping[int, int]) -> dict[str, bool]:
+    """By place of a call that has an input of each rank's, whether all ranks had the same each time."""
+    values: dict[str, list[list[str]]] = {}
+    for rank, own in sorted(record.ranks.items()):
+        mine: dict[str, list[str]] = {}
+        for seen in own.seen[: drift.get(rank)]:
+            if seen.what == "call" and seen.op not in (*WITHOUT_VALUES, *OF_ONE_RANK) and seen.value:
+                mine.setdefault(seen.place, []).append(seen.value)
+        for place, found in mine.items():
+            values.setdefault(place, []).append(found)
+    return {
+        place: all(len(set(row)) == 1 for row in zip(*lists, strict=False))
+        for place, lists in values.items()
+        if len(lists) > 1
+    }
 
 
 def replicas_alike(trial: Trial) -> Shown:

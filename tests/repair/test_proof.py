@@ -217,3 +217,14 @@ def test_ranks_with_parameters_of_their_own_are_no_replicas() -> None:
     before = Record(answer="differs", ranks={0: RankRecord(seen=step("a")), 1: RankRecord(seen=step("x"))})
     after = repaired(*step("a"), END, rank_1=(*step("x"), END))
     assert proof.replicas_alike(trial(after, before=before)).met
+
+
+def test_ranks_that_reduce_another_ones_numbers_are_refused() -> None:
+    own = (*lossy("a"), call(6, value="of rank 0")), (*lossy("b"), call(6, value="of rank 0"))
+    before = Record(answer="differs", ranks={n: RankRecord(seen=seen[:1]) for n, seen in enumerate(own)})
+    moved = call(8, value="of rank 0")  # line 6 of the old text
+    after = repaired(own[0][0], moved, rank_1=(own[1][0], moved))
+    shown = proof.ranks_differ(trial(after, before=before, change=given_by_rank_0()))
+    assert not shown.met and "train.py:8" in shown.because
+    known = Record(answer="differs", ranks={n: RankRecord(seen=seen) for n, seen in enumerate(own)})
+    assert proof.ranks_differ(trial(after, before=known, change=given_by_rank_0())).met
