@@ -54,6 +54,7 @@ def fix(
     result = fix_once(
         FixRequest(path=path, patch=patch, propose=propose, write=write, seconds=seconds, budget_s=budget)
     )
+    shown.keep(result)
     if as_json:
         show(json.dumps(shown.document(result), indent=1))
     else:

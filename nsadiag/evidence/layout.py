@@ -167,6 +167,7 @@ class RunDir:
     watch = property(lambda self: self.path / "watch.json")
     rehearsal = property(lambda self: self.path / "rehearsal.json")
     confirmation = property(lambda self: self.path / "confirmation.json")
+    repair = property(lambda self: self.path / "fix.json")
     report_md = property(lambda self: self.path / "report.md")
     report_html = property(lambda self: self.path / "report.html")
     sources = property(lambda self: self.path / "sources")

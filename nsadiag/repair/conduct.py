@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
+from nsadiag.evidence.repair import Shown
 from nsadiag.repair.change import Change, FileChange
-from nsadiag.repair.proof import Shown
 from nsadiag.source.model import last_name, name_of
 from nsadiag.source.syntax import parse
 from nsadiag.source.vocabulary import ENDS_PROCESS
@@ -18,7 +18,15 @@ NOT_ANY = re.compile(
     r"\b(?:broadcast|scatter)\w*\(|\bReduceOp\.(?!MAX\b)|\ball_reduce\((?!.*ReduceOp)|\bgather\w*\(|\ball_gather\w*\("
 )
 AGREES = re.compile(r"\b(?:broadcast|scatter|all_reduce|gather|all_gather)\w*\(")
-BRANCHES = (ast.If, ast.IfExp)
+# Agreements by which a rank's own no may become a yes.
+NOT_ALL = re.compile(
+    r"\b(?:broadcast|scatter)\w*\(|\bReduceOp\.(?!MIN\b)|\ball_reduce\((?!.*ReduceOp)|gather\w*\("
+)
+# Draws of the generators of Python, NumPy and torch that decide something: whole tensors of them are data.
+DRAWS = frozenset(
+    {"random", "randrange", "uniform", "getrandbits", "random_sample", "bernoulli", "betavariate", "gauss"}
+)
+TESTS = ast.If | ast.IfExp | ast.While
 LEAVES = (ast.Break, ast.Return, ast.Continue, ast.Raise)
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -52,7 +60,31 @@ def _swallows(tree: ast.Module) -> Iterator[str]:
 
 
 def _sleeps(tree: ast.Module) -> Iterator[str]:
-    return (ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Call) and name_of(n) == "sleep")
+    """Also by an event of its own, which nobody sets, and by nothing to select from."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        waits = node.func.value if isinstance(node.func, ast.Attribute) else None
+        own_event = (
+            name_of(node) == "wait"
+            and isinstance(waits, ast.Call)
+            and name_of(waits) in ("Event", "Condition")
+        )
+        nothing = (
+            name_of(node) == "select"
+            and len(node.args) == 4
+            and not any(getattr(a, "elts", [1]) for a in node.args[:3])
+        )
+        if name_of(node) == "sleep" or own_event or nothing:
+            yield ast.unparse(node)
+
+
+def _looks_for_us(tree: ast.Module) -> Iterator[str]:
+    """Names of ours: a job that behaves otherwise in a trial proves nothing by it."""
+    for node in ast.walk(tree):
+        said = getattr(node, "value", None) if isinstance(node, ast.Constant) else getattr(node, "name", None)
+        if isinstance(said, str) and "nsadiag" in said.lower():
+            yield said
 
 
 def _ends(tree: ast.Module) -> Iterator[str]:
@@ -65,7 +97,7 @@ def _ends(tree: ast.Module) -> Iterator[str]:
 
 
 WAYS: tuple[tuple[str, Callable[[ast.Module], Iterator[str]]], ...] = (
-    ("swallows an error", _swallows), ("sleeps", _sleeps), ("ends the process or its group", _ends),
+    ("swallows an error", _swallows), ("sleeps", _sleeps), ("asks who watches", _looks_for_us), ("ends the process or its group", _ends),
 )  # fmt: skip
 
 
@@ -73,28 +105,96 @@ def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module)
     """The line of a branch whose new condition keeps a rank out of a side that it would have taken; 0 where none does.
 
     What it would have done there shows in no rehearsal of the failed job. Any rank's yes keeps no rank out of a branch that has
-    no other side; where the branch leaves a loop or a function, nothing in it is left out.
+    no other side. Where a branch leaves, whoever would have stayed is kept out of all that follows: that is said, and counted by
+    steps, where whole rounds of training follow; elsewhere all ranks have to want it.
     """
     rows = file.after.splitlines()
-    asks = any(AGREES.search(rows[line - 1]) for line in file.added)
-    keeps_out = any(NOT_ANY.search(rows[line - 1]) for line in file.added)
-    old = {ast.unparse(node.test) for node in ast.walk(before) if isinstance(node, BRANCHES)}
+    added = "\n".join(rows[line - 1] for line in sorted(file.added))
+    asks, keeps_out = bool(AGREES.search(added)), bool(NOT_ANY.search(added))
+    if not asks:
+        return 0
+    all_want = "ReduceOp.MIN" in added and not NOT_ALL.search(added)
+    old = {ast.unparse(node.test) for node in ast.walk(before) if isinstance(node, TESTS)}
     known = {node.name for node in ast.walk(before) if isinstance(node, FUNCTIONS)}
     new = [n for n in ast.walk(after) if isinstance(n, FUNCTIONS) and n.name not in known]
+    trains, draws = _reaching(after, {"backward"}), _reaching(after, DRAWS)
+    shares = {n.name for n in new if "broadcast" in ast.unparse(n)}
     for node in ast.walk(after):
-        if (
-            not isinstance(node, BRANCHES)
-            or node.test.lineno not in file.added
-            or ast.unparse(node.test) in old
-        ):
+        if not isinstance(node, TESTS):
+            continue
+        is_new = node.test.lineno in file.added and ast.unparse(node.test) not in old
+        if not is_new and not _asks_flag(node, after, file):
             continue
         if any(f.lineno <= node.lineno <= (f.end_lineno or 0) for f in new):
             continue
-        two_sided = isinstance(node, ast.IfExp) or bool(node.orelse)
-        leaves = isinstance(node, ast.If) and any(isinstance(s, LEAVES) for s in node.body)
-        if (two_sided and asks) or (keeps_out and not leaves):
+        drawn = _drawn(node.test, draws, {n.name for n in new})
+        if drawn:
+            # One rank's draw is as good as another's; several together are drawn more often, or less.
+            refused = not all(by in shares for by in drawn)
+        elif isinstance(node, ast.While):
+            refused = not (not keeps_out or _is_round(node, trains))
+        elif isinstance(node, ast.If) and not node.orelse and any(isinstance(s, LEAVES) for s in node.body):
+            refused = not all_want and not any(_is_round(part, trains) for part in _left(node, after))
+        else:
+            refused = keeps_out or isinstance(node, ast.IfExp) or bool(getattr(node, "orelse", []))
+        if refused:
             return node.test.lineno
     return 0
+
+
+def _asks_flag(node: ast.If | ast.IfExp | ast.While, tree: ast.Module, file: FileChange) -> bool:
+    """Whether it asks a name that a new line assigns."""
+    asked = {ast.unparse(n) for n in ast.walk(node.test) if isinstance(n, ast.Name | ast.Attribute)}
+    return any(
+        isinstance(n, ast.Assign) and n.lineno in file.added and ast.unparse(n.targets[0]) in asked
+        for n in ast.walk(tree)
+    )
+
+
+def _drawn(test: ast.expr, draws: set[str], new: set[str]) -> list[str]:
+    """For each call in the test that draws at random, the new function that it is given to alone; empty for none."""
+    found: list[str] = []
+    pending: list[tuple[ast.AST, str]] = [(test, "")]
+    while pending:
+        node, by = pending.pop()
+        if isinstance(node, ast.Call) and name_of(node) in draws:
+            found.append(by)
+            continue
+        given = name_of(node) if isinstance(node, ast.Call) and name_of(node) in new and node.args else ""
+        alone = given and isinstance(node, ast.Call) and isinstance(node.args[0], ast.Call)
+        pending += [(child, given if alone else "") for child in ast.iter_child_nodes(node)]
+    return found
+
+
+def _left(node: ast.If, tree: ast.Module) -> Iterator[ast.AST]:
+    """Statements that are not run where the branch is taken: the loop around it, or the rest of its function."""
+    parents = {child: n for n in ast.walk(tree) for child in ast.iter_child_nodes(n)}
+    of_loop = any(isinstance(s, ast.Break | ast.Continue) for s in node.body)
+    around: ast.AST = node
+    while (above := parents.get(around)) is not None:
+        if isinstance(above, ast.For | ast.While) and of_loop:
+            yield above
+            return
+        if isinstance(above, FUNCTIONS):
+            break
+        if not of_loop and isinstance(above, ast.For | ast.While):
+            yield above
+        around = above
+    holder = above if above is not None else tree
+    yield from (s for s in getattr(holder, "body", []) if s.lineno > node.lineno)
+
+
+def _reaching(tree: ast.Module, called: Set[str]) -> set[str]:
+    """These functions, and those of the module that call them, by themselves or by what they call."""
+    functions = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS)]
+    found = set(called)
+    while more := {f.name for f in functions if f.name not in found and _is_round(f, found)}:
+        found |= more
+    return found
+
+
+def _is_round(node: ast.AST, training: set[str]) -> bool:
+    return any(isinstance(n, ast.Call) and name_of(n) in training for n in ast.walk(node))
 
 
 def _leaves_early(file: FileChange, before: ast.Module, after: ast.Module) -> str:

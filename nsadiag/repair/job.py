@@ -87,14 +87,29 @@ def check_sized(command: tuple[str, ...]) -> None:
 @contextlib.contextmanager
 def copied(job: Job, texts: Mapping[str, str]) -> Iterator[Path]:
     """A copy of the folder in which these files have another text; it is gone afterwards. Raises MachineError."""
-    _check_size(job.folder)
     with tempfile.TemporaryDirectory(prefix="nsadiag-fix-") as room:
         copy = Path(room).resolve() / job.folder.name
-        shutil.copytree(job.folder, copy, symlinks=True, ignore=_left_out)
+        with copied_to(job, texts, copy):
+            yield copy
+
+
+@contextlib.contextmanager
+def copied_to(job: Job, texts: Mapping[str, str], copy: Path) -> Iterator[None]:
+    """The same at a place that is known beforehand. Raises MachineError."""
+    _check_size(job.folder)
+    shutil.copytree(job.folder, copy, symlinks=True, ignore=_left_out)
+    try:
         for path, text in texts.items():
             (copy / path).parent.mkdir(parents=True, exist_ok=True)
             (copy / path).write_text(text)
-        yield copy
+        yield
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+
+
+def texts_of(change: Change | None) -> dict[str, str]:
+    """By path, the files that a change makes other."""
+    return {file.path: file.after for file in change.files} if change else {}
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:

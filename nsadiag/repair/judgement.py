@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from nsadiag.evidence.phrases import count
+from nsadiag.evidence.repair import Level, Shown
 from nsadiag.repair.change import Change
 from nsadiag.repair.conduct import conduct
-from nsadiag.repair.proof import CRITERIA, NOTHING_COMPUTED, Shown, Trial, same_alone
+from nsadiag.repair.proof import CRITERIA, NOTHING_COMPUTED, Trial, same_alone
 from nsadiag.repair.record import Record
+from nsadiag.repair.templates.template import COUNTED
 
 SEEDS = (0, 1, 2)
-Level = Literal["fixed", "agrees", "nothing"]
 # A rehearsal of a change (None: the job as it is) with so many ranks and a seed.
 Rehearse = Callable[[Change | None, int, int], Record]
 # The outcome of a real launch with a change, as a verdict names it.
@@ -27,6 +27,7 @@ class Judgement:
 
     level: Level
     rows: tuple[Shown, ...]
+    cost: str = ""  # what the patch leaves out, counted where it could be
 
     @property
     def reason(self) -> str:
@@ -48,8 +49,8 @@ class Sketch:
 
     @property
     def is_promising(self) -> bool:
-        """Whether the whole proof may still be met: without values before the drift one rank alone may show them."""
-        return self.trial is not None and all(row.met or row.because == NOTHING_COMPUTED for row in self.rows)
+        """Whether the whole proof may still be met."""
+        return self.trial is not None and all(row.met for row in self.rows)
 
 
 @dataclass
@@ -59,22 +60,32 @@ class Bench:
     rehearse: Rehearse
     launch: Launch
     ranks: int
-    _plain: dict[tuple[int, int], Record] = field(default_factory=dict)
+    # By ranks that share no process, and so no hash salt; None where `rehearse` is so, too.
+    cold: Rehearse | None = None
+    known: dict[tuple[int, int], Record] = field(
+        default_factory=dict
+    )  # of the job without a patch, by ranks and seed
 
     def plain(self, ranks: int, seed: int = 0) -> Record:
         """The job without a patch."""
-        if (ranks, seed) not in self._plain:
-            self._plain[ranks, seed] = self.rehearse(None, ranks, seed)
-        return self._plain[ranks, seed]
+        if (ranks, seed) not in self.known:
+            self.known[ranks, seed] = self.rehearse(None, ranks, seed)
+        return self.known[ranks, seed]
 
-    def sketched(self, change: Change, cost: str = "") -> Sketch:
-        """One rehearsal with the patch, and the criteria that it meets."""
+    def sketched(self, change: Change, cost: str = "", counting: Change | None = None) -> Sketch:
+        """One rehearsal with the patch, one that counts what it leaves out, and one of a rank alone where it is not refused yet."""
         after = self.rehearse(change, self.ranks, SEEDS[0])
         if after.answer != "agreed":
             return Sketch(rows=(_answered(f"{count(self.ranks, 'rank')}, seed {SEEDS[0]}", after),))
-        trial = Trial(change=change, before=self.plain(self.ranks), after=after, cost=cost)
-        criteria = [criterion(trial) for criterion in CRITERIA if criterion is not same_alone]
-        return Sketch(trial=trial, rows=(conduct(change), *criteria))
+        counted = left_out(self.rehearse(counting, self.ranks, SEEDS[0])) if counting else ""
+        before = self.plain(self.ranks)
+        trial = Trial(change=change, before=before, after=after, cost=cost, counted=counted)
+        rows = [conduct(change), *(criterion(trial) for criterion in CRITERIA if criterion is not same_alone)]
+        if all(row.met or row.because == NOTHING_COMPUTED for row in rows):
+            alone = self.plain(1), self.rehearse(change, 1, SEEDS[0])
+            trial = dataclasses.replace(trial, alone=alone)
+            rows[1:] = [criterion(trial) for criterion in CRITERIA]
+        return Sketch(trial=trial, rows=tuple(rows))
 
     def proven(self, sketch: Sketch) -> Judgement:
         """The level of a patch; what only `fixed` needs is not tried where a criterion is not met already."""
@@ -88,18 +99,15 @@ class Bench:
         launched = Shown(criterion="run", met=outcome == "healthy", because=f"a real launch is {outcome}")
         if not launched.met:
             return Judgement(level="nothing", rows=(agreed, launched))
-        rows = sketch.rows
-        if sketch.is_promising:
-            alone = self.plain(1), self.rehearse(trial.change, 1, SEEDS[0])
-            whole = dataclasses.replace(trial, alone=alone)
-            rows = (rows[0], *(criterion(whole) for criterion in CRITERIA))
-        rows = (agreed, launched, *rows)
-        return Judgement(level="fixed" if all(row.met for row in rows) else "agrees", rows=rows)
+        rows = (agreed, launched, *sketch.rows)
+        level: Level = "fixed" if all(row.met for row in rows) else "agrees"
+        return Judgement(level=level, rows=rows, cost=trial.counted or trial.cost)
 
     def _agrees(self, change: Change) -> Shown:
         """The other seeds, and one rank more."""
-        for ranks, seed in (*((self.ranks, seed) for seed in SEEDS[1:]), (self.ranks + 1, SEEDS[0])):
-            after = self.rehearse(change, ranks, seed)
+        for ranks, seed in ((self.ranks, SEEDS[1]), (self.ranks + 1, SEEDS[0]), (self.ranks, SEEDS[-1])):
+            made = self.cold if self.cold and seed == SEEDS[-1] else self.rehearse
+            after = made(change, ranks, seed)
             if after.answer == "agreed":
                 continue
             if ranks != self.ranks and _fails_alike(self.plain(ranks), after):
@@ -108,6 +116,17 @@ class Bench:
             return _answered(f"{count(ranks, 'rank')}, seed {seed}", after)
         because = f"{count(len(SEEDS), 'seed')} on {count(self.ranks, 'rank')}, and {self.ranks + 1} ranks"
         return Shown(criterion="rehearsals", met=True, because=because)
+
+
+def left_out(record: Record) -> str:
+    """The sentence on what a patch leaves out, by the lines in which a counting trial says it; empty where none does."""
+    parts = []
+    for rank, own in sorted(record.ranks.items()):
+        found = [line.removeprefix(COUNTED).split() for line in own.output if line.startswith(COUNTED)]
+        taken, left = (sum(int(words[n]) for words in found) for n in (0, 1))
+        if left:
+            parts.append(f"{left:,} of {count(taken + left, 'round')} on rank {rank}")
+    return f"left out: {', '.join(parts)}" if parts else ""
 
 
 def _fails_alike(before: Record, after: Record) -> bool:

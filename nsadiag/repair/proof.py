@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from nsadiag.evidence.phrases import count, these
-from nsadiag.evidence.rehearsal.calls import BARRIER, CREATION
+from nsadiag.evidence.rehearsal.calls import BARRIER, CREATION, RECEIVE, SEND
 from nsadiag.evidence.rehearsal.witnessed import Seen
+from nsadiag.evidence.repair import Shown
 from nsadiag.repair.change import Change
 from nsadiag.repair.record import RankRecord, Record, Site, site_of
 
 WITHOUT_VALUES = (BARRIER, CREATION, "monitored_barrier")
+OF_ONE_RANK = ("broadcast", "scatter", SEND, RECEIVE)  # whose input the others do not give
 NOTHING_COMPUTED = "nothing was computed before the ranks drifted"
 NUMBER = re.compile(r"[-+]?\b\d[\d.,:]*(?:e[-+]?\d+)?\b|\b(?:nan|inf)\b")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """One row of the proof: whether a criterion is met, and the fact that decides it."""
-
-    criterion: str
-    met: bool
-    because: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +32,7 @@ class Trial:
     after: Record
     alone: tuple[Record, Record] | None = None
     cost: str = ""  # what the patch says that it leaves out
+    counted: str = ""  # how much that was in a trial that counted it
 
 
 Criterion = Callable[[Trial], Shown]
@@ -190,7 +184,7 @@ def steps_kept(trial: Trial) -> Shown:
             because = f"rank {rank} makes {most_steps_of_a_loss(after)} steps after one backward"
             return Shown(criterion=name, met=False, because=because)
     made = {own.steps for own in trial.after.ranks.values()}
-    if trial.cost and not any(made):
+    if trial.cost and not trial.counted and not any(made):
         because = f"no rank makes a step by which it could be counted that {trial.cost}"
         return Shown(criterion=name, met=False, because=because)
     if trial.alone and trial.alone[0].answer == "agreed" and not trial.cost:
@@ -199,7 +193,7 @@ def steps_kept(trial: Trial) -> Shown:
         if max(made, default=0) * len(ranks) < alone:
             because = f"{max(made, default=0)} steps on {count(len(ranks), 'rank')}, where one rank alone makes {alone}"
             return Shown(criterion=name, met=False, because=because)
-    said = f"; {trial.cost}" if trial.cost else ""
+    said = f"; {trial.counted or trial.cost}" if trial.cost else ""
     return Shown(criterion=name, met=True, because=f"{_span(made)} a rank, none lost before the drift{said}")
 
 
@@ -256,6 +250,120 @@ def meetings_reached(trial: Trial) -> Shown:
     )
 
 
+def ranks_differ(trial: Trial) -> Shown:
+    """Ranks that are given values of others still compute with data of their own, unless they did not before.
+
+    Losses are compared at the same number on each rank; of a job without losses, the inputs of its calls.
+    """
+    name = "own data"
+    if not any(SHARES.search(row) for row in _added_rows(trial.change)) and not _drops_rank(trial.change):
+        return Shown(criterion=name, met=True, because="no rank is given what is another one's")
+    what = (
+        "loss"
+        if any(seen.what == "loss" for own in trial.after.ranks.values() for seen in own.seen)
+        else "call"
+    )
+    after = _alike_on_all(trial.after, what, {})
+    if len(trial.after.ranks) < 2 or not after:
+        return Shown(
+            criterion=name,
+            met=False,
+            because="the ranks compute nothing that would show whose data they have",
+        )
+    if alike := _newly_alike(trial):
+        because = f"all ranks give the call at {alike} the same, and it is not known that they did before"
+        return Shown(criterion=name, met=False, because=because)
+    if not all(after):
+        return Shown(
+            criterion=name,
+            met=True,
+            because=f"{after.count(False)} of {count(len(after), what)} differ between ranks",
+        )
+    before = _alike_on_all(trial.before, what, trial.before.drift)
+    if before and all(before):
+        return Shown(criterion=name, met=True, because="all ranks have the same data, as before")
+    return Shown(
+        criterion=name,
+        met=False,
+        because="all ranks compute the same, and it is not known that they did before",
+    )
+
+
+def _newly_alike(trial: Trial) -> str:
+    """The line of a call for which all ranks have one input with the patch, where they were not seen to have it before; empty for none.
+
+    A value that is another rank's may be an object with that rank's data in it.
+    """
+    known = {
+        (site_of(place)[0], trial.change.kept_line(*site_of(place)))
+        for place, alike in _inputs(trial.before, trial.before.drift).items()
+        if alike
+    }
+    for place, alike in sorted(_inputs(trial.after, {}).items()):
+        if alike and not trial.change.is_new(*site_of(place)) and site_of(place) not in known:
+            return shown(place)
+    return ""
+
+
+def _inputs(record: Record, drift: Mapping[int, int]) -> dict[str, bool]:
+    """By place of a call that has an input of each rank's, whether all ranks had the same each time."""
+    values: dict[str, list[list[str]]] = {}
+    for rank, own in sorted(record.ranks.items()):
+        mine: dict[str, list[str]] = {}
+        for seen in own.seen[: drift.get(rank)]:
+            if seen.what == "call" and seen.op not in (*WITHOUT_VALUES, *OF_ONE_RANK) and seen.value:
+                mine.setdefault(seen.place, []).append(seen.value)
+        for place, found in mine.items():
+            values.setdefault(place, []).append(found)
+    return {
+        place: all(len(set(row)) == 1 for row in zip(*lists, strict=False))
+        for place, lists in values.items()
+        if len(lists) > 1
+    }
+
+
+def replicas_alike(trial: Trial) -> Shown:
+    """Ranks whose parameters were the same after each step, as far as they made steps together, keep them the same to the end."""
+    name = "replicas"
+    before = _alike_on_all(trial.before, "step", trial.before.drift)
+    after = _alike_on_all(trial.after, "step", {})
+    first = before or after[:1]
+    if len(trial.after.ranks) < 2 or not first or not all(first):
+        return Shown(criterion=name, met=True, because="does not apply: ranks have parameters of their own")
+    if not all(after):
+        parted = after.index(False) + 1
+        return Shown(
+            criterion=name,
+            met=False,
+            because=f"after step {parted} the ranks' parameters differ, and did not before",
+        )
+    return Shown(
+        criterion=name, met=True, because=f"the same on all ranks after each of {count(len(after), 'step')}"
+    )
+
+
+def _alike_on_all(record: Record, what: str, drift: Mapping[int, int]) -> list[bool]:
+    """By number, whether all ranks have the same value; of values that all of them have."""
+    values = [
+        [seen.value for seen in own.seen[: drift.get(rank)] if seen.what == what and seen.op not in WITHOUT_VALUES and seen.value]
+        for rank, own in sorted(record.ranks.items())
+    ]  # fmt: skip
+    return [len(set(row)) == 1 for row in zip(*values, strict=False)]
+
+
+SHARES = re.compile(r"\b(?:broadcast|scatter|gather|all_gather|recv|irecv)\w*\(")
+ASKS_RANK = re.compile(r"\b(?:get_)?(?:\w+_)?(?:rank|RANK|process_index)\b")
+
+
+def _added_rows(change: Change) -> Iterable[str]:
+    return (file.after.splitlines()[line - 1] for file in change.files for line in sorted(file.added))
+
+
+def _drops_rank(change: Change) -> bool:
+    """Whether the new text asks less often for the rank than the old one."""
+    return any(len(ASKS_RANK.findall(f.after)) < len(ASKS_RANK.findall(f.before)) for f in change.files)
+
+
 CALLED = re.compile(r"\b(?:all_reduce|broadcast|all_gather|barrier|gather|scatter|reduce|all_to_all)\w*\(")
 
 
@@ -276,4 +384,5 @@ def shown(place: str) -> str:
 
 CRITERIA: tuple[Criterion, ...] = (
     same_values, same_alone, all_finite, calls_kept, files_kept, steps_kept, output_kept, meetings_reached,
+    ranks_differ, replicas_alike,
 )  # fmt: skip

@@ -109,7 +109,11 @@ def read_record(directory: Path, folder: Path) -> Record:
         )
         for rank in run.ranks()
     }
-    return Record(answer=str(document.get("answer")), why=str(document.get("why", "")), ranks=ranks)
+    answer, why = str(document.get("answer")), str(document.get("why", ""))
+    verdict = read_json(run.verdict, {})
+    if answer == "agreed" and verdict.get("outcome") == "wrong":
+        answer, why = "wrong", str(verdict.get("summary", ""))
+    return Record(answer=answer, why=why, ranks=ranks)
 
 
 def _below(seen: Seen, folder: Path) -> Seen:

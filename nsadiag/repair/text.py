@@ -74,16 +74,62 @@ class Module:
             for n in ast.walk(self.tree)
         )
 
+    def at_lines(self, *kinds: type[ast.AST]) -> list[ast.AST]:
+        """Nodes of these kinds that begin at one of the lines, or whose statement does, in the order of the lines."""
+        found: dict[ast.AST, None] = {}
+        for line in self.lines:
+            statements = [n for n in self._spanning(line) if isinstance(n, ast.stmt)]
+            inner = min(statements, key=_size, default=None)
+            if inner is not None:
+                found.update(dict.fromkeys(n for n in header(inner) if isinstance(n, kinds)))
+        return list(found)
+
+    def function_of(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Module:
+        """The innermost function that holds the node, else the module."""
+        while (parent := self.parents.get(node)) is not None:
+            if isinstance(parent, FUNCTIONS):
+                return parent
+            node = parent
+        return self.tree
+
+    def body_of(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The statements among which it stands."""
+        parent = self.parents[statement]
+        bodies = (getattr(parent, name, []) for name in ("body", "orelse", "finalbody"))
+        return next(body for body in bodies if statement in body)
+
+    def statement_of(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that holds the node."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
     # -- edits, each of which returns the new text ------------------------------------------------
 
     def replaced(self, node: ast.expr, text: str) -> str:
         """The expression as another one."""
+        return self.edited((node, text))
+
+    def edited(self, *edits: tuple[ast.AST, str]) -> str:
+        """Nodes as other texts; none of them holds another one. A statement is replaced up to its end, where it begins."""
         rows = [row.encode() for row in self.rows]
-        last = (node.end_lineno or node.lineno) - 1
-        head = rows[node.lineno - 1][: node.col_offset]
-        tail = rows[last][node.end_col_offset :]
-        whole = [*rows[: node.lineno - 1], head + text.encode() + tail, *rows[last + 1 :]]
-        return b"".join(whole).decode()
+        for node, text in sorted(edits, key=lambda edit: -_at(edit[0])[0] * 10**6 - _at(edit[0])[1]):
+            line, column = _at(node)
+            last, end = (node.end_lineno or 0) - 1, node.end_col_offset  # type: ignore[attr-defined]
+            whole = rows[line - 1][:column] + text.encode() + rows[last][end:]
+            rows[line - 1 : last + 1] = [whole]
+        return b"".join(rows).decode()
+
+    def without(self, statement: ast.stmt) -> str:
+        """The text without a statement; `pass` stays where nothing else does."""
+        if len(self.body_of(statement)) == 1:
+            return self.edited((statement, "pass"))
+        first, last = first_line(statement), statement.end_lineno or statement.lineno
+        return "".join(self.rows[: first - 1] + self.rows[last:])
+
+    def indented(self, statement: ast.stmt, *lines: str) -> str:
+        """Lines with the statement's indentation, joined: the first has none, as it stands where the statement does."""
+        return ("\n" + " " * statement.col_offset).join(lines)
 
     def moved_before(self, statements: list[ast.stmt], place: ast.stmt) -> str:
         """The statements, which lie in the body of `place`, in front of it; `pass` stays where nothing else does."""
@@ -123,6 +169,25 @@ def with_helper(text: str, helper: str) -> str:
     )
     after = "".join(rows[last:]).lstrip("\n")
     return f"{''.join(rows[:last])}\n\n{helper.strip()}\n\n\n{after}"
+
+
+def header(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The statement and the expressions in it, without those of statements inside it."""
+    pending: list[ast.AST] = [statement]
+    while pending:
+        node = pending.pop(0)
+        yield node
+        pending += [
+            child
+            for child in ast.iter_child_nodes(node)
+            if not isinstance(child, ast.stmt | ast.ExceptHandler)
+        ]
+
+
+def _at(node: ast.AST) -> tuple[int, int]:
+    if isinstance(node, ast.stmt):
+        return first_line(node), node.col_offset
+    return node.lineno, node.col_offset  # type: ignore[attr-defined]
 
 
 def _size(node: ast.AST) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.types import Gaps, fitting, read_value
@@ -12,6 +12,7 @@ from nsadiag.evidence.layout import COLLECTED, RankDir, RunDir, read_json
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.rehearsal.calls import Rehearsal
+from nsadiag.evidence.repair import Repair
 from nsadiag.evidence.secrets.masking import mask_text, mask_variables
 from nsadiag.evidence.secrets.published import mask_likely
 from nsadiag.reports import values
@@ -20,6 +21,7 @@ from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankRep
 if TYPE_CHECKING:
     from nsadiag.analysis.records import CellEvidence
 
+T = TypeVar("T")
 # The tail of a guilty rank's stderr holds its traceback; more belongs to the log itself.
 LAST_WORDS_BYTES = 4096
 LAST_WORDS_LINES = 20
@@ -109,15 +111,16 @@ def _run(directory: Path, document: dict[str, Any], verdict: Verdict | None, gap
         versions=values.texts(document.get("versions")),
         environment=values.texts(document.get("environment")),
         verdict=verdict,
-        rehearsal=_rehearsal(RunDir(path=directory), gaps),
+        rehearsal=_read(Rehearsal, RunDir(path=directory).rehearsal, gaps),
+        repair=_read(Repair, RunDir(path=directory).repair, gaps),
         ranks=_ranks(RunDir(path=directory), verdict, gaps),
         gaps=tuple(gaps),
     )
 
 
-def _rehearsal(run_dir: RunDir, gaps: list[str]) -> Rehearsal | None:
+def _read(cls: type[T], path: Path, gaps: list[str]) -> T | None:
     unfit: Gaps = []
-    found = read_value(Rehearsal, run_dir.rehearsal, unfit)
+    found = read_value(cls, path, unfit)
     gaps += map(str, unfit)
     return found
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from nsadiag.evidence.phrases import together
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.rehearsal.calls import Rehearsal
+from nsadiag.evidence.repair import Repair
 
 if TYPE_CHECKING:
     from nsadiag.analysis.records import CellEvidence
@@ -55,6 +56,7 @@ class RunReport:
     environment: Mapping[str, str] = field(default_factory=dict)
     verdict: Verdict | None = None
     rehearsal: Rehearsal | None = None  # of a run that is one
+    repair: Repair | None = None  # where `nsadiag fix` has tried one
     ranks: tuple[RankReport, ...] = ()
     gaps: tuple[str, ...] = ()
     given: tuple[Path, ...] = ()  # the paths that were named, of what other tools left

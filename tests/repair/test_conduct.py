@@ -11,6 +11,7 @@ SOURCE = """
 def train(loader):
     for batch in loader:
         loss = step(batch)
+        loss.backward()
         if loss < 1:
             break
     dist.barrier()
@@ -90,3 +91,62 @@ def test_a_new_function_may_return_and_an_error_may_be_raised_again() -> None:
         {"train.py": SOURCE}, {"train.py": f"{helper}{SOURCE.replace('loss < 1', 'agree(loss < 1)')}"}
     )
     assert conduct(change).met
+
+
+@pytest.mark.parametrize(("op", "met"), [("MAX", False), ("MIN", True)])
+def test_work_that_is_no_round_of_training_is_left_out_only_where_all_ranks_want_it(
+    op: str, met: bool
+) -> None:
+    source = "def forward(experts, x):\n    for expert in experts:\n        if not expert.chosen(x):\n            continue\n        y = expert(x)\n"
+    helper = AGREE.format(call=f"dist.all_reduce(flag, op=dist.ReduceOp.{op})")
+    after = helper + source.replace("not expert.chosen(x)", "agree(not expert.chosen(x))")
+    assert conduct(Change.of({"model.py": source}, {"model.py": after})).met is met
+
+
+@pytest.mark.parametrize(("op", "met"), [("MAX", True), ("MIN", False)])
+def test_a_flag_is_agreed_on_as_the_branch_that_asks_it(op: str, met: bool) -> None:
+    source = "def train(batch):\n    last = batch.full()\n    if last:\n        step()\n"
+    helper = AGREE.format(call=f"dist.all_reduce(flag, op=dist.ReduceOp.{op})")
+    after = helper + source.replace("batch.full()", "agree(batch.full())")
+    assert conduct(Change.of({"train.py": source}, {"train.py": after})).met is met
+
+
+@pytest.mark.parametrize(("op", "met"), [("MAX", True), ("MIN", False)])
+def test_a_loop_that_refines_ends_where_all_ranks_are_done(op: str, met: bool) -> None:
+    source = "def solve(x):\n    while residual(x) > 1:\n        x = refined(x)\n"
+    helper = AGREE.format(call=f"dist.all_reduce(flag, op=dist.ReduceOp.{op})")
+    after = helper + source.replace("residual(x) > 1", "agree(residual(x) > 1)")
+    assert conduct(Change.of({"solve.py": source}, {"solve.py": after})).met is met
+
+
+DRAWN = "import random\n\ndef mixed(x, p):\n    if random.random() >= p:\n        return x\n    return gather(x)\n"
+OF_RANK_0 = "\ndef of_rank_0(value):\n    dist.broadcast_object_list([value])\n    return value\n"
+
+
+@pytest.mark.parametrize(
+    ("helper", "test", "met"),
+    [
+        (OF_RANK_0, "of_rank_0(random.random()) >= p", True),
+        (
+            AGREE.format(call="dist.all_reduce(flag, op=dist.ReduceOp.MIN)"),
+            "agree(random.random() >= p)",
+            False,
+        ),
+        (
+            AGREE.format(call="dist.all_reduce(flag, op=dist.ReduceOp.MAX)"),
+            "agree(random.random() >= p)",
+            False,
+        ),
+    ],
+)
+def test_what_is_drawn_by_lot_is_drawn_by_one_rank_and_not_by_all_together(
+    helper: str, test: str, met: bool
+) -> None:
+    after = helper + DRAWN.replace("random.random() >= p", test)
+    assert conduct(Change.of({"mix.py": DRAWN}, {"mix.py": after})).met is met
+
+
+def test_a_name_that_all_ranks_take_from_one_may_not_choose_between_two_sides() -> None:
+    source = "def train(batch):\n    kind = batch.kind()\n    if kind == 'text':\n        read()\n    else:\n        see()\n"
+    after = OF_RANK_0 + source.replace("batch.kind()", "of_rank_0(batch.kind())")
+    assert not conduct(Change.of({"train.py": source}, {"train.py": after})).met

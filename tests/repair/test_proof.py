@@ -177,3 +177,54 @@ def test_a_new_call_that_no_rank_reaches_is_refused() -> None:
     unreached = Change.of({"train.py": BEFORE}, {"train.py": f"{BEFORE}if never:\n    dist.all_reduce(x)\n"})
     shown = proof.meetings_reached(trial(repaired(*step("a"), *step("b"), END), change=unreached))
     assert not shown.met and "train.py:8" in shown.because
+
+
+def given_by_rank_0() -> Change:
+    helper = "def of_rank_0(value):\n    dist.broadcast_object_list([value])\n"
+    return Change.of(
+        {"train.py": BEFORE}, {"train.py": f"{helper}{BEFORE.replace('in loader', 'in of_rank_0(loader)')}"}
+    )
+
+
+def lossy(*values: str) -> tuple[Seen, ...]:
+    return tuple(Seen(what="loss", place="train.py:2:main", value=value, finite=True) for value in values)
+
+
+def test_ranks_that_are_given_another_ones_data_are_refused() -> None:
+    before = Record(answer="differs", ranks={0: RankRecord(seen=(END,)), 1: RankRecord(seen=(END,))})
+    alike = repaired(*lossy("a", "b"), END)
+    shown = proof.ranks_differ(trial(alike, before=before, change=given_by_rank_0()))
+    assert not shown.met and "compute the same" in shown.because
+    own = repaired(*lossy("a", "b"), END, rank_1=(*lossy("a", "c"), END))
+    assert proof.ranks_differ(trial(own, before=before, change=given_by_rank_0())).met
+    assert proof.ranks_differ(trial(alike, before=before)).met  # nobody is given anything
+
+
+def test_ranks_that_had_the_same_data_before_may_have_them_still() -> None:
+    seen = (*lossy("a", "b"), END)
+    before = Record(answer="differs", ranks={0: RankRecord(seen=seen), 1: RankRecord(seen=seen)})
+    assert proof.ranks_differ(trial(repaired(*seen), before=before, change=given_by_rank_0())).met
+
+
+def test_replicas_that_part_behind_the_patch_are_refused() -> None:
+    assert proof.replicas_alike(trial(repaired())).met
+    parted = repaired(*step("a"), *step("b"), END, rank_1=(*step("a"), *step("x"), END))
+    shown = proof.replicas_alike(trial(parted))
+    assert not shown.met and "after step 2" in shown.because
+
+
+def test_ranks_with_parameters_of_their_own_are_no_replicas() -> None:
+    before = Record(answer="differs", ranks={0: RankRecord(seen=step("a")), 1: RankRecord(seen=step("x"))})
+    after = repaired(*step("a"), END, rank_1=(*step("x"), END))
+    assert proof.replicas_alike(trial(after, before=before)).met
+
+
+def test_ranks_that_reduce_another_ones_numbers_are_refused() -> None:
+    own = (*lossy("a"), call(6, value="of rank 0")), (*lossy("b"), call(6, value="of rank 0"))
+    before = Record(answer="differs", ranks={n: RankRecord(seen=seen[:1]) for n, seen in enumerate(own)})
+    moved = call(8, value="of rank 0")  # line 6 of the old text
+    after = repaired(own[0][0], moved, rank_1=(own[1][0], moved))
+    shown = proof.ranks_differ(trial(after, before=before, change=given_by_rank_0()))
+    assert not shown.met and "train.py:8" in shown.because
+    known = Record(answer="differs", ranks={n: RankRecord(seen=seen) for n, seen in enumerate(own)})
+    assert proof.ranks_differ(trial(after, before=known, change=given_by_rank_0())).met

@@ -8,7 +8,7 @@ import inspect
 import typing
 from collections.abc import Iterator
 
-from nsadiag.evidence import records
+from nsadiag.evidence import records, repair
 from nsadiag.evidence.documents import captures, exceptions, kernel, process, watch
 
 # By document, the type of the whole, or of one row of it.
@@ -16,6 +16,7 @@ DOCUMENTS: dict[str, type] = {
     "verdict.json": records.Verdict,
     "watch.json": watch.Watch,
     "ends.json": watch.End,
+    "fix.json": repair.Repair,
     "meta.json": process.Meta,
     "proc.json": kernel.KernelProcess,
     "answers.json": captures.Answers,

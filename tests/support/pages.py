@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from nsadiag.analysis.tables import TABLES
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.commands.faults import Fault, faults
 from nsadiag.evidence.layout import write_json
+from nsadiag.repair.change import Change
+from nsadiag.repair.templates.registry import TEMPLATES
 from nsadiag.reports import load_report, print_report
 from nsadiag.reports.terminal.screen import Screen
 from nsadiag.source.literals import docstring_of
@@ -29,6 +32,7 @@ FOLDER = ROOT / "docs" / "classes"
 README = ROOT / "README.md"
 FACTS = ROOT / "docs" / "facts.md"
 MESSAGES = ROOT / "docs" / "messages.md"
+FIX = ROOT / "docs" / "fix.md"
 CONTRACT = ROOT / "docs" / "contract.md"
 SCRIPTS = ROOT / "repro" / "README.md"
 # What stands between these lines is generated.
@@ -51,6 +55,7 @@ def pages() -> dict[Path, str]:
     found[README] = replaced(README, _count(by_class))
     found[FACTS] = replaced(FACTS, "".join(_fact_tables()))
     found[MESSAGES] = replaced(MESSAGES, "".join(_messages()))
+    found[FIX] = replaced(FIX, "".join(_templates()))
     found[CONTRACT] = replaced(CONTRACT, "".join(lists_of_keys()))
     return found
 
@@ -62,6 +67,14 @@ def replaced(page: Path, generated: str) -> str:
     if not begin or not end:
         raise ValueError(f"{page.name} has no generated part")
     return f"{before}{begin}\n{generated}\n{end}{after}"
+
+
+def _templates() -> Iterator[str]:
+    """What each template does, and what it makes of its example."""
+    for template in TEMPLATES:
+        sentence = (sys.modules[template.propose.__module__].__doc__ or "").strip()
+        diff = Change.of({"train.py": template.example.before}, {"train.py": template.example.after}).diff()
+        yield f"**{template.name}**: {sentence}\n\n```diff\n{''.join(diff.splitlines(keepends=True)[2:])}```\n\n"
 
 
 def _index() -> Iterator[str]:

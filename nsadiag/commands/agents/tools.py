@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,39 @@ def shrink(directory: str = "artifacts/latest", budget: float = 150.0) -> str:
     return _shown({**told, "source": str(document.get("source") or "")[:MOST_CHARACTERS]})
 
 
-READS: tuple[Callable[..., str], ...] = (verdict, evidence, code, compare, runs)
-ACTS: tuple[Callable[..., str], ...] = (attach, check, confirm, run, shrink)
+def patch(directory: str = "artifacts/latest") -> str:
+    """The patch that `nsadiag fix` found for a run, with its cost, its proof and the alternatives; the sources are as they were."""
+    found = _run(directory).repair
+    if found is None:
+        raise UsageError(f"no patch was looked for: {directory} has no fix.json", f"nsadiag fix {directory}")
+    others = [{"what": one_line(o.what)[:CLAIM], "result": o.result or "not tried"} for o in found.others]
+    document = {
+        "result": found.result,
+        "what": one_line(found.what)[:CLAIM],
+        "cost": found.cost,
+        "diff": found.diff[:MOST_CHARACTERS],
+        "proof": {row.criterion: f"{'' if row.met else 'not shown: '}{row.because}" for row in found.proof},
+        "others": others[:MOST_FACTS],
+    }
+    return _shown({key: value for key, value in document.items() if value})
+
+
+def fix(directory: str = "artifacts/latest", diff: str = "", budget: float = 300.0) -> str:
+    """Looks for a patch of a failed run's code and proves it by trials in copies, or judges a unified diff of yours by the same proof.
+
+    Minutes. The sources stay as they are: applying the patch is left to you.
+    """
+    with tempfile.TemporaryDirectory(prefix="nsadiag-diff-") as room:
+        given = ["--budget", _limit(budget), "--json"]
+        if diff:
+            (Path(room) / "given.diff").write_text(diff)
+            given += ["--patch", str(Path(room) / "given.diff")]
+        _output(["fix", *given, "--", directory])
+    return patch(directory)
+
+
+READS: tuple[Callable[..., str], ...] = (verdict, evidence, code, compare, patch, runs)
+ACTS: tuple[Callable[..., str], ...] = (attach, check, confirm, fix, run, shrink)
 
 
 def _run(directory: str) -> RunReport:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from nsadiag.commands.fix.origin import Origin, read_origin
-from nsadiag.commands.fix.rehearsals import Trials
+from nsadiag.commands.fix.rehearsals import trials_of
 from nsadiag.deadlines import programs
 from nsadiag.deadlines.deadline import Deadline
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, MachineError, UsageError
@@ -18,14 +19,26 @@ from nsadiag.printing import note
 from nsadiag.repair import refusals
 from nsadiag.repair.change import Change
 from nsadiag.repair.job import write_change
-from nsadiag.repair.judgement import Bench, Judgement, Sketch, reason_in
+from nsadiag.repair.judgement import Bench, Judgement, Rehearse, Sketch, reason_in
 from nsadiag.repair.patch import change_of, read_patch
+from nsadiag.repair.record import Record
 from nsadiag.repair.templates.registry import TEMPLATES
 from nsadiag.repair.text import Module
 
 MOST_CANDIDATES = 24
 PROPOSE_S = 600.0
-FAILED = ("differs", "raised")
+FAILED = ("differs", "raised", "wrong")
+
+
+class Makes(Protocol):
+    """A maker of trials of one job."""
+
+    def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record: ...
+
+    def launch(self, change: Change) -> str: ...
+
+    @property
+    def cold(self) -> Rehearse | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +60,8 @@ class Candidate:
     what: str
     change: Change
     cost: str = ""
+    counting: Change | None = None  # the same, counting what it leaves out
+    template: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +99,26 @@ class Fixed:
 
 def fix_once(request: FixRequest) -> Fixed:
     """Raises NsadiagError where nothing could be tried; the user's files are touched by `--write` alone."""
-    started = time.monotonic()
     origin = read_origin(request.path)
+    with trials_of(origin.job, request.seconds) as trials:
+        return fixed_of(request, origin, trials)
+
+
+def fixed_of(request: FixRequest, origin: Origin, trials: Makes) -> Fixed:
+    """The same by trials of the caller's."""
+    started = time.monotonic()
     candidates = _candidates(request, origin)
     if request.write:
         refusals.check_writable(
             [origin.job.folder / file for file in dict.fromkeys(f for f, _ in origin.sites)]
         )
-    trials = Trials(job=origin.job, seconds=request.seconds)
-    bench = Bench(rehearse=trials.rehearse, launch=trials.launch, ranks=origin.job.ranks)
-    before = bench.plain(origin.job.ranks)
+    ranks = origin.job.ranks
+    bench = Bench(rehearse=trials.rehearse, launch=trials.launch, ranks=ranks, cold=trials.cold)
+    before = bench.plain(ranks)
+    if before.answer not in FAILED and trials.cold is not None:
+        # What ranks differ by is what they share when they are forked from one process.
+        bench = Bench(rehearse=trials.cold, launch=trials.launch, ranks=ranks)
+        before = bench.plain(ranks)
     if before.answer not in FAILED:
         raise MachineError(
             f"the rehearsal of the job as it is {_ended(before.answer)}: {before.why}",
@@ -116,7 +141,7 @@ def _try(result: Fixed, bench: Bench, candidates: list[Candidate], deadline: Dea
             result.untried += candidates[number:]
             break
         note(f"nsadiag: trying: {candidate.what}")
-        sketch = bench.sketched(candidate.change, candidate.cost)
+        sketch = bench.sketched(candidate.change, candidate.cost, candidate.counting)
         if sketch.trial is not None and not sketch.is_promising:
             note(f"nsadiag: not fixed: {reason_in(sketch.rows)}")
             weaker.append((candidate, sketch))
@@ -151,20 +176,30 @@ def _candidates(request: FixRequest, origin: Origin) -> list[Candidate]:
     return [*(_proposed(request.propose, origin) if request.propose else ()), *_from_templates(origin)]
 
 
-def _from_templates(origin: Origin) -> Iterator[Candidate]:
-    """Template by template, beginning with the file of the likeliest line."""
-    seen = set()
+def _from_templates(origin: Origin) -> list[Candidate]:
+    """In the order in which the verdict names their lines; at one line in that of the templates."""
+    found: dict[tuple[str, str], tuple[int, int, Candidate]] = {}
     for file in dict.fromkeys(file for file, _ in origin.sites):
         text = origin.job.sources[file]
-        module = Module(text, tuple(line for path, line in origin.sites if path == file))
-        for template in TEMPLATES:
+        lines = tuple(line for path, line in origin.sites if path == file)
+        module = Module(text, lines)
+        for number, template in enumerate(TEMPLATES):
             if template.classes and origin.verdict.cls not in template.classes:
                 continue
             for proposal in template.propose(module):
-                if proposal.text not in seen:
-                    seen.add(proposal.text)
-                    change = Change.of({file: text}, {file: proposal.text})
-                    yield Candidate(what=proposal.what, change=change, cost=proposal.cost)
+                named = (file, proposal.line)
+                at = origin.sites.index(named) if named in origin.sites else len(origin.sites)
+                candidate = Candidate(
+                    what=proposal.what,
+                    change=Change.of({file: text}, {file: proposal.text}),
+                    cost=proposal.cost,
+                    counting=Change.of({file: text}, {file: proposal.counting})
+                    if proposal.counting
+                    else None,
+                    template=template.name,
+                )
+                found.setdefault((file, proposal.text), (at, number, candidate))
+    return [candidate for _, _, candidate in sorted(found.values(), key=lambda each: each[:2])]
 
 
 def document_for_model(origin: Origin) -> dict[str, object]:

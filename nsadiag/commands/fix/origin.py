@@ -82,7 +82,11 @@ def _is_installed(file: str) -> bool:
 
 
 def _sites(run: RunDir, verdict: Verdict) -> Iterator[Site]:
-    """The verdict's lines first, then those of the calls that differ, then the stacks at the end."""
+    """The chain of causes first, then the verdict's lines, those of the calls that differ, and the stacks at the end."""
+    cause = verdict.because
+    if cause is not None and cause.file and cause.line:
+        yield cause.file, cause.line
+        yield from ((link.at.file, link.at.line) for link in cause.chain if link.at.file and link.at.line)
     for place in (verdict.where, verdict.peers_at):
         if place is not None and place.file and place.line:
             yield place.file, place.line

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nsadiag.commands.fix.warm import WarmTrials
 from nsadiag.deadlines import programs
+from nsadiag.engines.local import WarmLauncher
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.rehearsal import WITNESS
 from nsadiag.repair.change import Change
-from nsadiag.repair.job import Job, copied
+from nsadiag.repair.job import Job, copied, texts_of
 from nsadiag.repair.record import Record, read_record
 
 AROUND_S = 120.0  # besides the job's own time: start-up, snapshots and the verdict
@@ -30,17 +33,19 @@ class Trials:
     def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record:
         """One rehearsal. What it leaves is gone afterwards."""
         with (
-            copied(self.job, _texts(change)) as copy,
+            copied(self.job, texts_of(change)) as copy,
             tempfile.TemporaryDirectory(prefix="nsadiag-rehearsal-") as room,
         ):
             out = Path(room).resolve() / "run"
             self._nsadiag("check", copy, out, ranks, {WITNESS: str(seed)})
             return read_record(out, copy)
 
+    cold = None  # they all are
+
     def launch(self, change: Change) -> str:
         """The outcome of a real launch; `unknown` where there was no verdict."""
         with (
-            copied(self.job, _texts(change)) as copy,
+            copied(self.job, texts_of(change)) as copy,
             tempfile.TemporaryDirectory(prefix="nsadiag-launch-") as room,
         ):
             out = Path(room).resolve() / "run"
@@ -74,5 +79,29 @@ class Trials:
             return
 
 
-def _texts(change: Change | None) -> dict[str, str]:
-    return {file.path: file.after for file in change.files} if change else {}
+@dataclass(frozen=True, kw_only=True)
+class BothTrials:
+    """Cold trials, and warm ones for whatever needs no process of its own."""
+
+    trials: Trials
+    warm: WarmTrials
+
+    def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record:
+        return self.warm.rehearse(change, ranks, seed)
+
+    def cold(self, change: Change | None, ranks: int, seed: int) -> Record:
+        return self.trials.rehearse(change, ranks, seed)
+
+    def launch(self, change: Change) -> str:
+        return self.trials.launch(change)
+
+
+@contextlib.contextmanager
+def trials_of(
+    job: Job, seconds: float, launcher: WarmLauncher | None = None
+) -> Iterator[BothTrials | Trials]:
+    """Trials that leave nothing behind. `launcher`: a warm one of the caller's, for jobs that set no PYTHONPATH."""
+    cold = Trials(job=job, seconds=seconds)
+    with tempfile.TemporaryDirectory(prefix="nsadiag-fix-") as room:
+        with WarmTrials(job=job, seconds=seconds, room=Path(room).resolve(), launcher=launcher) as warm:
+            yield BothTrials(trials=cold, warm=warm) if warm.is_possible else cold

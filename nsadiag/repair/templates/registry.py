@@ -1,22 +1,54 @@
-"""All templates, in the order in which they are tried."""
+"""All templates, in the order in which they are tried at one line."""
 
 from __future__ import annotations
 
-from nsadiag.repair.templates import (
+from nsadiag.repair.templates.branches import (
     agree_on_condition,
-    groups_by_all,
+    agree_on_flag,
+    decorator_off,
+    exception_agreed,
+    guard_later,
     hoist,
-    loops_end_together,
-    sorted_iteration,
-    unused_parameters,
+    one_side_for_all,
+    said_always,
+    without_short_cut,
 )
+from nsadiag.repair.templates.data import epochs_set, loops_end_together, value_of_rank_0
+from nsadiag.repair.templates.gradients import bound_early, connected_zero, takes_part, unused_parameters
+from nsadiag.repair.templates.order import group_of_its_own, groups_by_all, one_worker, sorted_iteration
 from nsadiag.repair.templates.template import Template
+from nsadiag.repair.templates.transfers import (
+    gathered_of_any_size,
+    sends_not_blocking,
+    shape_sent_ahead,
+    tags_left_out,
+    waited_before_use,
+)
 
 TEMPLATES: tuple[Template, ...] = (
     unused_parameters.TEMPLATE,
-    sorted_iteration.TEMPLATE,
+    waited_before_use.TEMPLATE,
+    bound_early.TEMPLATE,
+    epochs_set.TEMPLATE,
+    connected_zero.TEMPLATE,
+    exception_agreed.TEMPLATE,
     groups_by_all.TEMPLATE,
+    one_side_for_all.TEMPLATE,
+    decorator_off.TEMPLATE,
+    guard_later.TEMPLATE,
     hoist.TEMPLATE,
+    sends_not_blocking.TEMPLATE,
+    tags_left_out.TEMPLATE,
+    said_always.TEMPLATE,
+    gathered_of_any_size.TEMPLATE,
+    sorted_iteration.TEMPLATE,
+    one_worker.TEMPLATE,
+    group_of_its_own.TEMPLATE,
     agree_on_condition.TEMPLATE,
+    agree_on_flag.TEMPLATE,
     loops_end_together.TEMPLATE,
+    takes_part.TEMPLATE,
+    without_short_cut.TEMPLATE,
+    value_of_rank_0.TEMPLATE,
+    shape_sent_ahead.TEMPLATE,
 )

@@ -7,14 +7,23 @@ from dataclasses import dataclass
 
 from nsadiag.repair.text import Module
 
+COUNTED = "nsadiag counted"  # then what was taken and what was left out
+
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A new text of the module. `cost`: what it leaves out, where it leaves anything out."""
+    """A new text of the module. `cost`: what it leaves out, where it leaves anything out.
+
+    `counting`: the same with a helper that goes on to count what it leaves out, for one trial; it prints that behind COUNTED.
+    """
 
     what: str
     text: str
+    line: int = (
+        0  # at which it is made: candidates are tried in the order in which the verdict names their lines
+    )
     cost: str = ""
+    counting: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ def run_document(run: RunReport) -> dict[str, Any]:
         "world_size": run.world_size,
         "verdict": run.verdict.to_json() if run.verdict else None,
         **({"rehearsal": run.rehearsal.to_json()} if run.rehearsal else {}),
+        **({"fix": dataclasses.asdict(run.repair)} if run.repair else {}),
         "ranks": [_without(dataclasses.asdict(rank), "last_words") for rank in run.ranks],
         "gaps": list(run.gaps),
     }

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.commands.fix.rehearsals import Trials
+from nsadiag.commands.fix.rehearsals import trials_of
 from nsadiag.repair.change import Change
 from nsadiag.repair.job import Job
 from nsadiag.repair.judgement import Bench
+from nsadiag.repair.templates.data import loops_end_together
+from nsadiag.repair.text import Module
 
 TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
 SCRIPT = """
-import time, torch, torch.distributed as dist
+import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = list(torch.randn(5 - rank, 8, 4))
+loader = list(torch.randn(5 - rank, 8, 4, generator=torch.Generator().manual_seed(rank)))
 for batch in loader:
     loss = model(batch).square().mean()
     optimizer.zero_grad()
@@ -38,32 +41,67 @@ dist.barrier()
 RIGHT = "shortest = torch.tensor(len(loader)); dist.all_reduce(shortest, op=dist.ReduceOp.MIN)\nfor batch in loader[: shortest.item()]:"
 REPAIRED = SCRIPT.replace("for batch in loader:", RIGHT)
 COST = "batches that only some ranks have are left out"
+OTHERS = "; others = [loader]; dist.broadcast_object_list(others, src=0); loader = others[0]"
+GRADIENT = "        dist.all_reduce(parameter.grad)"
+# Each makes of a right patch a wrong one.
 PLANTED = {
     "hangs elsewhere": ("dist.barrier()", "if rank == 0:\n    dist.barrier()"),
+    "hangs in the step": (GRADIENT, "        if rank == 0:\n            dist.all_reduce(parameter.grad)"),
     "loses steps": ("[: shortest.item()]", "[:1]"),
+    "loses the last step": ("[: shortest.item()]", "[: shortest.item() - 1]"),
     "doubles a step": ("    optimizer.step()\n", "    optimizer.step()\n    optimizer.step()\n"),
+    "doubles a step on one rank": ("    optimizer.step()\n", "    optimizer.step()\n    rank or optimizer.step()\n"),
     "writes on all ranks": ("if rank == 0:\n    torch.save", "if rank >= 0:\n    torch.save"),
     "writes nothing": ("if rank == 0:\n    torch.save", "if rank < 0:\n    torch.save"),
+    "writes another file": ('"model.pt"', 'f"model{rank}.pt"'),
     "trains at another rate": ("lr=0.1", "lr=0.05"),
-    "trains on other data": ("torch.manual_seed(0)", "torch.manual_seed(1)"),
-    "does not share gradients": ("        dist.all_reduce(parameter.grad)", "        pass"),
+    "trains with momentum": ("lr=0.1", "lr=0.1, momentum=0.9"),
+    "trains on other data": (".manual_seed(rank)", ".manual_seed(rank + 7)"),
+    "trains on rank 0's data": (".manual_seed(rank)))", ".manual_seed(rank)))" + OTHERS),
+    "is rank 0 everywhere": ("rank = dist.get_rank()", "rank = 0"),
+    "begins with other weights": ("torch.manual_seed(0)", "torch.manual_seed(1)"),
+    "does not share gradients": (GRADIENT, "        pass"),
+    "shares a copy": (GRADIENT, "        dist.all_reduce(parameter.grad.clone())"),
+    "shares nothing": (GRADIENT, "        dist.all_reduce(parameter.grad.zero_())"),
+    "halves the gradients": (GRADIENT, f"{GRADIENT}\n        parameter.grad /= 2"),
+    "keeps the gradients": ("    optimizer.zero_grad()\n", ""),
+    "detaches": ("model(batch).square()", "(model(batch) * model(batch).detach())"),
+    "lowers the world size": ('("gloo")', '("gloo", rank=0, world_size=1, store=dist.HashStore())'),
+    "is alone in its group": ("dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad, group=alone)"),
+    "calls nothing": ("rank = dist.get_rank()", "rank = dist.get_rank(); dist.all_reduce = lambda *a, **k: None"),
     "swallows the error": ("dist.barrier()", "try:\n    dist.barrier()\nexcept RuntimeError:\n    pass"),
     "sleeps": ("dist.barrier()", "time.sleep(2)\ndist.barrier()"),
+    "sleeps in other words": ("dist.barrier()", "__import__('threading').Event().wait(1)\ndist.barrier()"),
     "leaves early": ("    optimizer.zero_grad()\n", "    if not loss:\n        break\n    optimizer.zero_grad()\n"),
+    "leaves before the barrier": ("dist.barrier()", "raise SystemExit\ndist.barrier()"),
+    "leaves without a word": ("dist.barrier()", "os._exit(0)\ndist.barrier()"),
     "prints nothing": ("    print(", "    str("),
+    "prints on one rank": ("    print(", "    rank or print("),
     "has no barrier": ("dist.barrier()", "dist.get_rank()"),
     "is not finite": ("loss.backward()", "(loss / 0).backward()"),
+    "looks who is watching": ("dist.barrier()", "'NSADIAG_REHEARSAL' in os.environ and dist.barrier()"),
 }  # fmt: skip
+QUICK = ("hangs elsewhere", "trains on rank 0's data", "writes on all ranks", "sleeps in other words")
+ALONE = "alone = [dist.new_group([n]) for n in range(dist.get_world_size())][dist.get_rank()]"
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """The job without a patch is rehearsed once for all tests."""
     folder = tmp_path_factory.mktemp("job").resolve()
     (folder / "train.py").write_text(SCRIPT)
     job = Job(command=(*TORCHRUN, "train.py"), cwd=folder, folder=folder, ranks=2)
-    trials = Trials(job=job, seconds=300)
-    return Bench(rehearse=trials.rehearse, launch=trials.launch, ranks=2)
+    with trials_of(job, 300) as trials:
+        yield Bench(rehearse=trials.rehearse, launch=trials.launch, ranks=2, cold=trials.cold)
+
+
+def planted(name: str) -> Change:
+    old, new = PLANTED[name]
+    assert old in REPAIRED
+    text = REPAIRED.replace(old, new)
+    if "group=alone" in new:
+        text = text.replace("rank = dist.get_rank()", f"rank = dist.get_rank(); {ALONE}")
+    return Change.of({"train.py": SCRIPT}, {"train.py": text})
 
 
 @pytest.mark.slow
@@ -72,13 +110,28 @@ def test_a_right_patch_is_fixed(bench: Bench) -> None:
     assert (judgement.level, judgement.reason) == ("fixed", "")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in PLANTED]
+)
 def test_a_wrong_patch_is_not_called_fixed(bench: Bench, name: str) -> None:
-    old, new = PLANTED[name]
-    assert old in REPAIRED
-    sketch = bench.sketched(Change.of({"train.py": SCRIPT}, {"train.py": REPAIRED.replace(old, new)}), COST)
+    sketch = bench.sketched(planted(name), COST)
     assert not sketch.is_promising or bench.proven(sketch).level != "fixed"
+
+
+@pytest.mark.slow
+def test_steps_that_are_lost_untold_are_not_fixed(bench: Bench) -> None:
+    change = Change.of({"train.py": SCRIPT}, {"train.py": SCRIPT.replace("in loader:", "in loader[:4]:")})
+    sketch = bench.sketched(change)
+    assert not sketch.is_promising or bench.proven(sketch).level != "fixed"
+
+
+@pytest.mark.slow
+def test_what_is_left_out_is_counted(bench: Bench) -> None:
+    module = Module(SCRIPT, (SCRIPT[: SCRIPT.index("for batch")].count("\n") + 1,))
+    first = next(loops_end_together.propose(module))
+    texts = [Change.of({"train.py": SCRIPT}, {"train.py": text}) for text in (first.text, first.counting)]
+    judgement = bench.proven(bench.sketched(texts[0], first.cost, texts[1]))
+    assert (judgement.level, judgement.cost) == ("fixed", "left out: 1 of 5 rounds on rank 0")
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def propose(module: Module) -> Iterator[Proposal]:
             text = module.replaced(call, f"{whole[:-1].rstrip().removesuffix(',')}, {SETTING}=True)")
         else:
             text = module.replaced(given.value, "True")
-        yield Proposal(what=f"{SETTING} in line {call.lineno}", text=text)
+        yield Proposal(what=f"{SETTING} in line {call.lineno}", text=text, line=call.lineno)
 
 
 EXAMPLE = Example(

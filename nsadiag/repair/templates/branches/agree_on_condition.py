@@ -42,7 +42,7 @@ def propose(module: Module) -> Iterator[Proposal]:
             helper = f"{HEAD.format(said=said)}{line}\n    return bool(answer.item())\n"
             what = f"agree on the condition in line {node.lineno}: {how}"
             cost = LEFT_BY_ALL if how == "any" and _leaves(node) else ""
-            yield Proposal(what=what, text=with_helper(text, helper), cost=cost)
+            yield Proposal(what=what, text=with_helper(text, helper), line=node.test.lineno, cost=cost)
 
 
 def _ways(node: ast.If | ast.While | ast.IfExp) -> tuple[str, ...]:

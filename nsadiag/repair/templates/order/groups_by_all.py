@@ -24,7 +24,9 @@ def propose(module: Module) -> Iterator[Proposal]:
             rows = module.replaced(call, NAME).splitlines(keepends=True)
             created = f"{' ' * node.col_offset}{NAME} = {module.source(call)}\n"
             rows.insert(node.lineno - 1, created)
-            yield Proposal(what=f"all ranks create the group of line {call.lineno}", text="".join(rows))
+            yield Proposal(
+                what=f"all ranks create the group of line {call.lineno}", text="".join(rows), line=call.lineno
+            )
 
 
 EXAMPLE = Example(

@@ -1,0 +1,1 @@
+"""Gradients that have to be there on every rank."""

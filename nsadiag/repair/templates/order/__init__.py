@@ -1,0 +1,1 @@
+"""The order in which ranks make calls and groups."""

@@ -1,0 +1,1 @@
+"""Messages between ranks: their order, shapes and waits."""
