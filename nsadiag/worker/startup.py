@@ -66,8 +66,12 @@ def _install() -> None:
         from nsadiag.worker.rehearsal import witness
 
         witness.install(int(os.environ[rehearsal.WITNESS]))
+    if rehearsal.PROOF in os.environ:
+        from nsadiag.worker.proof import install as proof
+
+        proof.install(os.environ[rehearsal.PROOF])
     install_probes()
-    if rehearsal.SOCKET in os.environ:
+    if rehearsal.SOCKET in os.environ and rehearsal.PROOF not in os.environ:
         from nsadiag.worker.rehearsal.paths import recorder
 
         session.on_opened.append(recorder.start)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -71,6 +72,7 @@ class CheckOptions:
     steps: int = 0  # after which a loop over batches ends, on all ranks alike; 0: none
     in_place: bool = False  # what the script writes stays
     network: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)  # more for the ranks
 
 
 def check_once(request: RunRequest, options: CheckOptions | None = None) -> Checked:
@@ -111,7 +113,7 @@ def _rehearsed(request: RunRequest, options: CheckOptions, more: dict[str, str])
                 request,
                 launched=apart.line(started_directly(request.command, options.ranks)),
                 outlives_watch=False,
-                env={**_settings(coordinator, options), **more},
+                env={**_settings(coordinator, options), **options.env, **more},
                 make_watch=functools.partial(_watch, watches, coordinator),
             )
             isolation = Isolation(**read_json(report, {}))

@@ -1,0 +1,140 @@
+"""Names for a difference that is proved: a wrong one accuses nobody."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsadiag.evidence.phrases import count
+from nsadiag.experiments.prove.compare import Pair, Proof
+from nsadiag.experiments.prove.record import Array, Run
+
+ALIKE = 0.02
+UNEXPLAINED = 0.05  # of the difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Name:
+    """A pattern in all that differs, and the advice that goes with it."""
+
+    says: str
+    fix: str
+
+
+def name_of(proof: Proof, ranks: Run) -> Name | None:
+    """The first pattern that explains all of it."""
+    found = proof.differing
+    names = (_nothing(found), _own(proof), _factor(proof), _weighted(proof, ranks), _one_rank(proof), _rows(found))
+    return next((name for name in names if name is not None), None)
+
+
+def common_factor(found: tuple[Pair, ...]) -> float | None:
+    """The factor that explains all of them, if one does."""
+    ratios = []
+    for pair in found:
+        square = float((pair.other**2).sum())
+        ratio = float((pair.mine * pair.other).sum()) / square if square and np.isfinite(pair.mine).all() else 0.0
+        if not ratio or not _explains(ratio * pair.other, pair.mine, pair.other):
+            return None
+        ratios.append(ratio)
+    middle = float(np.median(ratios)) if ratios else 0.0
+    return middle if ratios and all(abs(r - middle) <= ALIKE * abs(middle) for r in ratios) else None
+
+
+def _explains(guess: Array, mine: Array, other: Array) -> bool:
+    return float(np.linalg.norm(mine - guess)) < UNEXPLAINED * float(np.linalg.norm(mine - other))
+
+
+def _nothing(found: tuple[Pair, ...]) -> Name | None:
+    if not all(not pair.mine.any() for pair in found):
+        return None
+    return Name(
+        says="nothing arrives there",
+        fix="Look for what cuts the graph or leaves these out: detach(), no_grad(), a parameter that is not in the optimizer, a group of its own.",
+    )
+
+
+def _factor(proof: Proof) -> Name | None:
+    factor = common_factor(proof.differing)
+    if factor is None or factor <= 0:
+        return None
+    whole = "every" if len(proof.differing) == len(proof.pairs) else "each of these"
+    what = "gradient" if proof.what == "gradient" else "step"
+    return Name(
+        says=f"{whole} {what} is {factor:.4g} times as large",
+        fix="A factor is missing or applied twice: average over ranks once, divide by the number of micro-batches once, unscale once.",
+    )
+
+
+def _copies(pairs: tuple[Pair, ...]) -> Iterator[list[Pair]]:
+    """Those that should be equal, as ranks hold the same part."""
+    found = defaultdict(list)
+    for pair in pairs:
+        found[pair.part].append(pair)
+    yield from found.values()
+
+
+def _own(proof: Proof) -> Name | None:
+    """Each rank's own: their mean, or their sum, is what one process has."""
+    wrong = {pair.part for pair in proof.differing}
+    groups = [copies for copies in _copies(proof.pairs) if copies[0].part in wrong]
+    if not groups or any(len(copies) < 2 for copies in groups):
+        return None
+    shared = "let every rank take part in the same reduction of it, before clipping and the optimizer's step"
+    for factor, says in ((lambda n: n, "whose mean is the one process's: it is not averaged over ranks"), (lambda n: 1, "whose sum is the one process's: partial sums that nobody adds up")):  # fmt: skip
+        if all(_explains(sum(p.mine for p in c) / factor(len(c)), c[0].other, _worst(c).mine) for c in groups):
+            return Name(says=f"each rank has one of its own, {says}", fix=f"Reduce it over ranks: {shared}.")
+    return None
+
+
+def _worst(copies: list[Pair]) -> Pair:
+    return max(copies, key=lambda pair: pair.relative)
+
+
+def _weighted(proof: Proof, ranks: Run) -> Name | None:
+    """A mean over each rank's own tokens: what the ranks computed adds up to the one process's with other weights."""
+    if proof.what != "gradient":
+        return None
+    worst = max(proof.differing, key=lambda pair: pair.relative)
+    local = [rank.numbers(row) for rank in ranks.ranks for row in rank.rows("local", proof.steps) if row.name == worst.name]  # fmt: skip
+    if len(local) != len(ranks.ranks) or len({each.shape for each in local} | {worst.other.shape}) != 1:
+        return None
+    matrix = np.stack([each.reshape(-1) for each in local], axis=1)
+    weights = np.linalg.lstsq(matrix, worst.other.reshape(-1), rcond=None)[0]
+    rest = float(np.linalg.norm(matrix @ weights - worst.other.reshape(-1)))
+    if rest > UNEXPLAINED * float(np.linalg.norm(worst.mine - worst.other)) or np.ptp(weights) < ALIKE:
+        return None
+    shown = ", ".join(f"{weight:.2f}" for weight in weights[:8])
+    return Name(
+        says=f"what the ranks compute would have to be added with the weights {shown}: each takes a mean over its own samples or tokens",
+        fix="Divide sums by the number of tokens of all ranks: ranks with fewer of them count too much in a mean of means.",
+    )
+
+
+def _one_rank(proof: Proof) -> Name | None:
+    guilty = {pair.rank for pair in proof.differing}
+    if len(guilty) == len({pair.rank for pair in proof.pairs}):
+        return None
+    who = ", ".join(map(str, sorted(guilty)))
+    return Name(
+        says=f"only on {'rank' if len(guilty) == 1 else 'ranks'} {who}",
+        fix="Look at what this rank alone does between backward and the optimizer's step.",
+    )
+
+
+def _rows(found: tuple[Pair, ...]) -> Name | None:
+    """Some rows of a matrix alone."""
+    pair = max(found, key=lambda each: each.relative)
+    if pair.mine.ndim < 2 or pair.mine.shape[0] < 4:
+        return None
+    off = np.abs(pair.mine - pair.other).reshape(pair.mine.shape[0], -1).max(axis=1)
+    wrong = np.flatnonzero(off > pair.bound * np.abs(pair.other).max())
+    if not 0 < len(wrong) <= pair.mine.shape[0] // 2:
+        return None
+    return Name(
+        says=f"in {count(len(wrong), 'row')} of {pair.mine.shape[0]} alone, from row {wrong[0]} on",
+        fix="Look at which indices these rows belong to, and at what is done with them alone.",
+    )
