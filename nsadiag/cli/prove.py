@@ -23,7 +23,9 @@ def prove(
     steps: Annotated[int, typer.Option(metavar="N", min=1, help="Optimizer steps to compare")] = 12,
     batch_option: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The script's option for a rank's batch: alone, it is given that of all"),
+        typer.Option(
+            metavar="NAME", help="The script's option for a rank's batch: alone, it is given that of all"
+        ),
     ] = "",
     real: Annotated[bool, typer.Option("--real", help="Launch the job as it is, not rehearsed")] = False,
     seconds: Annotated[float, typer.Option(metavar="S", min=1, help="Limit of each run")] = 120.0,

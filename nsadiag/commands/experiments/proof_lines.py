@@ -51,5 +51,9 @@ def with_batch(command: list[str], option: str, ranks: int) -> list[str]:
             value = value if equals else command[at + 1] if at + 1 < len(command) else ""
             if value.isdigit():
                 more = str(int(value) * ranks)
-                return [*command[:at], *([f"{name}={more}"] if equals else [name, more]), *command[at + (1 if equals else 2) :]]
+                return [
+                    *command[:at],
+                    *([f"{name}={more}"] if equals else [name, more]),
+                    *command[at + (1 if equals else 2) :],
+                ]
     raise UsageError(f"{option} has no number in the command", f"write it there: ... train.py {option} 8")

@@ -13,7 +13,7 @@ from nsadiag.commands.experiments.check import CheckOptions, check_once
 from nsadiag.commands.experiments.proof_lines import alone, ranks_of, with_batch
 from nsadiag.commands.run import RunRequest, RunResult, check_request, name_of, run_once
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_USAGE
-from nsadiag.evidence.layout import RunDir, write_json
+from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, write_json
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.proof import Asked
 from nsadiag.evidence.rehearsal import PROOF
@@ -50,6 +50,11 @@ class Proved:
     def exit_code(self) -> int:
         return EXIT_INTERRUPTED if self.interrupted else EXITS[self.answer]
 
+    def to_json(self) -> dict[str, Any]:
+        """proof.json."""
+        about = {"answer": self.answer, "why": self.why, "directory": str(self.directory)}
+        return {"schema_version": SCHEMA_VERSION, **self.document, **about}
+
     def lines(self) -> list[str]:
         """The answer, as a terminal shows it."""
         name = self.answer.replace("_", " ")
@@ -63,23 +68,28 @@ def prove_once(request: RunRequest, options: ProveOptions) -> Proved:
     ranks = ranks_of(request.command)
     single = with_batch(alone(request.command), options.batch_option, ranks)
     run = output.prepare(request.out, name_of(request.command), force=request.force)
-    runner = _Runner(dataclasses.replace(request, out=run.path, force=True), options)
+    runner = Runner(dataclasses.replace(request, out=run.path, force=True), options)
     found = runner.proved(single)
-    write_json(run.proof, {"schema_version": 1, "answer": found.answer, "why": found.why, **found.document})
+    write_json(run.proof, found.to_json())
     return found
 
 
-class _Runner:
+class Runner:
+    """The runs of a proof, and their comparison."""
+
     def __init__(self, request: RunRequest, options: ProveOptions) -> None:
         assert request.out is not None
         self._request, self._options = request, options
         self._directory = request.out
 
     def proved(self, single: list[str]) -> Proved:
-        result, failed = self._run(self._request, Asked(steps=self._options.steps))
+        """`single`: the command line for one process."""
+        _, failed = self.launched(self._request, Asked(steps=self._options.steps))
         if failed is not None:
             return failed
-        one, failed = self._alone(single, "alone", Asked(steps=self._options.steps, others=str(self._directory)))
+        one, failed = self._alone(
+            single, "alone", Asked(steps=self._options.steps, others=str(self._directory))
+        )
         if failed is not None:
             return failed
         return self._compared(single, one)
@@ -96,14 +106,12 @@ class _Runner:
             proof = prove(ranks, other, spread_of(other, moved))
         told = document(proof, ranks)
         write_json(RunDir(path=self._directory).parity, told)
-        self._judge()
+        self.judge()
         why = told["says"] or proof.why or _same(told)
         return Proved(directory=self._directory, answer=proof.judgement, why=why, document=told)
 
     def _moved(self, single: list[str], number: int) -> Path:
-        asked = Asked(
-            steps=self._options.steps, others=str(self._directory), moved=MOVED, seed=number
-        )
+        asked = Asked(steps=self._options.steps, others=str(self._directory), moved=MOVED, seed=number)
         return self._alone(single, f"moved-{number}", asked)[0]
 
     def _alone(self, single: list[str], name: str, asked: Asked) -> tuple[Path, Proved | None]:
@@ -111,17 +119,22 @@ class _Runner:
         path = self._directory / "proof" / name
         path.parent.mkdir(mode=0o700, exist_ok=True)
         request = dataclasses.replace(self._request, command=single, out=path, probes="none")
-        result, failed = self._run(request, asked)
+        result, failed = self.launched(request, asked)
         if failed is not None and not failed.interrupted:
             why = f"one process cannot run the command: {failed.why}"
             failed = dataclasses.replace(failed, answer="not_comparable", why=why, directory=self._directory)
         return result.directory, failed
 
-    def _run(self, request: RunRequest, asked: Asked) -> tuple[RunResult, Proved | None]:
+    def launched(self, request: RunRequest, asked: Asked) -> tuple[RunResult, Proved | None]:
+        """One run; why it is of no use, if it is of none."""
         env = {PROOF: asked.to_json()}
         if self._options.real:
             result = run_once(request, env=env)
-            why = "" if result.verdict is None or result.verdict.outcome in ("healthy", "slow", "wrong") else result.verdict.summary
+            why = (
+                ""
+                if result.verdict is None or result.verdict.outcome in ("healthy", "slow", "wrong")
+                else result.verdict.summary
+            )
             answer: Answer = "failed"
         else:
             checked = check_once(request, CheckOptions(env=env))
@@ -133,7 +146,7 @@ class _Runner:
         interrupted = result.exit_code == EXIT_INTERRUPTED
         return result, Proved(directory=result.directory, answer=answer, why=why, interrupted=interrupted)
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
         """parity.json is evidence now."""
         from nsadiag.analysis.verdict import judge_directory
         from nsadiag.reports.formats.registry import write_reports
@@ -150,5 +163,4 @@ def _same(told: dict[str, Any]) -> str:
 
 def shown(found: Proved) -> str:
     """The document for --json."""
-    about = {"answer": found.answer, "why": found.why, "directory": str(found.directory)}
-    return json.dumps({**about, **found.document}, indent=1)
+    return json.dumps(found.to_json(), indent=1)

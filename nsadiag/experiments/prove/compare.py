@@ -11,6 +11,7 @@ import numpy as np
 
 from nsadiag.analysis.matrix.parity.tolerance import FLOOR, GRADIENT, tolerance_of
 from nsadiag.experiments.prove.layout import CLOSE, Layout, Part, layout
+from nsadiag.experiments.prove.outputs import Output, first_output
 from nsadiag.experiments.prove.record import Array, Run
 from nsadiag.experiments.prove.samples import Read, read
 
@@ -46,6 +47,7 @@ class Proof:
     pairs: tuple[Pair, ...] = ()  # of that step, all of them
     layout: Layout | None = None
     unit: str = ""
+    output: Output | None = None  # the first that differs, in that step
     remarks: tuple[str, ...] = ()
     precision: str = ""
     largest: float = 0.0  # of equal ones
@@ -85,7 +87,11 @@ def _unusable(ranks: Run, alone: Run) -> str:
 def _start(laid: Layout, ranks: Run) -> str:
     if laid.apart:
         rank, name = laid.apart[0]
-        return f"they do not start from the same parameters: {name} of rank {rank} differs before the first step"
+        if rank and any(part.name == name for (_, own), part in laid.parts.items() if own == name):
+            return f"the ranks start from different values: {name} of rank {rank} is another before the first step"
+        return (
+            f"they do not start from the same parameters: {name} of rank {rank} differs before the first step"
+        )
     if not laid.parts:
         return "no parameter of the ranks is one of the one process's"
     if laid.unknown:
@@ -101,6 +107,7 @@ class _Comparing:
         self._one = alone.ranks[0]
         self._largest = 0.0
         self._remarks: list[str] = []
+        self._alike = True  # every rank is given all samples
 
     def result(self) -> Proof:
         steps, unit = min(self._ranks.steps, self._alone.steps), ""
@@ -112,6 +119,7 @@ class _Comparing:
             if (refused := self._other_work(found)) and not step:
                 return Proof(judgement="not_comparable", why=refused, layout=self._laid)
             unit = found.unit
+            self._alike = self._alike and found.copies
             for what, pairs in (("update", self._ways(step)), ("gradient", self._gradients(step))):
                 if any(pair.relative > pair.bound for pair in pairs):
                     return self._differs(step - (what == "update"), what, pairs, unit)  # type: ignore[arg-type]
@@ -148,18 +156,26 @@ class _Comparing:
         )  # fmt: skip
 
     def _said(self) -> list[str]:
-        quiet = "dropout" in self._ranks.notes | self._alone.notes
-        return ["dropout was off in both: what it does is not proved"] if quiet else []
+        notes = self._ranks.notes | self._alone.notes
+        told = ["dropout was off in both: what it does is not proved"] if "dropout" in notes else []
+        if self._alike and not self._laid.is_split:
+            told.append("every rank is given the same samples, and all of them")
+        if "given" in self._alone.notes:
+            told.append("one process was given the parameters that the ranks start from")
+        return told
 
     def _differs(self, step: int, what: What, pairs: list[Pair], unit: str) -> Proof:
         refused = self._averaged_now_and_then(step)
         if not refused and "random" in self._ranks.notes | self._alone.notes:
             refused = "the forward pass draws random numbers, and results differ"
+        if not refused and {"given", "beside"} <= self._ranks.notes | self._alone.notes:
+            refused = "the ranks start from other parameters than one process, and so may a model beside"
         if refused:
             return Proof(judgement="not_comparable", why=refused, layout=self._laid, steps=step)
+        output = first_output(self._ranks, self._alone, step, self._precision) if unit == "samples" else None
         return Proof(
             judgement="differs", steps=step, what=what, pairs=tuple(pairs), layout=self._laid, unit=unit,
-            remarks=tuple(self._said()), precision=self._precision, largest=self._largest,
+            output=output, remarks=tuple(self._said()), precision=self._precision, largest=self._largest,
         )  # fmt: skip
 
     def _averaged_now_and_then(self, step: int) -> str:
@@ -222,7 +238,9 @@ class _Comparing:
                 value = rank.numbers(row) - rank.numbers(rank.first[name])
                 bound = max(UPDATE, GRADIENT[self._precision], self._spreads("update", step, part.name))
                 # Below a rounding error of the values themselves nothing is said.
-                size = max(float(np.linalg.norm(other)), CLOSE / bound * float(np.linalg.norm(part.of(first))))
+                size = max(
+                    float(np.linalg.norm(other)), CLOSE / bound * float(np.linalg.norm(part.of(first)))
+                )
                 pairs.append(_pair(rank.number, part, value, other, size, bound))
         return pairs
 

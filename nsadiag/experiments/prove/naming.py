@@ -14,6 +14,8 @@ from nsadiag.experiments.prove.record import Array, Run
 
 ALIKE = 0.02
 UNEXPLAINED = 0.05  # of the difference
+AVERAGED = "whose mean is the one process's: it is not averaged over ranks"
+ADDED = "whose sum is the one process's: partial sums that nobody adds up"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,47 @@ class Name:
 def name_of(proof: Proof, ranks: Run) -> Name | None:
     """The first pattern that explains all of it."""
     found = proof.differing
-    names = (_nothing(found), _own(proof), _factor(proof), _weighted(proof, ranks), _one_rank(proof), _rows(found))
+    names = (
+        _output(proof, ranks),
+        _nothing(found),
+        _own(proof),
+        _factor(proof),
+        _weighted(proof, ranks),
+        _one_rank(proof),
+        _rows(found),
+    )
     return next((name for name in names if name is not None), None)
+
+
+def _output(proof: Proof, ranks: Run) -> Name | None:
+    """Forward differs: by one vector in all rows, or by a factor."""
+    if (out := proof.output) is None:
+        return None
+    off = (out.mine - out.other).reshape(-1, out.mine.shape[-1])
+    shift = off.mean(axis=0)
+    if float(np.linalg.norm(off - shift)) < UNEXPLAINED * float(np.linalg.norm(off)):
+        for rank in ranks.ranks:
+            for name, row in rank.first.items():
+                now = rank.named("parameter", proof.steps).get(name, row)
+                if row.local == shift.shape and (times := _times(shift, rank.numbers(now))):
+                    return Name(
+                        says=f"the output of {out.module} has {name} {times + 1:.3g} times in it",
+                        fix="A bias belongs to the sum over shards, once: add it after the reduction, or on one rank.",
+                    )
+    factor = _times(out.mine, out.other)
+    says = f"it is {factor:.4g} times the one process's" if factor else f"it is off by {out.relative:.0%}"
+    return Name(
+        says=f"forward already: the output of {out.module} differs ({says}), for the same samples",
+        fix="Look at what this module is given on each rank, and at what is summed or gathered before it returns.",
+    )
+
+
+def _times(mine: Array, other: Array) -> float | None:
+    """The factor by which the one is the other, if it is."""
+    square = float((other**2).sum())
+    ratio = float((mine * other).sum()) / square if square else 0.0
+    is_it = float(np.linalg.norm(mine - ratio * other)) < UNEXPLAINED * float(np.linalg.norm(mine))
+    return ratio if ratio and is_it else None
 
 
 def common_factor(found: tuple[Pair, ...]) -> float | None:
@@ -36,16 +77,19 @@ def common_factor(found: tuple[Pair, ...]) -> float | None:
     ratios = []
     for pair in found:
         square = float((pair.other**2).sum())
-        ratio = float((pair.mine * pair.other).sum()) / square if square and np.isfinite(pair.mine).all() else 0.0
-        if not ratio or not _explains(ratio * pair.other, pair.mine, pair.other):
+        ratio = (
+            float((pair.mine * pair.other).sum()) / square if square and np.isfinite(pair.mine).all() else 0.0
+        )
+        if not ratio or not _explains(ratio * pair.other, pair.mine, pair.mine - pair.other):
             return None
         ratios.append(ratio)
     middle = float(np.median(ratios)) if ratios else 0.0
     return middle if ratios and all(abs(r - middle) <= ALIKE * abs(middle) for r in ratios) else None
 
 
-def _explains(guess: Array, mine: Array, other: Array) -> bool:
-    return float(np.linalg.norm(mine - guess)) < UNEXPLAINED * float(np.linalg.norm(mine - other))
+def _explains(guess: Array, wanted: Array, off: Array) -> bool:
+    """Whether the guess comes to what is wanted, up to a small part of the difference."""
+    return float(np.linalg.norm(wanted - guess)) < UNEXPLAINED * float(np.linalg.norm(off))
 
 
 def _nothing(found: tuple[Pair, ...]) -> Name | None:
@@ -84,8 +128,13 @@ def _own(proof: Proof) -> Name | None:
     if not groups or any(len(copies) < 2 for copies in groups):
         return None
     shared = "let every rank take part in the same reduction of it, before clipping and the optimizer's step"
-    for factor, says in ((lambda n: n, "whose mean is the one process's: it is not averaged over ranks"), (lambda n: 1, "whose sum is the one process's: partial sums that nobody adds up")):  # fmt: skip
-        if all(_explains(sum(p.mine for p in c) / factor(len(c)), c[0].other, _worst(c).mine) for c in groups):
+    totals = [np.sum([pair.mine for pair in copies], axis=0) for copies in groups]
+    for mean, says in ((True, AVERAGED), (False, ADDED)):
+        guesses = [total / (len(copies) if mean else 1) for total, copies in zip(totals, groups, strict=True)]
+        if all(
+            _explains(guess, c[0].other, _worst(c).mine - c[0].other)
+            for guess, c in zip(guesses, groups, strict=True)
+        ):
             return Name(says=f"each rank has one of its own, {says}", fix=f"Reduce it over ranks: {shared}.")
     return None
 

@@ -88,7 +88,9 @@ def _are_pieces(every: list[dict[int, list[Tensor]]], one: dict[int, list[Tensor
     """Whether the first argument is the one process's, cut along its second dimension, and nothing is left out."""
     first = min(one)
     whole = [tokens for tensor in one[first] if tensor.ndim > 1 for tokens in _tokens(tensor)]
-    parts = [t for given in every for tensor in given.get(first, ()) if tensor.ndim > 1 for t in _tokens(tensor)]
+    parts = [
+        t for given in every for tensor in given.get(first, ()) if tensor.ndim > 1 for t in _tokens(tensor)
+    ]
     if not whole or not parts or max(map(len, parts)) >= max(map(len, whole)):
         return False
     counted, expected = Counter[bytes](), Counter[bytes]()
@@ -97,7 +99,9 @@ def _are_pieces(every: list[dict[int, list[Tensor]]], one: dict[int, list[Tensor
     for tokens in parts:
         counted.update(tokens)
     found = {tuple(tokens): i for i, tokens in enumerate(whole)}
-    return _multiple(counted, expected) and all(any(_is_part(p, w) for w in found) for p in set(map(tuple, parts)))
+    return _multiple(counted, expected) and all(
+        any(_is_part(p, w) for w in found) for p in set(map(tuple, parts))
+    )
 
 
 def _tokens(tensor: Tensor) -> list[list[bytes]]:

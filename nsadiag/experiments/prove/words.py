@@ -13,6 +13,7 @@ from nsadiag.experiments.prove.naming import Name, name_of
 from nsadiag.experiments.prove.record import Run
 
 SHOWN = 3
+PHASES = {"output": "forward", "gradient": "backward", "update": "optimizer"}
 OTHERWISE = "Compare the two runs there: everything before it is equal."
 
 
@@ -37,8 +38,10 @@ def document(proof: Proof, ranks: Run, *, control: str = "one process") -> dict[
         "differing": len({pair.name for pair in proof.differing}),
         "worst": [{"parameter": p.name, "rank": p.rank, "difference": _finite(p.relative), "bound": p.bound} for p in ordered[:SHOWN]],
         "says": summary(proof, ordered, name, control) if differs else None,
-        "parameter": ordered[0].name if ordered else None,
-        "phase": {"gradient": "backward", "update": "optimizer"}.get(str(proof.what)) if differs else None,
+        "parameter": ordered[0].name if ordered and not proof.output else None,
+        "module": proof.output.module if proof.output else None,
+        "phase": PHASES["output" if proof.output else str(proof.what)] if differs else None,
+        "place": _place(proof, ranks) if differs else None,
         "claims": _claims(proof, ordered) if differs else [],
         "fix": (name.fix if name else OTHERWISE) if differs else None,
         "confidence": 0.95 if differs else None,
@@ -62,7 +65,8 @@ def summary(proof: Proof, ordered: list[Pair], name: Name | None, control: str) 
     of = len({pair.name for pair in proof.pairs})
     scope = f"{count(len(ordered), 'parameter')} of {of}"
     named = f": {name.says}" if name else f": {what} is off by {size(ordered[0])}"
-    return f"Not what {control} computes, from step {proof.steps + 1} on, first in {ordered[0].name}{named} ({scope})."
+    first = proof.output.module if proof.output else ordered[0].name
+    return f"Not what {control} computes, from step {proof.steps + 1} on, first in {first}{named} ({scope})."
 
 
 def size(pair: Pair) -> str:
@@ -78,7 +82,17 @@ def _claims(proof: Proof, ordered: list[Pair]) -> list[str]:
     right = list(dict.fromkeys(pair.name for pair in proof.pairs if pair.name not in wrong))
     agree = [f"{shortened(right, SHOWN)} {'agrees' if len(right) == 1 else 'agree'}"] if right else []
     before = [f"{count(proof.steps, 'step')} before agree"] if proof.steps else []
-    return [*told, *agree, *before, f"both were given the same {proof.unit}", *proof.remarks]
+    forward = [f"step {proof.steps + 1}: the output of {proof.output.module} is off by {proof.output.relative:.1%} on rank {proof.output.rank}"] if proof.output else []  # fmt: skip
+    return [*forward, *told, *agree, *before, f"both were given the same {proof.unit}", *proof.remarks]
+
+
+def _place(proof: Proof, ranks: Run) -> str | None:
+    """The line behind which it is wrong: of backward where forward differs, else of the optimizer's step."""
+    guilty = next(
+        (rank for rank in ranks.ranks for pair in proof.differing if pair.rank == rank.number), None
+    )
+    rows = guilty.rows("loss" if proof.output else "step", proof.steps) if guilty else []
+    return next((row.place for row in rows if row.place), None)
 
 
 def _finite(number: float) -> float | None:

@@ -26,6 +26,7 @@ from nsadiag.worker.probes.values import is_a, stepped_by, tensors_among
 from nsadiag.worker.proof import loaders, quiet
 from nsadiag.worker.proof.journal import journal
 from nsadiag.worker.proof.moved import Mover
+from nsadiag.worker.proof.starts import Starts
 
 WAIT_NS = 20 * 10**9  # for peers that are still in their last step
 POLL_S = 0.02
@@ -46,6 +47,8 @@ class State:
     def __init__(self, wanted: Asked) -> None:
         self.wanted = wanted
         self.mover = Mover(wanted.moved, wanted.seed) if wanted.moved else None
+        self.starts: Starts | None = None
+        self.started = ""  # `given`, where the ranks' parameters were put in the place of others
         self.roots: list[Module] = []
         self.named: Named = {}
         self.modules: dict[int, str] = {}
@@ -65,7 +68,7 @@ def install(text: str) -> None:
     _state = State(asked(text))
     quiet.install()
     loaders.install(_state.wanted.others)
-    Module.__call__ = _recorded(Module.__call__)  # type: ignore[method-assign]
+    Module.__call__ = _recorded(Module.__call__)
     torch.autograd.backward = _with_loss(torch.autograd.backward)
     optim.register_optimizer_step_pre_hook(_before_step)
     optim.register_optimizer_step_post_hook(_after_step)
@@ -81,6 +84,10 @@ def _recorded(original: Any) -> Any:
         state = _state
         in_backward = torch._C._current_graph_task_id() != -1
         if state.over or in_backward or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            if not state.depth and not state.step and id(self) not in state.modules:
+                state.notes.add(
+                    "beside"
+                )  # a model that only gives values, made of others' parameters perhaps
             return original(self, *args, **kwargs)
         outermost = not state.depth
         if outermost:
@@ -100,6 +107,7 @@ def _recorded(original: Any) -> Any:
 def _enter(state: State, module: Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     parameters = list(module.parameters())
     if not any(p.requires_grad for p in parameters):
+        state.notes |= {"beside"} if parameters and not state.step else set()
         return args, kwargs
     with tolerated(Exception):
         _learn(state, module)
@@ -118,8 +126,14 @@ def _learn(state: State, module: Module) -> None:
         return
     state.roots.append(module)
     state.named.update(named([module]))
+    if state.wanted.others:
+        state.starts = state.starts or Starts(state.wanted.others)
+        if state.starts.give(state.named):
+            state.started = "given"
     for name, part in module.named_modules():
         state.modules[id(part)] = qualified(name) or type(part).__name__
+    if any(hasattr(part, "_handle") for part in module.modules()):
+        return  # FSDP1's: its parameters are views that come and go
     for parameter in module.parameters():
         if parameter.requires_grad and not hasattr(parameter, "_local_tensor"):
             parameter.register_hook(functools.partial(_see_local, state, id(parameter)))
@@ -215,6 +229,8 @@ def _take(state: State, optimizer: Any, *, gradients: bool) -> None:
         for parameter in parameters:
             if (local := state.locals.get(id(parameter))) is not None and id(parameter) in state.named:
                 journal.write("local", state.step, local, name=state.named[id(parameter)][1], number=number)
+        if state.started:
+            state.notes.add(state.started)
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
         journal.write(
             "step", state.step, number=number, rates=rates, notes=sorted(state.notes), place=user_place()

@@ -41,7 +41,7 @@ def install(others: str) -> None:
             return sampler  # it reads a larger batch already
         return Joined(sampler, dealt, theirs.replicas)
 
-    DataLoader._index_sampler = property(index_sampler)  # type: ignore[assignment]
+    DataLoader._index_sampler = property(index_sampler)
 
 
 def _noted(run: Path) -> list[Kept]:

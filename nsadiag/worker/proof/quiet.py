@@ -24,7 +24,7 @@ def install() -> None:
     """From here on nothing is dropped."""
     for name in DROPPING:
         setattr(functional, name, _off(getattr(functional, name)))
-    torch.dropout = _off(torch.dropout)  # type: ignore[assignment]
+    torch.dropout = _off(torch.dropout)
     attention = functional.scaled_dot_product_attention
 
     @functools.wraps(attention)
@@ -32,7 +32,7 @@ def install() -> None:
         seen.dropout |= dropout_p > 0
         return attention(query, key, value, attn_mask, 0.0, *args, **more)
 
-    functional.scaled_dot_product_attention = without  # type: ignore[assignment]
+    functional.scaled_dot_product_attention = without
     init = torch.nn.RNNBase.__init__
 
     @functools.wraps(init)
@@ -41,7 +41,7 @@ def install() -> None:
         seen.dropout |= bool(self.dropout)
         self.dropout = 0.0
 
-    torch.nn.RNNBase.__init__ = rnn  # type: ignore[method-assign]
+    torch.nn.RNNBase.__init__ = rnn
 
 
 def _off(original: Any) -> Any:
