@@ -27,6 +27,20 @@ def prove(
             metavar="NAME", help="The script's option for a rank's batch: alone, it is given that of all"
         ),
     ] = "",
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Compare the job, stopped after a checkpoint and started again, with itself in one go",
+        ),
+    ] = False,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="RUN|COMMIT",
+            help="Compare with an earlier proof's run, or with what this commit computes",
+        ),
+    ] = "",
     real: Annotated[bool, typer.Option("--real", help="Launch the job as it is, not rehearsed")] = False,
     seconds: Annotated[float, typer.Option(metavar="S", min=1, help="Limit of each run")] = 120.0,
     force: Annotated[bool, FORCE] = False,
@@ -44,7 +58,8 @@ def prove(
         command=list(context.args), out=out, timeout_s=seconds, force=force, silent=True, quiet_stdout=True,
         die_with_me=True, healthy_report=False,
     )  # fmt: skip
-    proved = prove_once(request, ProveOptions(steps=steps, real=real, batch_option=batch_option))
+    options = ProveOptions(steps=steps, real=real, batch_option=batch_option, resume=resume, against=against)
+    proved = prove_once(request, options)
     if as_json:
         show(shown(proved))
     else:

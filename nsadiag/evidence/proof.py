@@ -10,8 +10,8 @@ from nsadiag.evidence.documents.values import Measured, Whole
 
 # `given`: a tensor that the outermost module was called with; `output`: of a module; `local`: a gradient before it left the
 # rank; `gradient`, `parameter`: as an optimizer's step finds them; `loss`: of a backward pass; `step`: an optimizer's;
-# `loader`: of data; `done`: the last line.
-What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "done"]
+# `loader`: of data; `saved`: a state; `done`: the last line.
+What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "saved", "done"]
 DONE = "proof.done"
 
 
@@ -22,6 +22,7 @@ class Asked:
     steps: int = 12  # of optimizers, after which a process ends
     moved: float = 0.0  # by which share parameters and inputs are moved at the start
     seed: int = 0  # which way
+    stop: int = 0  # before the optimizer's step of that number, counted from 0, a process ends; 0: never
     others: str = ""  # the run directory of the ranks that this process stands for, alone
 
     def to_json(self) -> str:
@@ -50,6 +51,7 @@ class Kept:
     at: tuple[tuple[int, int], ...] | None = None
     run: tuple[int, int] | None = None
     dtype: str = ""
+    graded: bool = False  # it came with a gradient to send back: another module's output, no data
     stored: str = ""  # as numpy names it
     offset: Whole = 0  # in proof.bin
     value: Measured | None = None

@@ -10,16 +10,18 @@ from typing import Literal
 import numpy as np
 
 from nsadiag.analysis.matrix.parity.tolerance import FLOOR, GRADIENT, tolerance_of
+from nsadiag.experiments.prove.factors import common_factor
 from nsadiag.experiments.prove.layout import CLOSE, Layout, Part, layout
 from nsadiag.experiments.prove.outputs import Output, first_output
 from nsadiag.experiments.prove.record import Array, Run
 from nsadiag.experiments.prove.samples import Read, read
 
 Judgement = Literal["same", "differs", "not_comparable"]
-What = Literal["gradient", "update"]
+What = Literal["gradient", "update", "start", "data", "rate"]  # the last three: of a second start
 SPREADS = 30.0  # of inputs moved in their last bits
 UPDATE = 1e-2  # of a parameter's way since the start
 ENOUGH = 3  # steps that agree, where others cannot be compared
+OUTPUT = 10.0  # times what its parameters differ by
 SMALL = 1e-4  # of a usual gradient: rounding alone, of which an optimizer may make a whole step
 
 
@@ -51,6 +53,10 @@ class Proof:
     remarks: tuple[str, ...] = ()
     precision: str = ""
     largest: float = 0.0  # of equal ones
+    after: bool = False  # a restart, from which steps are counted
+    rates: tuple[float, float] | None = (
+        None  # learning rates that differ by then, of a rank and of one process
+    )
 
     @property
     def differing(self) -> tuple[Pair, ...]:
@@ -111,9 +117,8 @@ class _Comparing:
 
     def result(self) -> Proof:
         steps, unit = min(self._ranks.steps, self._alone.steps), ""
-        stages = self._stages()
         for step in range(steps):
-            found = read(self._ranks, self._alone, step, stages)
+            found = read(self._ranks, self._alone, step)
             if found.why:
                 return self._ends(step, found)
             if (refused := self._other_work(found)) and not step:
@@ -122,19 +127,14 @@ class _Comparing:
             self._alike = self._alike and found.copies
             for what, pairs in (("update", self._ways(step)), ("gradient", self._gradients(step))):
                 if any(pair.relative > pair.bound for pair in pairs):
+                    if what == "gradient" and self._scaled_on_purpose(step, pairs):
+                        continue
                     return self._differs(step - (what == "update"), what, pairs, unit)  # type: ignore[arg-type]
                 self._largest = max([self._largest, *(pair.relative for pair in pairs)])
         last = self._ways(steps)
         if any(pair.relative > pair.bound for pair in last):
             return self._differs(steps - 1, "update", last, unit)
         return self._same(steps, unit)
-
-    def _stages(self) -> set[int]:
-        """Ranks that hold nothing that the first of them holds."""
-        held: dict[int, set[str]] = defaultdict(set)
-        for (rank, _), part in self._laid.parts.items():
-            held[rank].add(part.name)
-        return {rank for rank in held if any(held[rank].isdisjoint(held[other]) for other in held)}
 
     def _other_work(self, found: Read) -> str:
         if "batch norm" in self._ranks.notes and not found.copies:
@@ -172,11 +172,38 @@ class _Comparing:
             refused = "the ranks start from other parameters than one process, and so may a model beside"
         if refused:
             return Proof(judgement="not_comparable", why=refused, layout=self._laid, steps=step)
+        moved = max([0.0, *(pair.relative for pair in self._ways(step))])  # which outputs follow
         output = first_output(self._ranks, self._alone, step, self._precision) if unit == "samples" else None
+        if output is not None and output.relative < OUTPUT * moved:
+            output = None
         return Proof(
             judgement="differs", steps=step, what=what, pairs=tuple(pairs), layout=self._laid, unit=unit,
-            output=output, remarks=tuple(self._said()), precision=self._precision, largest=self._largest,
+            output=output, rates=self._rates(step), remarks=tuple(self._said()), precision=self._precision, largest=self._largest,
         )  # fmt: skip
+
+    def _scaled_on_purpose(self, step: int, pairs: list[Pair]) -> bool:
+        """Whether learning rates make up for one factor in all gradients: the ways of parameters then decide."""
+        factor = common_factor([pair for pair in pairs if pair.other.any() or pair.mine.any()])
+        theirs = [rate for row in self._one.rows("step", step) for rate in row.rates]
+        rates = [
+            [rate for row in rank.rows("step", step) for rate in row.rates] for rank in self._ranks.ranks
+        ]
+        if not factor or not theirs or not all(np.allclose(np.multiply(each, factor), theirs, rtol=1e-3) for each in rates if len(each) == len(theirs)):  # fmt: skip
+            return False
+        said = f"gradients are {factor:.3g} times as large, and learning rates 1/{factor:.3g}"
+        self._remarks += [said] if said not in self._remarks else []
+        return True
+
+    def _rates(self, step: int) -> tuple[float, float] | None:
+        """The first that differ in any step so far."""
+        for each in range(step + 1):
+            theirs = [rate for row in self._one.rows("step", each) for rate in row.rates]
+            for rank in self._ranks.ranks:
+                mine = [rate for row in rank.rows("step", each) for rate in row.rates]
+                found = [(a, b) for a, b in zip(mine, theirs, strict=False) if abs(a - b) > CLOSE * abs(b)]
+                if found:
+                    return found[0]
+        return None
 
     def _averaged_now_and_then(self, step: int) -> str:
         """Replicas that part and meet again are averaged by design: local steps."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from nsadiag.evidence.phrases import count
 from nsadiag.experiments.prove.compare import Pair, Proof
+from nsadiag.experiments.prove.factors import UNEXPLAINED, common_factor, explains
 from nsadiag.experiments.prove.record import Array, Run
 
 ALIKE = 0.02
-UNEXPLAINED = 0.05  # of the difference
 AVERAGED = "whose mean is the one process's: it is not averaged over ranks"
 ADDED = "whose sum is the one process's: partial sums that nobody adds up"
 
@@ -30,6 +30,8 @@ def name_of(proof: Proof, ranks: Run) -> Name | None:
     """The first pattern that explains all of it."""
     found = proof.differing
     names = (
+        _rate(proof),
+        _state(proof),
         _output(proof, ranks),
         _nothing(found),
         _own(proof),
@@ -39,6 +41,25 @@ def name_of(proof: Proof, ranks: Run) -> Name | None:
         _rows(found),
     )
     return next((name for name in names if name is not None), None)
+
+
+def _rate(proof: Proof) -> Name | None:
+    if proof.rates is None or (proof.what == "gradient" and proof.steps == 0):
+        return None
+    return Name(
+        says=f"the learning rate is {proof.rates[0]:.3g}, where one process has {proof.rates[1]:.3g}",
+        fix="Make it depend on the step and the global batch alone: a schedule is stepped once a step, on all ranks alike.",
+    )
+
+
+def _state(proof: Proof) -> Name | None:
+    """After a restart, of equal gradients."""
+    if not proof.after or proof.what != "update":
+        return None
+    return Name(
+        says="gradients agree, and the optimizer makes something else of them: its state did not come back",
+        fix="Save and restore the optimizer's state with the weights, on all ranks.",
+    )
 
 
 def _output(proof: Proof, ranks: Run) -> Name | None:
@@ -70,26 +91,6 @@ def _times(mine: Array, other: Array) -> float | None:
     ratio = float((mine * other).sum()) / square if square else 0.0
     is_it = float(np.linalg.norm(mine - ratio * other)) < UNEXPLAINED * float(np.linalg.norm(mine))
     return ratio if ratio and is_it else None
-
-
-def common_factor(found: tuple[Pair, ...]) -> float | None:
-    """The factor that explains all of them, if one does."""
-    ratios = []
-    for pair in found:
-        square = float((pair.other**2).sum())
-        ratio = (
-            float((pair.mine * pair.other).sum()) / square if square and np.isfinite(pair.mine).all() else 0.0
-        )
-        if not ratio or not _explains(ratio * pair.other, pair.mine, pair.mine - pair.other):
-            return None
-        ratios.append(ratio)
-    middle = float(np.median(ratios)) if ratios else 0.0
-    return middle if ratios and all(abs(r - middle) <= ALIKE * abs(middle) for r in ratios) else None
-
-
-def _explains(guess: Array, wanted: Array, off: Array) -> bool:
-    """Whether the guess comes to what is wanted, up to a small part of the difference."""
-    return float(np.linalg.norm(wanted - guess)) < UNEXPLAINED * float(np.linalg.norm(off))
 
 
 def _nothing(found: tuple[Pair, ...]) -> Name | None:
@@ -132,7 +133,7 @@ def _own(proof: Proof) -> Name | None:
     for mean, says in ((True, AVERAGED), (False, ADDED)):
         guesses = [total / (len(copies) if mean else 1) for total, copies in zip(totals, groups, strict=True)]
         if all(
-            _explains(guess, c[0].other, _worst(c).mine - c[0].other)
+            explains(guess, c[0].other, _worst(c).mine - c[0].other)
             for guess, c in zip(guesses, groups, strict=True)
         ):
             return Name(says=f"each rank has one of its own, {says}", fix=f"Reduce it over ranks: {shared}.")
@@ -151,6 +152,9 @@ def _weighted(proof: Proof, ranks: Run) -> Name | None:
     local = [rank.numbers(row) for rank in ranks.ranks for row in rank.rows("local", proof.steps) if row.name == worst.name]  # fmt: skip
     if len(local) != len(ranks.ranks) or len({each.shape for each in local} | {worst.other.shape}) != 1:
         return None
+    held = [np.mean(local, axis=0), np.sum(local, axis=0)]
+    if not any(explains(each, worst.mine, worst.mine - worst.other) for each in held):
+        return None  # it is not these that were reduced
     matrix = np.stack([each.reshape(-1) for each in local], axis=1)
     weights = np.linalg.lstsq(matrix, worst.other.reshape(-1), rcond=None)[0]
     rest = float(np.linalg.norm(matrix @ weights - worst.other.reshape(-1)))

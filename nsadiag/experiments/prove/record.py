@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -27,9 +29,19 @@ class Rank:
     def __init__(self, number: int, directory: RankDir, rows: Iterable[Kept]) -> None:
         self.number = number
         self._data = directory.proof_data
+        self._directory, self._all = directory, tuple(rows)
         self._rows: dict[tuple[str, int], list[Kept]] = defaultdict(list)
-        for row in rows:
+        for row in self._all:
             self._rows[row.what, row.step].append(row)
+
+    def later(self, steps: int) -> Rank:
+        """The same from that step on, which becomes the first."""
+        rows = [dataclasses.replace(row, step=row.step - steps) for row in self._all if row.step >= steps]
+        return Rank(self.number, self._directory, rows)
+
+    def all_of(self, what: str) -> list[Kept]:
+        """Lines of that kind, of all steps."""
+        return [row for row in self._all if row.what == what]
 
     def rows(self, what: str, step: int) -> list[Kept]:
         """Lines of that kind, of that step."""
@@ -83,6 +95,18 @@ class Run:
         self.ranks = [Rank(number, rank, rows) for number, (rank, rows) in sorted(read.items()) if rows]
         metas = [read_value(Meta, rank.meta) for rank in run.ranks()]
         self.world_size = max((meta.world_size for meta in metas if meta), default=0)
+
+    def only(self, number: int) -> Run:
+        """One rank of it, as a run of its own."""
+        found = copy.copy(self)
+        found.ranks, found.world_size = [rank for rank in self.ranks if rank.number == number], 1
+        return found
+
+    def later(self, steps: int) -> Run:
+        """The same from that step on."""
+        found = copy.copy(self)
+        found.ranks = [rank.later(steps) for rank in self.ranks]
+        return found
 
     @property
     def steps(self) -> int:

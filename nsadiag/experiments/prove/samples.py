@@ -25,18 +25,14 @@ class Read:
     theirs: int = 0
 
 
-def read(ranks: Run, alone: Run, step: int, stages: set[int]) -> Read:
-    """`stages`: ranks that hold parameters of their own alone: what they are given may come from another rank."""
+def read(ranks: Run, alone: Run, step: int) -> Read:
+    """What another module put out is no data: a later stage of a pipeline is given nothing else."""
     one = _arguments(alone.ranks[0], step)
     every = {rank.number: _arguments(rank, step) for rank in ranks.ranks}
     if not one or not any(every.values()):
         return Read(why="no module was called with gradients")
     wanted = {number: _rows(tensors) for number, tensors in one.items()}
-    given = {
-        rank: {n: _rows(t) for n, t in arguments.items()}
-        for rank, arguments in every.items()
-        if rank not in stages or _share(arguments, wanted)
-    }
+    given = {r: {n: _rows(t) for n, t in arguments.items()} for r, arguments in every.items() if arguments}
     together = {n: sum((rows[n] for rows in given.values() if n in rows), Counter()) for n in wanted}
     ours, theirs = together[0].total() if 0 in together else 0, wanted[min(wanted)].total()
     if all(_multiple(together[n], wanted[n]) for n in wanted):
@@ -51,6 +47,8 @@ def _arguments(rank: Rank, step: int) -> dict[int, list[Tensor]]:
     """What the outermost modules were given, by argument."""
     found: dict[int, list[Tensor]] = {}
     for row in rank.rows("given", step):
+        if row.graded:
+            continue
         found.setdefault(row.argument, []).append(rank.tensor(row))
     return found
 
@@ -59,11 +57,6 @@ def _rows(tensors: list[Tensor]) -> Rows:
     return Counter(
         piece.tobytes() for tensor in tensors for piece in (tensor if tensor.ndim else tensor[None])
     )
-
-
-def _share(arguments: dict[int, list[Tensor]], wanted: dict[int, Rows]) -> bool:
-    """Whether anything of it is what one process is given."""
-    return any(_rows(tensors) & wanted.get(number, Counter()) for number, tensors in arguments.items())
 
 
 def _multiple(ours: Rows, theirs: Rows) -> bool:

@@ -13,14 +13,26 @@ from nsadiag.experiments.prove.naming import Name, name_of
 from nsadiag.experiments.prove.record import Run
 
 SHOWN = 3
-PHASES = {"output": "forward", "gradient": "backward", "update": "optimizer"}
+SECOND = {
+    "start": "load the weights that were saved",
+    "data": "save and restore the sampler's or generator's place: its epoch, and the batches of it that are over",
+    "rate": "save and restore the schedule's state",
+}
+PHASES = {
+    "start": "forward",
+    "data": "data",
+    "rate": "optimizer",
+    "output": "forward",
+    "gradient": "backward",
+    "update": "optimizer",
+}
 OTHERWISE = "Compare the two runs there: everything before it is equal."
 
 
 def document(proof: Proof, ranks: Run, *, control: str = "one process") -> dict[str, Any]:
     """parity.json, for the verdict on the ranks' run; proof.json has the same, and more."""
     differs = proof.judgement == "differs"
-    name = name_of(proof, ranks) if differs else None
+    name = name_of(proof, ranks) if differs and proof.pairs else None
     ordered = in_order(proof, ranks)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -43,7 +55,7 @@ def document(proof: Proof, ranks: Run, *, control: str = "one process") -> dict[
         "phase": PHASES["output" if proof.output else str(proof.what)] if differs else None,
         "place": _place(proof, ranks) if differs else None,
         "claims": _claims(proof, ordered) if differs else [],
-        "fix": (name.fix if name else OTHERWISE) if differs else None,
+        "fix": _fix(proof, name) if differs else None,
         "confidence": 0.95 if differs else None,
         "source": f"ranks/{ranks.ranks[0].number:05d}/proof.jsonl" if ranks.ranks else "",
         "remarks": list(proof.remarks),
@@ -61,12 +73,15 @@ def in_order(proof: Proof, ranks: Run) -> list[Pair]:
 
 def summary(proof: Proof, ordered: list[Pair], name: Name | None, control: str) -> str:
     """One sentence."""
+    when = f"from step {proof.steps + 1} {'after the restart' if proof.after else 'on'}"
+    if not ordered:
+        return f"Not what {control} computes, {when}: {proof.why}."
     what = "its gradient" if proof.what == "gradient" else "what the optimizer makes of it"
     of = len({pair.name for pair in proof.pairs})
     scope = f"{count(len(ordered), 'parameter')} of {of}"
     named = f": {name.says}" if name else f": {what} is off by {size(ordered[0])}"
     first = proof.output.module if proof.output else ordered[0].name
-    return f"Not what {control} computes, from step {proof.steps + 1} on, first in {first}{named} ({scope})."
+    return f"Not what {control} computes, {when}, first in {first}{named} ({scope})."
 
 
 def size(pair: Pair) -> str:
@@ -75,9 +90,17 @@ def size(pair: Pair) -> str:
     return f"{pair.relative:.0%}" if pair.relative >= 0.01 else f"{pair.relative:.1e}"
 
 
+def _fix(proof: Proof, name: Name | None) -> str:
+    if (advice := SECOND.get(str(proof.what))) is not None:
+        return f"{advice[0].upper()}{advice[1:]}."
+    return name.fix if name else OTHERWISE
+
+
 def _claims(proof: Proof, ordered: list[Pair]) -> list[str]:
     what = "gradient" if proof.what == "gradient" else "update"
     told = [f"step {proof.steps + 1}: the {what} of {p.name} is off by {size(p)} on rank {p.rank}; tolerated: {p.bound:.1e}" for p in ordered[:SHOWN]]  # fmt: skip
+    if not ordered:
+        return [proof.why]
     wrong = {pair.name for pair in ordered}
     right = list(dict.fromkeys(pair.name for pair in proof.pairs if pair.name not in wrong))
     agree = [f"{shortened(right, SHOWN)} {'agrees' if len(right) == 1 else 'agree'}"] if right else []

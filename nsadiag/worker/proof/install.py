@@ -70,6 +70,7 @@ def install(text: str) -> None:
     loaders.install(_state.wanted.others)
     Module.__call__ = _recorded(Module.__call__)
     torch.autograd.backward = _with_loss(torch.autograd.backward)
+    torch.save = _noted(torch.save)
     optim.register_optimizer_step_pre_hook(_before_step)
     optim.register_optimizer_step_post_hook(_after_step)
     session.on_leaving.append(_done)
@@ -115,7 +116,8 @@ def _enter(state: State, module: Module, args: Any, kwargs: Any) -> tuple[Any, A
             state.mover.parameters(module)
             args, kwargs = state.mover.inputs(args, kwargs)
         for number, tensor in enumerate(tensors_among([args, kwargs])):
-            journal.write("given", state.step, tensor, number=state.calls, argument=number)
+            about = {"number": state.calls, "argument": number, "graded": tensor.requires_grad}
+            journal.write("given", state.step, tensor, **about)
         state.calls += 1
         state.random = checksum()
     return args, kwargs
@@ -180,6 +182,18 @@ def _with_loss(original: Any) -> Any:
     return backward
 
 
+def _noted(original: Any) -> Any:
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        if not _state.over:
+            with tolerated(Exception):
+                journal.write("saved", _state.step, place=user_place())
+        return found
+
+    return save
+
+
 # -- the optimizer's step -------------------------------------------------------------------------
 
 
@@ -187,6 +201,8 @@ def _before_step(optimizer: Any, *_: Any) -> None:
     state = _state
     if state.over or session.ensure_rank() is None:
         return
+    if state.wanted.stop and state.step == state.wanted.stop:
+        end()
     try:
         _take(state, optimizer, gradients=True)
     except Exception as error:

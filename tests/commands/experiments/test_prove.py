@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 
+from nsadiag.deadlines import programs
+
 TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
 START = """
 import os, sys, torch, torch.distributed as dist
@@ -162,3 +164,72 @@ def test_a_script_that_cannot_run_alone_is_not_comparable(jobs: Jobs) -> None:
 def test_a_line_that_starts_no_ranks_is_refused(jobs: Jobs) -> None:
     done = jobs.run("prove", "--", sys.executable, "train.py")
     assert done.returncode == 2 and "--nproc-per-node" in done.stderr
+
+
+RESUMED = (
+    START
+    + """
+from pathlib import Path
+model, first, saved = nn.Linear(8, 4), 0, Path("last.pt")
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+if saved.exists():
+    state = torch.load(saved, weights_only=True)
+    model.load_state_dict(state["model"])
+    RESTORED
+    first = state["step"]
+for step in range(first, 12):
+    drawn = torch.Generator().manual_seed(step)
+    mine = torch.randperm(64, generator=drawn)[:16][rank::world]
+    loss = nn.functional.cross_entropy(model(points[mine]), labels[mine])
+    optimizer.zero_grad()
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world
+    optimizer.step()
+    if step == 4 and rank == 0:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, saved)
+    dist.barrier()
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("restored", "code"), [('optimizer.load_state_dict(state["optimizer"])', 0), ("pass", 1)]
+)
+def test_a_second_start_that_loses_the_optimizers_state_is_told(jobs: Jobs, restored: str, code: int) -> None:
+    got, found = proved(jobs, RESUMED.replace("RESTORED", restored), options=("--resume",))
+    assert (got, found["answer"]) == (code, "differs" if code else "same"), found
+    assert not code or "its state did not come back" in found["why"]
+    assert not (jobs.directory / "last.pt").exists()
+
+
+@pytest.mark.slow
+def test_a_run_is_compared_with_what_an_earlier_proof_recorded(jobs: Jobs) -> None:
+    proved(jobs, BY_HAND.replace("FAULT", "pass"))
+    (jobs.directory / "run").rename(jobs.directory / "good")
+    code, found = proved(jobs, BY_HAND.replace("FAULT", "pass"), options=("--against", "good"))
+    assert (code, found["answer"], found["control"]) == (0, "same", "good"), found
+    (jobs.directory / "run").rename(jobs.directory / "same")
+    faster = "[group.update(lr=0.02) for group in optimizer.param_groups if step == 3]\n    optimizer.step()"
+    changed = BY_HAND.replace("FAULT", "pass").replace("optimizer.step()", faster)
+    code, found = proved(jobs, changed, options=("--against", "good"))
+    assert (code, found["answer"], found["step"]) == (1, "differs", 3), found
+
+
+@pytest.mark.slow
+def test_a_commit_is_what_another_version_computes(jobs: Jobs) -> None:
+    def git(*words: str) -> None:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        programs.run(["git", *name, *words], seconds=60, cwd=jobs.directory)
+
+    git("init", "--quiet")
+    (jobs.directory / "train.py").write_text(BY_HAND.replace("FAULT", "pass"))
+    git("add", "train.py")
+    git("commit", "--quiet", "-m", "good")
+    code, found = proved(
+        jobs, BY_HAND.replace("FAULT", "parameter.grad *= 1.5"), options=("--against", "HEAD")
+    )
+    assert (code, found["answer"], found["step"]) == (1, "differs", 0), found
+    assert "1.5 times as large" in found["why"]
