@@ -2,20 +2,23 @@
 """`nsadiag check` on the scripts of repro/, beside what `run` promises: `python benchmarks/verdicts/check.py [-k NAME] [--out FILE]`.
 
 A script is told where its ranks' calls differ or a rank raises; a healthy one is accused where it is told. The cause and the
-place are counted apart. `--programs FOLDER`: others, each NAME.json with `launch`, `kind`, `guilty_ranks`, and the lines
-`stands_at` and `because_of` as FILE:LINE.
+place are counted apart. `--programs PATH`: others, in a folder or an archive of one (rehearsed/), each NAME.json with `launch`, `kind`,
+`class`, `guilty_ranks`, `needs` (packages), and the lines `stands_at` and `because_of` as FILE:LINE. Endless loops are counted apart.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="append each result to this file as a line of JSON")
     parser.add_argument("--seconds", type=int, default=SECONDS)
     parser.add_argument(
-        "--programs", type=Path, help="a folder of programs with their truth, in place of repro/"
+        "--programs", type=Path, help="programs with their truth, in place of repro/: a folder or an archive"
     )
     given = parser.parse_args()
     rows = []
@@ -56,9 +59,22 @@ def measured(programs: Path | None, part: str, seconds: int) -> Iterator[dict[st
             if part in promise.name and not promise.needs:
                 yield checked(promise, seconds)
         return
-    for truth in sorted(programs.glob("*.json")):
-        if part in truth.stem:
-            yield compared(truth, seconds)
+    with unpacked(programs) as folder:
+        for truth in sorted(folder.glob("*.json")):
+            needs = json.loads(truth.read_text()).get("needs", ())
+            if part in truth.stem and all(map(importlib.util.find_spec, needs)):
+                yield compared(truth, seconds)
+
+
+@contextmanager
+def unpacked(programs: Path) -> Iterator[Path]:
+    """The folder itself, or a temporary one with what the archive holds."""
+    if programs.is_dir():
+        yield programs.resolve()
+        return
+    with tempfile.TemporaryDirectory() as scratch, tarfile.open(programs) as archive:
+        archive.extractall(scratch, filter="data")
+        yield Path(scratch).resolve()
 
 
 def compared(truth: Path, seconds: int) -> dict[str, object]:
@@ -77,6 +93,7 @@ def compared(truth: Path, seconds: int) -> dict[str, object]:
         "expected": known["kind"],
         "how": because.get("how"),
         "origin": because.get("origin"),
+        "class_right": verdict.get("class") == known.get("class", verdict.get("class")),
         "cause_right": lines[0] in known.get("because_of", ()),
         "cause_in_chain": any(line in known.get("because_of", ()) for line in lines),
         "place_right": _line(stands, truth.parent) in known.get("stands_at", ()),
@@ -154,11 +171,20 @@ def _read(file: Path) -> dict[str, Any]:
 def summary(rows: list[dict[str, object]]) -> dict[str, object]:
     """Figures by kind of script."""
     healthy = [row for row in rows if row["expected"] == "healthy"]
-    others = [row for row in rows if row["expected"] != "healthy"]
+    endless = [row for row in rows if row["expected"] == "endless"]
+    others = [row for row in rows if row["expected"] not in ("healthy", "endless")]
     told = [row for row in others if row["answer"] in ("differs", "raised")]
+    named = [row for row in endless if row["class"] == "livelock_user_code"]
     return {
         "healthy": len(healthy),
-        "healthy_accused": [row["name"] for row in healthy if row["answer"] in ("differs", "raised")],
+        "healthy_accused": [
+            row["name"]
+            for row in healthy
+            if row["answer"] in ("differs", "raised") or row["class"] == "livelock_user_code"
+        ],
+        "endless": len(endless),
+        "endless_named": len(named),
+        **{f"endless_{key}": sum(bool(row.get(key)) for row in named) for key in COUNTED[1:]},
         "others": len(others),
         "told": len(told),
         **{key: sum(bool(row.get(key)) for row in told) for key in COUNTED},

@@ -3,6 +3,7 @@
 
     python benchmarks/verdicts/quiet_phases.py --runs 200 --jobs 8            # shapes in turn, on warm launchers
     python benchmarks/verdicts/quiet_phases.py --runs 80 --command            # each through `nsadiag run -- torchrun ...`
+    python benchmarks/verdicts/quiet_phases.py --runs 2000 --jobs 80 --seconds 6 16 --within 480   # begins no run after 8 minutes
     python benchmarks/verdicts/quiet_phases.py --only upload --seconds 60 120 # shapes in whose name this stands, longer phases
     python benchmarks/verdicts/quiet_phases.py --rows rows.jsonl              # adds to the rows of earlier runs, and counts them too
     python benchmarks/verdicts/quiet_phases.py --keep DIR                     # where run directories of wrong ones are kept
@@ -17,19 +18,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
-import queue
 import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from multiprocessing import get_context
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
@@ -159,50 +163,58 @@ def service() -> Iterator[str]:
         process.wait()
 
 
-@contextlib.contextmanager
-def launchers(count: int, folder: Path, port: str) -> Iterator[queue.Queue[tuple[WarmLauncher, Path]]]:
-    """So many, each with the scratch directory that its jobs find in their environment."""
-    free: queue.Queue[tuple[WarmLauncher, Path]] = queue.Queue()
-    for n in range(count):
-        scratch = folder / f"scratch{n}"
-        env = {"QUIET_SERVICE": port, "QUIET_SCRATCH": str(scratch)}
-        free.put((WarmLauncher(folder / f"launcher{n}.log", preload=("torch",), env=env), scratch))
-    try:
-        yield free
-    finally:
-        while not free.empty():
-            free.get()[0].close()
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where runs are made, and until when one may begin. Sent to the processes that make them."""
+
+    home: Path
+    port: str
+    keep: Path | None
+    command: bool
+    until: float  # by the monotonic clock, which all processes share
+
+
+@cache
+def own_launcher(bench: Bench) -> tuple[WarmLauncher, Path]:
+    """This process's, with the scratch directory that its jobs find in their environment."""
+    scratch = bench.home / f"scratch{os.getpid()}"
+    env = {"QUIET_SERVICE": bench.port, "QUIET_SCRATCH": str(scratch)}
+    launcher = WarmLauncher(bench.home / f"launcher{os.getpid()}.log", preload=("torch",), env=env)
+    Finalize(None, launcher.close, exitpriority=0)
+    return launcher, scratch
+
+
+def one(bench: Bench, run: Run) -> Row | None:
+    """Made in a process of its own, as `nsadiag run` would be: one that watched many would be late for all of them."""
+    if time.monotonic() > bench.until:
+        return None
+    folder = bench.home / f"{run.shape}-{run.seed}"
+    folder.mkdir()
+    if bench.command:
+        stopped = by_command(run, folder, bench.port)
+    else:
+        launcher, scratch = own_launcher(bench)
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        stopped = by_launcher(run, folder, launcher)
+    row = row_of(run, folder, stopped)
+    if bench.keep and not is_right(row):
+        shutil.copytree(folder, bench.keep / folder.name, dirs_exist_ok=True, symlinks=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    return row
 
 
 def measured(options: argparse.Namespace, todo: list[Run]) -> Iterator[Row]:
+    until = time.monotonic() + options.within
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quiet-")))
         port = stack.enter_context(service())
-        warm = 0 if options.command else options.jobs
-        free = stack.enter_context(launchers(warm, home, port))
-        pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
-
-        def one(run: Run) -> Row:
-            folder = home / f"{run.shape}-{run.seed}"
-            folder.mkdir()
-            if options.command:
-                stopped = by_command(run, folder, port)
-            else:
-                launcher, scratch = free.get()
-                try:
-                    shutil.rmtree(scratch, ignore_errors=True)
-                    scratch.mkdir()
-                    stopped = by_launcher(run, folder, launcher)
-                finally:
-                    free.put((launcher, scratch))
-            row = row_of(run, folder, stopped)
-            if options.keep and not is_right(row):
-                shutil.copytree(folder, options.keep / folder.name, dirs_exist_ok=True, symlinks=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            return row
-
-        for done in as_completed([pool.submit(one, run) for run in todo]):
+        pool = stack.enter_context(ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")))
+        bench = Bench(home=home, port=port, keep=options.keep, command=options.command, until=until)
+        for done in as_completed([pool.submit(one, bench, run) for run in todo]):
             row = done.result()
+            if row is None:
+                continue
             if not is_right(row) or row["suspicions"]:
                 said = "" if is_right(row) else f"WRONG, {row['class']}: {row['summary']} "
                 print(
@@ -234,7 +246,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=80)
-    parser.add_argument("--jobs", type=int, default=4, help="programs at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=4, help="programs at a time, each watched by a process of its own"
+    )
+    parser.add_argument(
+        "--within", type=float, default=math.inf, metavar="SECONDS", help="begin no run after that"
+    )
     parser.add_argument("--command", action="store_true", help="through `nsadiag run`, as a user starts them")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--only", default="", metavar="EXPR", help="shapes in whose name this is found")

@@ -11,7 +11,7 @@ Promise:
   outcome: [hung (suspected), crashed]
   class: rank_exception
   guilty_ranks: [1]
-  code: ["self.position(torch.arange(", "loss.item()"]  # on a GPU the rank hears of it there
+  code: ["self.position(torch.arange(", "loss.item()", "model(tokens)"]  # on a GPU a later call hears of it
 """
 
 import os

@@ -124,3 +124,11 @@ def test_all_parts_of_a_batch_of_transfers_are_in_its_state() -> None:
     dump = {"entries": [*over, batches[0], *open_, batches[1]]}
     left = recorder.pending(recorder.settled(dump))
     assert [(e["op_id"], e["state"]) for e in left] == [(3, "started"), (4, "started")]
+
+
+def test_a_failed_kernel_that_the_watchdog_met_first_is_the_exception_of_that_rank(tmp_path: Path) -> None:
+    """C++ ended the process with the words of the error; Python raised nothing."""
+    verdict = judge_directory(unpacked("rank_exception_skipped_batch", tmp_path).path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("crashed", "rank_exception", (1,))
+    assert str(verdict.evidence[0].source).startswith("ranks/00001/stderr.log")
+    assert "index out of bounds" in verdict.summary

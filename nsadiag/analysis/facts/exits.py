@@ -8,7 +8,15 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
-from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_of_the_world, is_same, words
+from nsadiag.analysis.facts.exceptions import (
+    first_of,
+    follows_a_peer,
+    is_of_a_collective,
+    is_of_the_world,
+    is_same,
+    words,
+)
+from nsadiag.analysis.ingest.logs import numbered, read_log
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.documents.exceptions import NOT_RAISED, Raised
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -120,6 +128,9 @@ def says_mismatch(rank: RankEvidence) -> bool:
 def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
     end = rank.end
     found = []
+    if stated := _stated_by_native_code(cell, rank):
+        told = dataclasses.replace(rank, exception=stated)
+        return [Break(rank=told, kind="exception", t_s=end.t_s or 0.0)]
     if rank.exception and rank.exception.in_main_thread:
         t_s = (_first_seen_ns(rank, rank.exception) - cell.started_mono_ns) / 1e9
         ending_s = cell.watch.ending_s
@@ -138,6 +149,23 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
         left_s = _left_s(cell, rank) or end.t_s
         found.append(Break(rank=rank, kind="exited", t_s=left_s, follows_a_peer=_gave_up_a_peer(rank)))
     return found
+
+
+def _stated_by_native_code(cell: CellEvidence, rank: RankEvidence) -> Raised | None:
+    """The error of its own by which C++ ended the process, such as a failed kernel that NCCL's watchdog met first: Python raised nothing."""
+    if rank.end.signal != signal.SIGABRT or rank.exception or rank.end.by_us or cell.collected is not None:
+        return None
+    own = (
+        raised.exception
+        for raised in read_log(numbered(rank.stderr_tail)).raised
+        if raised.is_stated and raised.rank in (None, rank.rank)
+    )
+    first = next((e for e in own if not follows_a_peer(e) and not is_of_a_collective(e)), None)
+    if first is None:
+        return None
+    when_ns = cell.started_mono_ns + int((rank.end.t_s or 0.0) * 1e9)
+    source = f"{rank.source}/stderr.log"
+    return Raised(**vars(first), thread="MainThread", t_mono_ns=when_ns, source=source)
 
 
 def _left_s(cell: CellEvidence, rank: RankEvidence) -> float | None:

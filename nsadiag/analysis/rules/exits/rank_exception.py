@@ -60,7 +60,7 @@ def rank_exception(case: Case) -> Iterator[Draft | Declined]:
 
 def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     cell, rank, root = case.cell, first.rank, first_of(exception)
-    source = f"{rank.source}/exception.json"
+    source = exception.source or f"{rank.source}/exception.json"
     alike = [b.rank.rank for b in breaks(cell) if _is_like(cell, b, first)]
     victims = [b for b in breaks(cell) if b.rank.rank not in alike]
     evidence = {f"rank {rank.rank} {_when(case, first, alike)}: {headline(root)}": source}
