@@ -109,7 +109,7 @@ class Forked(Runner):
         super().__init__(request, options)
         self._cwd = cwd
 
-    def launched(self, request: RunRequest, asked: Asked) -> tuple[RunResult, Proved | None]:
+    def launched(self, request: RunRequest, asked: Asked, **_: Any) -> tuple[RunResult, Proved | None]:
         assert request.out is not None
         run, at = RunDir(path=request.out), request.command.index("train.py")
         make_private_dir(run.path)
@@ -119,21 +119,26 @@ class Forked(Runner):
             port = free.getsockname()[1]
         shared = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1,
                   PROOF: asked.to_json(), "NSADIAG_RUN_DIR": run.path, "NSADIAG_PROBES": "none"}  # fmt: skip
-        started = [self._fork(run, rank, ranks, shared, request.command[at + 1 :]) for rank in range(ranks)]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
+        with tempfile.TemporaryDirectory(prefix="proved-") as text:  # what one run saves no other finds
+            place = Path(shutil.copytree(self._cwd, f"{text}/cwd", ignore=shutil.ignore_patterns("run")))
+            words = request.command[at + 1 :]
+            started = [self._fork(place, run, rank, ranks, shared, words) for rank in range(ranks)]
+            codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
         result = RunResult(directory=run.path, verdict=None, exit_code=0)
         if not any(codes):
             return result, None
         why = "; ".join(tail_of(run.rank(rank).stderr, 300).strip() for rank in range(ranks))
         return result, Proved(directory=run.path, answer="failed", why=f"{codes}: {why}")
 
-    def _fork(self, run: RunDir, rank: int, ranks: int, shared: dict[str, Any], words: list[str]) -> int:
+    def _fork(
+        self, place: Path, run: RunDir, rank: int, ranks: int, shared: dict[str, Any], words: list[str]
+    ) -> int:
         if pid := os.fork():
             return pid
         try:
-            os.chdir(self._cwd)
+            os.chdir(place)
             os.environ.update({name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()})  # fmt: skip
-            sys.argv, sys.path[:0] = ["train.py", *words], [str(self._cwd)]
+            sys.argv, sys.path[:0] = ["train.py", *words], [str(place)]
             torch.set_num_threads(1)
             make_private_dir(run.rank(rank).path)
             for number, log in ((1, run.rank(rank).stdout), (2, run.rank(rank).stderr)):

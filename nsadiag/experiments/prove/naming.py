@@ -78,6 +78,8 @@ def _output(proof: Proof, ranks: Run) -> Name | None:
                         fix="A bias belongs to the sum over shards, once: add it after the reduction, or on one rank.",
                     )
     factor = _times(out.mine, out.other)
+    if factor and not explains(factor * out.other, out.mine, out.mine - out.other):
+        factor = None
     says = f"it is {factor:.4g} times the one process's" if factor else f"it is off by {out.relative:.0%}"
     return Name(
         says=f"forward already: the output of {out.module} differs ({says}), for the same samples",
@@ -106,10 +108,10 @@ def _factor(proof: Proof) -> Name | None:
     factor = common_factor(proof.differing)
     if factor is None or factor <= 0:
         return None
-    whole = "every" if len(proof.differing) == len(proof.pairs) else "each of these"
     what = "gradient" if proof.what == "gradient" else "step"
+    whole = f"every {what}" if len(proof.differing) == len(proof.pairs) else f"each of these {what}s"
     return Name(
-        says=f"{whole} {what} is {factor:.4g} times as large",
+        says=f"{whole} is {factor:.4g} times as large",
         fix="A factor is missing or applied twice: average over ranks once, divide by the number of micro-batches once, unscale once.",
     )
 
