@@ -3,7 +3,7 @@
 
     python benchmarks/verdicts/proved.py                             # the programs of silent_programs/
     python benchmarks/verdicts/proved.py --set repro                 # repro/silently_wrong and repro/healthy
-    python benchmarks/verdicts/proved.py --set benchmarks/verdicts/proved/half-1.tar.xz
+    python benchmarks/verdicts/proved.py --set benchmarks/verdicts/proved/open.tar.xz
     python benchmarks/verdicts/proved.py --only ddp/no_set_epoch     # programs in whose name this stands
     python benchmarks/verdicts/proved.py --rows rows.jsonl           # adds to the rows of earlier runs
     python benchmarks/verdicts/proved.py --cold                      # as the command starts them: with the time it takes

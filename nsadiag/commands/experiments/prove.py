@@ -153,7 +153,7 @@ class Runner:
             request, Asked(steps=self._options.steps), cwd=cwd, env=good.environment()
         )
         if failed is not None:
-            return dataclasses.replace(failed, answer="not_comparable", why=f"{self._options.against} fails: {failed.why}", directory=self._directory)  # fmt: skip
+            return self._refused(failed, f"{self._options.against} fails", self._options.against)
         return self._told(against(Run(self._directory), Run(result.directory)), self._options.against)
 
     def resumed(self) -> Proved:
@@ -180,8 +180,16 @@ class Runner:
                 result, failed = self.launched(request, asked, room=room)
                 if failed is not None:
                     why = f"{'the second start' if name == 'again' else name}: {failed.why}"
-                    return dataclasses.replace(failed, why=why, directory=self._directory)
+                    return dataclasses.replace(failed, why=why)
         return self._told(resumed(Run(result.directory), whole, stop), WITHOUT)
+
+    def _refused(self, failed: Proved, says: str, control: str) -> Proved:
+        """What it was to be compared with is of no use."""
+        from nsadiag.experiments.prove.compare import Proof
+
+        if failed.interrupted:
+            return dataclasses.replace(failed, directory=self._directory)
+        return self._told(Proof(judgement="not_comparable", why=f"{says}: {failed.why}"), control)
 
     def _told(self, proof: Proof, control: str) -> Proved:
         from nsadiag.experiments.prove.record import Run
@@ -202,9 +210,8 @@ class Runner:
         """One process; why it cannot be had is why nothing can be compared."""
         request = dataclasses.replace(self._request, command=single, out=self._beside(name), probes="none")
         result, failed = self.launched(request, asked)
-        if failed is not None and not failed.interrupted:
-            why = f"one process cannot run the command: {failed.why}"
-            failed = dataclasses.replace(failed, answer="not_comparable", why=why, directory=self._directory)
+        if failed is not None:
+            failed = self._refused(failed, "one process cannot run the command", "one process")
         return result.directory, failed
 
     def launched(

@@ -68,9 +68,12 @@ def _why(ours: dict[int, Rows], theirs: dict[int, Rows], ranks: int) -> str:
     first = min(theirs)
     a, b = ours[first], theirs[first]
     both = (a & b).total()
+    hint = (
+        "; an option that sets a rank's batch: --batch-option NAME" if a.total() == ranks * b.total() else ""
+    )
     return (
         f"the {ranks} ranks together are given {a.total()} samples in that step and one process {b.total()}, "
-        f"{both or 'none'} of them the same"
+        f"{both or 'none'} of them the same{hint}"
     )
 
 

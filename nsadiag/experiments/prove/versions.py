@@ -56,7 +56,8 @@ def _earliest(found: list[Proof]) -> Proof:
 def _goes_on_at(ranks: list[Rank], whole: Run, latest: int) -> int | None:
     """The step of the whole run whose parameters the second start has; None where it has none's."""
     mine = {(r.number, name): r.numbers(row) for r in ranks for name, row in r.first.items()}
-    for step in (*range(latest, 0, -1), 0):
+    steps: list[int] = [*range(latest, 0, -1), 0]
+    for step in steps:
         theirs = {
             (r.number, n): r.numbers(row)
             for r in whole.ranks
