@@ -51,8 +51,8 @@ from nsadiag.commands.experiments.prove import Proved, ProveOptions, Runner  # n
 from nsadiag.commands.run import RunRequest, RunResult  # noqa: E402
 from nsadiag.evidence.documents.files import tail_of  # noqa: E402
 from nsadiag.evidence.layout import RunDir, make_private_dir  # noqa: E402
-from nsadiag.evidence.proof import Asked  # noqa: E402
 from nsadiag.evidence.rehearsal import PROOF  # noqa: E402
+from nsadiag.evidence.rehearsal.proof import Asked  # noqa: E402
 from nsadiag.worker import session, startup  # noqa: E402
 
 TIMEOUT_S = 90.0

@@ -25,8 +25,8 @@ from nsadiag.errors import (
 )
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, write_json
 from nsadiag.evidence.phrases import count
-from nsadiag.evidence.proof import Asked
 from nsadiag.evidence.rehearsal import PROOF
+from nsadiag.evidence.rehearsal.proof import Asked
 from nsadiag.experiments.commits import Worktree, commit_of, top_of, worktree
 
 if TYPE_CHECKING:

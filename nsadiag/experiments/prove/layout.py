@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsadiag.evidence.proof import Kept
+from nsadiag.evidence.rehearsal.proof import Kept
 from nsadiag.experiments.prove.record import Array, Rank, Run
 
 CLOSE = 1e-6  # of the largest element

@@ -1,4 +1,4 @@
-"""A run's record of its first steps, as its ranks left it (`evidence/proof.py`)."""
+"""A run's record of its first steps, as its ranks left it (`evidence/rehearsal/proof.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nsadiag.evidence.documents.files import open_evidence
 from nsadiag.evidence.documents.process import Meta
 from nsadiag.evidence.documents.types import read_rows, read_value
 from nsadiag.evidence.layout import RankDir, RunDir
-from nsadiag.evidence.proof import Kept
+from nsadiag.evidence.rehearsal.proof import Kept
 
 Array = npt.NDArray[np.float64]
 STORED = ("f4", "f8", "i8", "i4", "i2", "i1", "u1")

@@ -1,4 +1,4 @@
-"""Writes down what a process computes in its first steps, and ends it after them (`evidence/proof.py`)."""
+"""Writes down what a process computes in its first steps, and ends it after them (`evidence/rehearsal/proof.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import Module
 from torch.optim import optimizer as optim
 
 from nsadiag.evidence.layout import open_private
-from nsadiag.evidence.proof import DONE, Asked, asked
+from nsadiag.evidence.rehearsal.proof import DONE, Asked, asked
 from nsadiag.worker import session
 from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.place import user_place

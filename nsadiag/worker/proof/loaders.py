@@ -16,7 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.layout import RunDir
-from nsadiag.evidence.proof import Kept
+from nsadiag.evidence.rehearsal.proof import Kept
 from nsadiag.worker.proof.journal import journal
 
 _seen: Counter[int] = Counter()

@@ -11,7 +11,7 @@ import torch
 from nsadiag.evidence.documents.files import open_evidence
 from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.layout import RankDir, RunDir
-from nsadiag.evidence.proof import Kept
+from nsadiag.evidence.rehearsal.proof import Kept
 from nsadiag.worker.probes.correctness.shards import Named
 
 STORED = {"f4": torch.float32, "f8": torch.float64}
