@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Answer = Literal["same", "differs", "not_comparable", "failed", "can't"]
 WITHOUT = "the same job without a stop"
 COMPLETED = ("healthy", "slow", "wrong")
+UNFIT = {"can't": "can't", "undecided": "not_comparable"}  # of a rehearsal
 MOVED, RUNS = 1e-6, 2  # the share by which inputs are moved, and how often
 EXITS: dict[Answer, int] = {
     "same": EXIT_HEALTHY, "differs": EXIT_FINDING, "failed": EXIT_FINDING, "can't": EXIT_USAGE,
@@ -121,8 +122,7 @@ class Runner:
         from nsadiag.experiments.prove.compare import prove, spread_of
         from nsadiag.experiments.prove.record import Run
 
-        _, failed = self.launched(self._request, Asked(steps=self._options.steps))
-        if failed is not None:
+        if (failed := self._ranks()) is not None:
             return failed
         others = str(self._directory)
         one, failed = self._alone(single, "alone", Asked(steps=self._options.steps, others=others))
@@ -141,8 +141,7 @@ class Runner:
         from nsadiag.experiments.prove.record import Run
         from nsadiag.experiments.prove.versions import against
 
-        _, failed = self.launched(self._request, Asked(steps=self._options.steps))
-        if failed is not None:
+        if (failed := self._ranks()) is not None:
             return failed
         if isinstance(good, Path):
             return self._told(against(Run(self._directory), Run(good)), good.name)
@@ -163,8 +162,7 @@ class Runner:
         from nsadiag.experiments.prove.versions import resumed, saved_at
 
         steps = self._options.steps
-        _, failed = self.launched(self._request, Asked(steps=steps))
-        if failed is not None:
+        if (failed := self._ranks()) is not None:
             return failed
         whole = Run(self._directory)
         stop = saved_at(whole)
@@ -182,6 +180,13 @@ class Runner:
                     why = f"{'the second start' if name == 'again' else name}: {failed.why}"
                     return dataclasses.replace(failed, why=why)
         return self._told(resumed(Run(result.directory), whole, stop), WITHOUT)
+
+    def _ranks(self) -> Proved | None:
+        """The command on all its ranks; why it is of no use, if it is of none."""
+        _, failed = self.launched(self._request, Asked(steps=self._options.steps))
+        if failed is None or failed.interrupted or failed.answer != "not_comparable":
+            return failed
+        return self._refused(failed, "the job", "anything")
 
     def _refused(self, failed: Proved, says: str, control: str) -> Proved:
         """What it was to be compared with is of no use."""
@@ -227,7 +232,7 @@ class Runner:
             checked = check_once(request, CheckOptions(env=added, room=room, cwd=cwd))
             result, rehearsal = checked.run, checked.rehearsal
             why = "" if rehearsal.answer == "agreed" else f"{rehearsal.answer}: {rehearsal.why}"
-            answer = "can't" if rehearsal.answer == "can't" else "failed"
+            answer = UNFIT.get(rehearsal.answer, "failed")
             if not why and room is not None and not rehearsal.isolation.files_apart:
                 why = f"what it saves cannot be kept apart: {rehearsal.isolation.files}"
         if not why:

@@ -11,7 +11,7 @@ import torch
 from nsadiag.evidence.layout import open_private
 from nsadiag.worker import session
 
-MOST_BYTES = 1 << 30  # of one rank
+MOST_BYTES = 1 << 29  # of one rank: the step in which it is passed is the last
 _PLAIN = {torch.float32: "f4", torch.float64: "f8", torch.int64: "i8", torch.int32: "i4", torch.uint8: "u1", torch.int16: "i2", torch.int8: "i1"}  # fmt: skip
 
 

@@ -162,6 +162,7 @@ def test_a_script_that_cannot_run_alone_is_not_comparable(jobs: Jobs) -> None:
 
 
 def test_a_line_that_starts_no_ranks_is_refused(jobs: Jobs) -> None:
+    (jobs.directory / "train.py").touch()
     done = jobs.run("prove", "--", sys.executable, "train.py")
     assert done.returncode == 2 and "--nproc-per-node" in done.stderr
 
