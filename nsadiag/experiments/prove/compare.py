@@ -236,7 +236,9 @@ class _Comparing:
             mine = rank.named("gradient", step)
             for name, row in rank.named("parameter", step).items():
                 part = self._laid.parts[rank.number, name]
-                if part.name not in whole:
+                if part.name not in whole or row.local != rank.first[name].local:
+                    continue
+                if whole[part.name].shape != self._one.first[part.name].local:
                     continue
                 other = part.of(whole[part.name]).reshape(row.local)
                 value = rank.numbers(mine[name]) if name in mine else np.zeros(row.local)
@@ -258,9 +260,11 @@ class _Comparing:
         for rank in self._ranks.ranks:
             for name, row in rank.named("parameter", step).items():
                 part = self._laid.parts[rank.number, name]
-                if part.name not in now or part.name in small or name not in rank.first:
+                if part.name not in now or part.name in small or row.local != rank.first[name].local:
                     continue
                 first = self._one.numbers(self._one.first[part.name])
+                if now[part.name].local != first.shape:
+                    continue
                 other = part.of(self._one.numbers(now[part.name]) - first).reshape(row.local)
                 value = rank.numbers(row) - rank.numbers(rank.first[name])
                 bound = max(UPDATE, GRADIENT[self._precision], self._spreads("update", step, part.name))

@@ -50,6 +50,7 @@ class State:
         self.starts: Starts | None = None
         self.started = ""  # `given`, where the ranks' parameters were put in the place of others
         self.roots: list[Module] = []
+        self.flat: list[Module] = []  # those of FSDP1
         self.named: Named = {}
         self.modules: dict[int, str] = {}
         self.optimizers: dict[int, int] = {}
@@ -127,7 +128,10 @@ def _learn(state: State, module: Module) -> None:
     if any(module is root for root in state.roots) or id(module) in state.modules:
         return
     state.roots.append(module)
-    state.named.update(named([module]))
+    for key, (parameter, text) in named([module]).items():
+        known = state.named.get(key)
+        if known is None or known[1].count(".") < text.count("."):
+            state.named[key] = parameter, _unique(state, text)
     if state.wanted.others:
         state.starts = state.starts or Starts(state.wanted.others)
         if state.starts.give(state.named):
@@ -135,17 +139,27 @@ def _learn(state: State, module: Module) -> None:
     for name, part in module.named_modules():
         state.modules[id(part)] = qualified(name) or type(part).__name__
     if any(hasattr(part, "_handle") for part in module.modules()):
+        state.flat.append(module)
         return  # FSDP1's: its parameters are views that come and go
     for parameter in module.parameters():
         if parameter.requires_grad and not hasattr(parameter, "_local_tensor"):
             parameter.register_hook(functools.partial(_see_local, state, id(parameter)))
 
 
-def _see_local(state: State, key: int, gradient: torch.Tensor) -> None:
-    """A gradient as backward makes it, before anything sends it."""
-    if state.over or state.step >= OUTPUTS:
+def _unique(state: State, text: str) -> str:
+    """Two models may have parameters of one name."""
+    taken, name, number = {known for _, known in state.named.values()}, text, 1
+    while name in taken:
+        number += 1
+        name = f"{text} ({number})"
+    return name
+
+
+def _see_local(state: State, key: int, gradient: torch.Tensor | None) -> None:
+    """A gradient as backward makes it, before anything sends it; None where it makes none."""
+    if state.over or state.step >= OUTPUTS or gradient is None:
         return
-    with torch.no_grad():
+    with tolerated(Exception), torch.no_grad():
         before = state.locals.get(key)
         state.locals[key] = gradient.detach().clone() if before is None else before + gradient.detach()
 
@@ -230,14 +244,11 @@ def _take(state: State, optimizer: Any, *, gradients: bool) -> None:
     if quiet.seen.dropout:
         state.notes.add("dropout")
     parameters = [p for p in stepped_by(optimizer) if p.requires_grad and p.is_floating_point()]
-    pieces, gaps = pieces_of(parameters, state.roots, state.named)
+    pieces, gaps = pieces_of(parameters, state.flat, state.named)
     if gaps and not state.step:
         _say(f"proof: {len(gaps)} parameters are not compared, such as {gaps[0]}")
-    names = Counter[str]()
     for piece in pieces:
-        names[piece.name] += 1
-        again = f" ({names[piece.name]})" if names[piece.name] > 1 and piece.run is None else ""
-        about = _place_of(piece) | {"name": piece.name + again, "number": number}
+        about = _place_of(piece) | {"name": piece.name, "number": number}
         journal.write("parameter", state.step, piece.value, **about)
         if gradients and piece.gradient is not None:
             journal.write("gradient", state.step, piece.gradient, **about)

@@ -101,7 +101,9 @@ OWN_DRAWS = BY_HAND.replace("torch.randperm(64, generator=maker)[:16][rank::worl
 def proved(jobs: Jobs, text: str, *words: str, options: tuple[str, ...] = ()) -> tuple[int, dict[str, Any]]:
     script = jobs.directory / "train.py"
     script.write_text(text)
-    done = jobs.run("prove", "--out", "run", "--json", *options, "--", *TORCHRUN, script, *words)
+    done = jobs.run(
+        "prove", "--out", "run", "--json", "--seconds", "280", *options, "--", *TORCHRUN, script, *words
+    )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -165,6 +167,39 @@ def test_a_line_that_starts_no_ranks_is_refused(jobs: Jobs) -> None:
     (jobs.directory / "train.py").touch()
     done = jobs.run("prove", "--", sys.executable, "train.py")
     assert done.returncode == 2 and "--nproc-per-node" in done.stderr
+
+
+# Both are called by themselves, and their parameters have the same names; the second's input gets no gradient back.
+TWO = (
+    START
+    + """
+class Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, scale): return value * scale
+    @staticmethod
+    def backward(ctx, gradient): return None, None
+body, head = nn.Linear(8, 6), nn.Linear(6, 4)
+scale = nn.Parameter(torch.ones(6))
+body.scale = scale
+optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+for step in range(14):
+    mine = torch.randperm(64, generator=maker)[:16][rank::world]
+    loss = nn.functional.cross_entropy(head(body(points[mine]) + Cut.apply(torch.ones(6), scale)), labels[mine])
+    optimizer.zero_grad()
+    loss.backward()
+    for parameter in [*body.parameters(), *head.parameters()]:
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world
+    optimizer.step()
+"""
+)
+
+
+@pytest.mark.slow
+def test_two_models_with_the_same_names_and_a_gradient_that_nobody_makes(jobs: Jobs) -> None:
+    code, found = proved(jobs, TWO)
+    assert (code, found["answer"], found["steps"]) == (0, "same", 12), found
 
 
 RESUMED = (
