@@ -47,7 +47,7 @@ from shared import Row, answer, collected, environment, percent  # noqa: E402
 from silent import PROGRAMS, programs  # noqa: E402
 
 from nsadiag.commands.experiments.proof_lines import alone, ranks_of, with_batch  # noqa: E402
-from nsadiag.commands.experiments.prove import Proved, ProveOptions, Runner  # noqa: E402
+from nsadiag.commands.experiments.prove import Proved, ProveOptions, Runner, came_to_the_end  # noqa: E402
 from nsadiag.commands.run import RunRequest, RunResult  # noqa: E402
 from nsadiag.evidence.documents.files import tail_of  # noqa: E402
 from nsadiag.evidence.layout import RunDir, make_private_dir  # noqa: E402
@@ -125,7 +125,7 @@ class Forked(Runner):
             started = [self._fork(place, run, rank, ranks, shared, words) for rank in range(ranks)]
             codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
         result = RunResult(directory=run.path, verdict=None, exit_code=0)
-        if not any(codes):
+        if not any(codes) or came_to_the_end(run.path, asked):
             return result, None
         why = "; ".join(tail_of(run.rank(rank).stderr, 300).strip() for rank in range(ranks))
         return result, Proved(directory=run.path, answer="failed", why=f"{codes}: {why}")

@@ -235,7 +235,7 @@ class Runner:
             answer = UNFIT.get(rehearsal.answer, "failed")
             if not why and room is not None and not rehearsal.isolation.files_apart:
                 why = f"what it saves cannot be kept apart: {rehearsal.isolation.files}"
-        if not why:
+        if not why or came_to_the_end(result.directory, asked):
             return result, None
         interrupted = result.exit_code == EXIT_INTERRUPTED
         return result, Proved(directory=result.directory, answer=answer, why=why, interrupted=interrupted)  # type: ignore[arg-type]
@@ -248,6 +248,14 @@ class Runner:
         run = RunDir(path=self._directory)
         write_json(run.verdict, judge_directory(self._directory).to_json())
         write_reports(self._directory)
+
+
+def came_to_the_end(directory: Path, asked: Asked) -> bool:
+    """Whether a rank ended as it was asked to, while others make fewer steps: what follows is no failure of the job's."""
+    from nsadiag.experiments.prove.record import Run
+
+    ends = [row.step for rank in Run(directory).ranks for row in rank.all_of("done")]
+    return any(step == (asked.stop or asked.steps) for step in ends)
 
 
 @contextlib.contextmanager
