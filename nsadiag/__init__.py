@@ -34,3 +34,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(loaded, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """For Tab and help()."""
+    return __all__

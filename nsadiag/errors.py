@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
 EXIT_HEALTHY = 0
 EXIT_FINDING = 1
@@ -43,3 +44,11 @@ def unwritable(error: OSError) -> MachineError:
         else "check space and permission (df -h, ls -ld)"
     )
     return MachineError(f"cannot write {error.filename}: {why[:1].lower()}{why[1:]}", hint)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question that names the nearest word; empty where none is near."""
+    import difflib  # a mistake alone needs it
+
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else ""

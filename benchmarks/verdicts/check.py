@@ -9,21 +9,21 @@ place are counted apart. `--programs PATH`: others, in a folder or an archive of
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
+
+from programs import unpacked  # noqa: E402
+from shared import can_run, command_of, named  # noqa: E402
 
 from tests.support.promises import Promise, promises  # noqa: E402
 
@@ -59,28 +59,17 @@ def measured(programs: Path | None, part: str, seconds: int) -> Iterator[dict[st
             if part in promise.name and not promise.needs:
                 yield checked(promise, seconds)
         return
-    with unpacked(programs) as folder:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = unpacked(programs, Path(scratch)).resolve()
         for truth in sorted(folder.glob("*.json")):
-            needs = json.loads(truth.read_text()).get("needs", ())
-            if part in truth.stem and all(map(importlib.util.find_spec, needs)):
+            if part in truth.stem and can_run(json.loads(truth.read_text())):
                 yield compared(truth, seconds)
-
-
-@contextmanager
-def unpacked(programs: Path) -> Iterator[Path]:
-    """The folder itself, or a temporary one with what the archive holds."""
-    if programs.is_dir():
-        yield programs.resolve()
-        return
-    with tempfile.TemporaryDirectory() as scratch, tarfile.open(programs) as archive:
-        archive.extractall(scratch, filter="data")
-        yield Path(scratch).resolve()
 
 
 def compared(truth: Path, seconds: int) -> dict[str, object]:
     """One program under check, beside the lines that its truth names."""
     known = json.loads(truth.read_text())
-    rehearsal, verdict, took, code, said = under_check(known["launch"], truth.parent, seconds)
+    rehearsal, verdict, took, code, said = under_check(command_of(known), truth.parent, seconds)
     because, stands = verdict.get("because") or {}, verdict.get("stands_at") or verdict.get("where") or {}
     lines = [
         _line(because, truth.parent),
@@ -93,10 +82,10 @@ def compared(truth: Path, seconds: int) -> dict[str, object]:
         "expected": known["kind"],
         "how": because.get("how"),
         "origin": because.get("origin"),
-        "class_right": verdict.get("class") == known.get("class", verdict.get("class")),
-        "cause_right": lines[0] in known.get("because_of", ()),
-        "cause_in_chain": any(line in known.get("because_of", ()) for line in lines),
-        "place_right": _line(stands, truth.parent) in known.get("stands_at", ()),
+        "class_right": verdict.get("class") in named(known.get("classes") or known.get("class")),
+        "cause_right": lines[0] in named(known.get("because_of")),
+        "cause_in_chain": any(line in named(known.get("because_of")) for line in lines),
+        "place_right": _line(stands, truth.parent) in named(known.get("stands_at")),
         "ranks_right": not known.get("guilty_ranks") or verdict.get("guilty_ranks") == known["guilty_ranks"],
         "exit": code,
         "seconds": took,
@@ -174,7 +163,7 @@ def summary(rows: list[dict[str, object]]) -> dict[str, object]:
     endless = [row for row in rows if row["expected"] == "endless"]
     others = [row for row in rows if row["expected"] not in ("healthy", "endless")]
     told = [row for row in others if row["answer"] in ("differs", "raised")]
-    named = [row for row in endless if row["class"] == "livelock_user_code"]
+    looping = [row for row in endless if row["class"] == "livelock_user_code"]
     return {
         "healthy": len(healthy),
         "healthy_accused": [
@@ -183,8 +172,8 @@ def summary(rows: list[dict[str, object]]) -> dict[str, object]:
             if row["answer"] in ("differs", "raised") or row["class"] == "livelock_user_code"
         ],
         "endless": len(endless),
-        "endless_named": len(named),
-        **{f"endless_{key}": sum(bool(row.get(key)) for row in named) for key in COUNTED[1:]},
+        "endless_named": len(looping),
+        **{f"endless_{key}": sum(bool(row.get(key)) for row in looping) for key in COUNTED[1:]},
         "others": len(others),
         "told": len(told),
         **{key: sum(bool(row.get(key)) for row in told) for key in COUNTED},

@@ -2,7 +2,7 @@
 """`nsadiag run` on programs that were written by others, truth first: `python benchmarks/verdicts/programs.py FOLDER [--jobs N] [-k NAME]`.
 
 FOLDER, or an archive of one: each program with NAME.json, of which `launch`, `kind`, `class` or `classes`, `guilty_ranks`, and the
-lines `stands_at` and `because_of` as FILE:LINE are read. Where there are GPUs, two ranks at most run a program, each on its own.
+lines `stands_at`, `may_stand_at` and `because_of` as FILE:LINE are read; `needs` names packages, or `gpu`. Where there are GPUs, two ranks at most run a program, each on its own.
 
 A healthy program is accused where its verdict is anything but healthy, and a false alarm where it is called hung. The place counts
 where the guilty rank stands or the cause lies; the cause alone is counted apart.
@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from shared import Row, answer, collected, environment, percent
+from shared import Row, answer, can_run, collected, command_of, environment, named, percent
 
 CALM = ("healthy", "slow")
 
@@ -63,7 +63,7 @@ def one(truth: Path, seconds: int, keep: Path | None) -> Row:
         folder, out = Path(scratch, "job"), Path(scratch, "run")
         shutil.copytree(truth.parent, folder)
         command = [sys.executable, "-m", "nsadiag", "run", "--json", "--force", "--out", str(out)]
-        command += ["--timeout", str(seconds), "--", *known["launch"]]
+        command += ["--timeout", str(seconds), "--", *command_of(known)]
         subprocess.run(
             command,
             cwd=folder,
@@ -106,21 +106,19 @@ def judged(known: dict[str, Any], verdict: dict[str, Any], folder: Path) -> Row:
             "accused": verdict["outcome"] != "healthy",
             "false_alarm": verdict["outcome"] == "hung",
         }
-    classes = lines(known.get("classes") or known.get("class"))
-    places, origins = lines(known.get("stands_at")), lines(known.get("because_of"))
+    classes = named(known.get("classes") or known.get("class"))
+    places = [*named(known.get("stands_at")), *named(known.get("may_stand_at"))]
+    origins, guilty = named(known.get("because_of")), known.get("guilty_ranks")
     return {
         **said,
         "class_right": verdict["class"] in classes if classes else None,
-        "rank_right": verdict["guilty_ranks"] == known["guilty_ranks"] if known.get("guilty_ranks") else None,
+        "rank_right": verdict["guilty_ranks"] in (guilty, *known.get("guilty_accepted", ()))
+        if guilty
+        else None,
         "place_right": bool({stands, *causes} & {*places, *origins}) if places or origins else None,
         "cause_right": bool({stands, *causes} & set(origins)) if origins else None,
         "false_alarm": known["kind"] in CALM and verdict["outcome"] == "hung",
     }
-
-
-def lines(told: object) -> list[str]:
-    """One or several."""
-    return [told] if isinstance(told, str) else [str(each) for each in told or ()]  # type: ignore[attr-defined]
 
 
 def line_of(place: dict[str, Any], folder: Path) -> str:
@@ -166,6 +164,11 @@ def table(told: Row) -> list[str]:
     ]
 
 
+def is_program(document: Any) -> bool:
+    """Whether it is a truth, of a program that can run here."""
+    return isinstance(document, dict) and "launch" in document and can_run(document)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -181,7 +184,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="programs-") as scratch:
         folder = unpacked(options.programs, Path(scratch))
         truths = [path for path in sorted(folder.rglob("*.json")) if re.search(options.k, path.stem)]
-        truths = [path for path in truths if "launch" in json.loads(path.read_text())]
+        truths = [path for path in truths if is_program(json.loads(path.read_text()))]
         rows = collected(options.rows, measured(truths, options.jobs, options.seconds, options.keep))
     told = figures(rows)
     answer(told, table(told), as_json=options.json)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,23 @@ def environment(**more: str) -> dict[str, str]:
     """Of a job: this Python's commands come first."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path, **more}
+
+
+def command_of(known: Row) -> list[str]:
+    """The launcher line of a program's truth, which may begin with torchrun's options."""
+    launch = [str(word) for word in known["launch"]]
+    return ["torchrun", *launch] if launch[0].startswith("-") else launch
+
+
+def can_run(known: Row) -> bool:
+    """Whether what the program needs is here: `gpu`, or a package by its name."""
+    needs = known.get("needs") or ()
+    return all(bool(machine()["gpus"]) if need == "gpu" else find_spec(need) for need in needs)
+
+
+def named(told: object) -> list[str]:
+    """One line of a truth, or several."""
+    return [told] if isinstance(told, str) else [str(each) for each in told or ()]  # type: ignore[attr-defined]
 
 
 def percent(answers: Iterable[bool | None]) -> float | None:

@@ -70,7 +70,9 @@ def ranks_now(run: RunDir) -> Iterator[RankNow]:
     for directory in run.ranks():
         recording = read_blackbox(directory.blackbox)
         if recording.header is not None:
-            now = _now(recording, recording.header, ended=str(directory.rank) in ends)
+            # One that was left alive has a record as well, without a time.
+            ended = ends.get(str(directory.rank), {}).get("t_s") is not None
+            now = _now(recording, recording.header, ended=ended)
             found[now.rank] = now
             participations += _participations(now.rank, recording, recording.header)
     yield from _with_waits(found, participations, time.time())

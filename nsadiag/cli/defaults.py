@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nsadiag.cli.mistakes import did_you_mean
-from nsadiag.errors import UsageError
+from nsadiag.errors import UsageError, did_you_mean
 
 FILE = "pyproject.toml"
 OF_ENVIRONMENT = "run"  # the command whose options have variables

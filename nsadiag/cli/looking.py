@@ -1,7 +1,8 @@
-"""Commands that start no job: `nsadiag attach`, `analyze`, `report`, `diff`, `invariants`, `facts` and `top`."""
+"""Commands that start no job: `nsadiag attach`, `analyze`, `report`, `diff`, `invariants`, `facts`, `where` and `top`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from nsadiag.cli.shared import (
     app,
     check_format,
     console,
+    limit,
     print_directory,
     print_in,
 )
@@ -237,6 +239,30 @@ def facts(
 
 
 @app.command(
+    short_help="Show where every rank stands now: line, call, since when",
+    epilog="Example: nsadiag where $(pgrep -f 'torchrun.*train.py')",
+)
+def where(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PID | DIR",
+            help="The launcher, or ranks; or a run directory  [default: the newest under artifacts/]",
+        ),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show where every rank on this machine stands now. Nothing is paused, judged or written."""
+    from nsadiag.commands import where as command
+
+    found = command.look(targets or [])
+    if as_json:
+        show(command.as_json(found))
+    else:
+        command.show(found, console())
+
+
+@app.command(
     short_help="Show what every rank is doing while the job runs",
     epilog="Example: nsadiag top artifacts/20261120-101500-train",
 )
@@ -268,34 +294,55 @@ def ls(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The directory that contains the runs")
     ] = Path("artifacts"),
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Those alone whose verdict is not healthy")
+    ] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List the runs under artifacts/, newest first: when, outcome, class, guilty ranks, directory."""
+    """List the runs under artifacts/, newest first: when, outcome, class, guilty ranks, the times that it failed like this, directory."""
     from nsadiag.commands import runs
 
-    found = runs.runs(runs.existing(folder))
-    show(runs.as_json(found) if as_json else "\n".join(runs.lines(found) or [f"no run in {folder}"]))
+    known = runs.runs(runs.existing(folder))
+    found = [run for run in known if run.failed or not failed]
+    none = f"no {'failed ' if failed else ''}run in {folder}"
+    show(runs.as_json(found) if as_json else "\n".join(runs.lines(found, known) or [none]))
 
 
 @app.command(
     short_help="Remove old runs from artifacts/", epilog="Example: nsadiag clean --keep 10 --dry-run"
 )
 def clean(
-    keep: Annotated[
-        int, typer.Option("--keep", metavar="N", help="Number of runs to keep, newest first", min=0)
-    ],
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The directory that contains the runs")
     ] = Path("artifacts"),
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="N", help="Number of runs to keep, newest first", min=0),
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Those alone whose verdict is not healthy")
+    ] = False,
+    older: Annotated[
+        float | None,
+        typer.Option("--older", metavar="AGE", help="Those alone that are older than 12h, 7d", parser=limit),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Remove all but the newest finished runs. Directories that you named with --out are kept."""
+    """Remove finished runs. Directories that you named with --out are kept. At a terminal it asks before more than one goes."""
     from nsadiag.commands import runs
 
-    gone = runs.clean(folder, keep, dry_run=dry_run)
+    if keep is None and older is None and not failed:
+        raise UsageError("nothing says which runs are to go", "give --keep N, --failed or --older 7d")
+    gone = runs.removable(folder, keep or 0, failed=failed, older_s=older)
+    if len(gone) > 1 and not (dry_run or yes or as_json) and sys.stdin.isatty():
+        note("\n".join(runs.lines(gone)))
+        typer.confirm(f"remove these {len(gone)} runs?", abort=True, err=True)
+    if not dry_run:
+        runs.remove(gone)
     if as_json:
         show(runs.as_json(gone))
     else:

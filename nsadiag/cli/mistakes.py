@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nsadiag.errors import did_you_mean
+
 # By what typer's exception says of a value that does not fit.
 WANTED = {
+    "no duration": "give seconds, or 90s, 10m, 2h",
     "valid number": "give a number",
     "valid integer": "give a whole number",
     "greater than or equal to 0": "give 0 or more",
@@ -40,12 +42,6 @@ def said_of(error: Any, typed: Sequence[str]) -> tuple[str, str]:
 def no_such_option(option: str, known: Iterable[str], otherwise: str) -> tuple[str, str]:
     """Message and hint for an option that is not there."""
     return f"no such option: {option}", did_you_mean(option, known) or otherwise
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A question that names the nearest word; empty where none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else ""
 
 
 def options_of(command: Any) -> list[str]:

@@ -31,6 +31,7 @@ from nsadiag.cli.shared import (
     app,
     check_probes,
     count_as_user_code,
+    limit,
     place_of,
     print_directory,
     print_of_node,
@@ -66,8 +67,8 @@ Timeout = Annotated[
     float,
     typer.Option(
         metavar="SECONDS",
-        help="Stop the job after this long, whatever it does; 0: never",
-        min=0,
+        help="Stop the job after this long, whatever it does; 0: never. Units: 90s, 10m, 2h",
+        parser=limit,
         rich_help_panel="Hangs",
     ),
 ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 import typer
 
 from nsadiag.cli.help import Application
-from nsadiag.errors import UsageError
+from nsadiag.errors import UsageError, did_you_mean
 from nsadiag.printing import show
 from nsadiag.version import __version__
 
@@ -78,6 +78,7 @@ PATHS = typer.Argument(
     help="A run or matrix directory; or dumps, stacks and logs of other tools: files, folders, archives, - for standard input",
 )
 VERBOSE = typer.Option("--verbose", "-v", help="Print all evidence, and everything that was ruled out")
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 FORCE = typer.Option("--force", help="Replace an earlier run in --out")
 # Spelled as torchrun's, which takes both dashes and underscores.
 NNODES = typer.Option(
@@ -243,11 +244,28 @@ def _seconds(option: str, text: str) -> float | None:
     if text == "auto":
         return None
     try:
-        seconds = float(text)
+        seconds = seconds_in(text)
     except ValueError:
-        raise UsageError(f"{option} is {text!r}", "give seconds, or auto") from None
+        raise UsageError(f"{option} is {text!r}", "give seconds, or 90s, 10m, 2h, or auto") from None
     if not seconds >= 0:  # not a number is not positive either
         raise UsageError(f"{option} is {text}", "give a positive number of seconds, or auto")
+    return seconds
+
+
+def seconds_in(text: str) -> float:
+    """The seconds in `90`, `90s`, `10m`, `2h` or `1d`. Raises ValueError."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS_S else (text, "s")
+    return float(number) * UNITS_S[unit]
+
+
+def limit(given: str | float) -> float:
+    """A limit as an option has it: 0 or more. Raises typer.BadParameter."""
+    try:
+        seconds = seconds_in(str(given))
+    except ValueError:
+        raise typer.BadParameter("no duration") from None
+    if not seconds >= 0:
+        raise typer.BadParameter("not greater than or equal to 0")
     return seconds
 
 
@@ -297,6 +315,8 @@ def check_probes(spec: str) -> None:
 
     unknown = unknown_in(spec)
     if unknown:
+        near = did_you_mean(unknown[0], ("light", "full", "none", *PROBE_NAMES))
         raise UsageError(
-            f"no such probe: {unknown[0]}", f"choose light, full, none, or from {', '.join(PROBE_NAMES)}"
+            f"no such probe: {unknown[0]}",
+            near or f"choose light, full, none, or from {', '.join(PROBE_NAMES)}",
         )

@@ -1,4 +1,4 @@
-"""Commands about nsadiag itself: `nsadiag demo`, `doctor`, `list` and `mcp`."""
+"""Commands about nsadiag itself: `nsadiag demo`, `doctor`, `explain`, `list` and `mcp`."""
 
 from __future__ import annotations
 
@@ -65,6 +65,21 @@ def doctor(
     else:
         command.show(checks, tried, console())
     raise typer.Exit(command.exit_code(checks))
+
+
+@app.command(
+    short_help="Show the page of a class or of a mechanism",
+    epilog="Example: nsadiag explain missing_rank",
+)
+def explain(
+    name: Annotated[
+        str, typer.Argument(metavar="CLASS | MECHANISM", help="A name that a verdict, or nsadiag list, shows")
+    ],
+) -> None:
+    """Show what a class or a mechanism means, how it is detected, an example, and what to do about it."""
+    from nsadiag.commands import class_pages
+
+    class_pages.show(class_pages.page_of(name), console())
 
 
 @app.command(

@@ -35,6 +35,7 @@ from nsadiag.errors import (
 from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.spans import shortened
 from nsadiag.printing import note
 
 MOST_OF_NAME = 200
@@ -248,10 +249,22 @@ def concluded(
         if verdict:
             tell(request, run, notifier, verdict)
     left = watch is not None and watch.left_running
+    if watch is not None and left and not request.silent:
+        say_left(run, watch)
     if request.log_limit_mib and watch is not None and not left:
         close_holes(logs_of(run))
     code = EXIT_INTERRUPTED if interrupted else exit_code(verdict, watch, passthrough=request.passthrough)
     return RunResult(directory=run.path, verdict=verdict, exit_code=code, failure=failure, left_running=left)
+
+
+def say_left(run: RunDir, watch: Watch) -> None:
+    """The job goes on: how to look at it again, and how to end it."""
+    living = [str(rank.pid) for rank in watch.ranks.values() if rank.end is None]
+    launchers = " ".join(str(root.pid) for root in watch.job.roots())
+    note(
+        f"nsadiag: the job still runs, as it was found (pids {shortened(living)}). To look again: nsadiag where {run.path}; "
+        f"for another verdict: nsadiag attach --run {run.path}; to end it: kill {launchers or ' '.join(living)}"
+    )
 
 
 def logs_of(run: RunDir) -> list[Path]:

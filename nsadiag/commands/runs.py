@@ -7,8 +7,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ class Run:
     outcome: str | None  # None: no verdict yet
     cls: str | None
     guilty_ranks: tuple[int, ...] = ()
+    signature: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether its verdict is anything but healthy; a run without one is none of these."""
+        return self.outcome not in (None, "healthy")
 
     @property
     def is_own(self) -> bool:
@@ -65,6 +72,7 @@ def _run(path: Path) -> Run | None:
         outcome=verdict.get("outcome"),
         cls=verdict.get("class"),
         guilty_ranks=tuple(verdict.get("guilty_ranks") or ()),
+        signature=verdict.get("signature"),
     )
 
 
@@ -110,25 +118,69 @@ def enter(path: Path) -> None:
         beside.replace(link)
 
 
-def clean(folder: Path, keep: int, *, dry_run: bool) -> list[Run]:
-    """Removes all but the newest `keep` of the ended runs that nsadiag named; returns those removed."""
-    own = [run for run in runs(existing(folder)) if run.is_own and run.ended]
-    for run in own[keep:]:
-        if not dry_run:
-            shutil.rmtree(run.directory)
-    return own[keep:]
+def removable(
+    folder: Path, keep: int = 0, *, failed: bool = False, older_s: float | None = None
+) -> list[Run]:
+    """Of the ended runs that nsadiag named, those beyond the newest `keep`: the failed ones alone, and those older than so many seconds alone."""
+    own = [run for run in runs(existing(folder)) if run.is_own and run.ended and (run.failed or not failed)]
+    return [run for run in own[keep:] if older_s is None or (_age_s(run) or 0.0) > older_s]
 
 
-def lines(found: Iterable[Run]) -> list[str]:
-    """A line a run: when, outcome, class, ranks, directory."""
+def remove(found: Iterable[Run]) -> None:
+    for run in found:
+        shutil.rmtree(run.directory)
+
+
+def _age_s(run: Run) -> float | None:
+    """Seconds since its start; None where it does not say."""
+    try:
+        started = datetime.fromisoformat(run.started_at)
+    except ValueError:
+        return None
+    return (datetime.now(timezone.utc) - started.astimezone(timezone.utc)).total_seconds()
+
+
+def again(found: Sequence[Run]) -> dict[Path, tuple[int, str]]:
+    """Of each run whose failure came before: the number of times up to it, and the first time. `found` has the newest first."""
+    seen: dict[str, tuple[int, str]] = {}
+    counted = {}
+    for run in reversed(found):
+        if run.failed and run.signature:
+            times, first = seen.get(run.signature, (0, _when(run)))
+            seen[run.signature] = times + 1, first
+            if times:
+                counted[run.directory] = seen[run.signature]
+    return counted
+
+
+def lines(found: Sequence[Run], known: Sequence[Run] | None = None) -> list[str]:
+    """A line a run: when, outcome, class, ranks, the times that it failed like this, directory. `known`: all that may have failed before."""
+    counted = again(found if known is None else known)
     rows = [
-        (_when(run), run.outcome or _without_verdict(run), _what(run), str(run.directory)) for run in found
+        (
+            _when(run),
+            run.outcome or _without_verdict(run),
+            _what(run),
+            _times(counted.get(run.directory)),
+            str(run.directory),
+        )
+        for run in found
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
-    return [
-        "  ".join((*(f"{text:{width}}" for text, width in zip(row, widths, strict=False)), row[3]))
-        for row in rows
-    ]
+    last = len(rows[0]) - 1 if rows else 0
+    widths = [max(len(row[column]) for row in rows) for column in range(last)]
+    # A column that no run fills takes no room.
+    shown = [column for column in range(last) if widths[column]]
+    return ["  ".join((*(f"{row[n]:{widths[n]}}" for n in shown), row[last])) for row in rows]
+
+
+def _times(counted: tuple[int, str] | None) -> str:
+    return "" if counted is None else f"{ordinal(counted[0])} time since {counted[1][:10]}"
+
+
+def ordinal(number: int) -> str:
+    """`2nd`, `3rd`, `11th`."""
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ends.get(number % 10, 'th')}"
 
 
 def _when(run: Run) -> str:

@@ -104,7 +104,7 @@ def _run(directory: Path, document: dict[str, Any], verdict: Verdict | None, gap
         ended_at=ended_at,
         duration_s=values.seconds_between(started_at, ended_at),
         host=values.text(document.get("host")),
-        exit_code=values.whole(document.get("exit_code")),
+        exit_code=values.whole(read_json(RunDir(path=directory).watch, {}).get("launcher_exit_code")),
         world_size=verdict.world_size if verdict else values.whole(document.get("world_size")),
         versions=values.texts(document.get("versions")),
         environment=values.texts(document.get("environment")),

@@ -84,5 +84,5 @@ def test_the_command_line_uses_them_and_wins_over_them(tmp_path: Path) -> None:
     assert "--stall-after is 'soon'" in said(NSADIAG_STALL_AFTER="soon")
     assert "no-such-command-at-all" in said("--stall-after", "5", NSADIAG_STALL_AFTER="soon")
     (tmp_path / "pyproject.toml").write_text("[tool.nsadiag.run]\ntimeout = 'long'\n")
-    assert said().startswith("error: --timeout of pyproject.toml is 'long'\nhint: give a number")
+    assert said().startswith("error: --timeout of pyproject.toml is 'long'\nhint: give seconds")
     assert said(NSADIAG_TIMEOUT="abc").startswith("error: NSADIAG_TIMEOUT is 'abc'\n")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.golden import GOLDEN, unpack
@@ -65,6 +68,47 @@ def test_clean_keeps_the_newest_and_what_has_not_ended_and_what_a_person_named(f
 def test_clean_says_where_there_is_nothing_to_remove(folder: Path) -> None:
     done = CliRunner().invoke(app, ["clean", "--keep", "100"], catch_exceptions=False)
     assert (done.stdout, done.exit_code) == ("", 0) and done.stderr.startswith("nothing to remove in ")
+
+
+@functools.cache
+def killed() -> dict[str, Any]:
+    """A whole verdict."""
+    with tempfile.TemporaryDirectory() as scratch:
+        run = unpack(GOLDEN / "rank_killed_sigkill.tar.xz", Path(scratch))
+        return judge_directory(run.path).to_json()
+
+
+def judged(path: Path, outcome: str, signature: str = "") -> None:
+    write_json(path / "verdict.json", killed() | {"outcome": outcome, "signature": signature})
+
+
+def test_a_failure_that_came_before_is_counted(folder: Path) -> None:
+    judged(folder / "20260101-000000-first", "hung", "abc")
+    judged(folder / "20260102-000000-second", "healthy", "abc")
+    judged(folder / "20260103-000000-third", "hung", "abc")
+    lines = CliRunner().invoke(app, ["ls"]).stdout.splitlines()
+    assert ["2nd time since 2026-01-01" in line for line in lines] == [True, False, False]
+    assert [run.name[16:] for run in runs.runs(folder) if run.failed] == ["third", "first"]
+    only = CliRunner().invoke(app, ["ls", "--failed"]).stdout.splitlines()
+    assert len(only) == 2 and "2nd time" in only[0]
+
+
+def test_clean_takes_the_failed_or_the_old_alone(folder: Path) -> None:
+    judged(folder / "20260101-000000-first", "hung")
+    judged(folder / "20260103-000000-third", "healthy")
+    recent = made(folder, "20990101-000000-recent", started_at=output.now())
+    judged(recent, "crashed")
+    gone = json.loads(CliRunner().invoke(app, ["clean", "--failed", "--dry-run", "--json"]).stdout)
+    assert [row["name"][16:] for row in gone] == ["recent", "first"]
+    CliRunner().invoke(app, ["clean", "--failed", "--older", "7d"], catch_exceptions=False)
+    assert sorted(run.name[16:] for run in runs.runs(folder)) == ["recent", "second", "third"]
+
+
+@pytest.mark.parametrize(
+    "number, word", [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (22, "22nd")]
+)
+def test_ordinals(number: int, word: str) -> None:
+    assert runs.ordinal(number) == word
 
 
 def test_clean_wants_to_be_told_how_many_to_keep(folder: Path) -> None:

@@ -223,7 +223,7 @@ def socket_dir_of(ranks: Iterable[Process]) -> Path:
 def check_alive(source: RunDir) -> None:
     """Raises UsageError if no rank of that run is alive."""
     metas = [meta for rank in source.ranks() if "pid" in (meta := read_json(rank.meta, {}))]
-    if not any(_living(pid_of(meta), source) for meta in metas):
+    if not any(living_process(pid_of(meta), source) for meta in metas):
         raise UsageError(
             f"no rank of {source.path} is alive", f"nsadiag analyze {source.path} judges what it left"
         )
@@ -246,7 +246,7 @@ def ranks_of_run(source: RunDir, run: RunDir) -> list[RankState]:
             progress = Progress(Pulse(theirs.blackbox), meta["pid"])
         except (OSError, ValueError):
             progress = None
-        process = _living(pid_of(meta), source)
+        process = living_process(pid_of(meta), source)
         end = None if process else End(t_mono_ns=_last_moment(progress))
         found.append(
             RankState(directory=directory, pid=meta["pid"], process=process, progress=progress, end=end)
@@ -254,8 +254,8 @@ def ranks_of_run(source: RunDir, run: RunDir) -> list[RankState]:
     return found
 
 
-def _living(pid: int, source: RunDir) -> Process | None:
-    """The process, unless its pid was given to somebody else meanwhile."""
+def living_process(pid: int, source: RunDir) -> Process | None:
+    """The process of a rank of that run, unless its pid was given to somebody else meanwhile."""
     process = processes.identify(pid)
     if process is None or not processes.is_alive(process):
         return None

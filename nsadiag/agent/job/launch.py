@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import uuid
@@ -17,10 +18,11 @@ from nsadiag.agent.job import scratch
 from nsadiag.agent.job.entry_script import check_script
 from nsadiag.agent.job.guarded_process import Guarded, inherited
 from nsadiag.agent.processes import RUN_ID, Process, identify
-from nsadiag.errors import MachineError, UsageError
+from nsadiag.errors import MachineError, UsageError, did_you_mean
 from nsadiag.evidence.layout import RunDir, make_private_dir, open_private, this_node
 
 BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
+LAUNCHERS = ("torchrun", "python", "python3", "accelerate", "deepspeed", "mpirun", "srun", "bash")
 ABANDON_S = 5.0  # for what waits in the kernel (state D), and does not end
 # Entries. The worker adds the older spelling where torch is too old for this one.
 FLIGHT_RECORDER = {
@@ -89,6 +91,14 @@ def new_run_id() -> str:
     return uuid.uuid4().hex
 
 
+def _instead_of(command: list[str]) -> str:
+    """The hint for a first word that is no program."""
+    word = command[0]
+    if word.endswith(".py") and Path(word).is_file():
+        return f"start it by a program: python {shlex.join(command)}, or torchrun --nproc-per-node 2 {shlex.join(command)}"
+    return did_you_mean(word, LAUNCHERS) or "give the launcher line as you would type it without nsadiag"
+
+
 def check_command(command: list[str]) -> None:
     """Raises UsageError if the first word is no program, or the script that the line runs is not there."""
     if not command:
@@ -100,9 +110,7 @@ def check_command(command: list[str]) -> None:
             f"no such option: {command[0]}", "nsadiag run --help lists them; the job itself goes behind --"
         )
     if shutil.which(command[0]) is None:
-        raise UsageError(
-            f"no such command: {command[0]}", "give the launcher line as you would type it without nsadiag"
-        )
+        raise UsageError(f"no such command: {command[0]}", _instead_of(command))
     check_script(command)
 
 

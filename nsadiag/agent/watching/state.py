@@ -9,6 +9,7 @@ from nsadiag.agent.processes import End, Process
 from nsadiag.agent.stillness.judgement import Judgement
 from nsadiag.agent.stillness.motion import Stance
 from nsadiag.agent.watching.progress import Progress
+from nsadiag.agent.whereabouts import Whereabouts
 from nsadiag.evidence.layout import RankDir
 from nsadiag.evidence.records import Certainty
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -112,6 +113,9 @@ class Notices(Protocol):
 
     def timed_out(self, timeout_s: float) -> None:
         """The job is about to be ended at its hard limit, and is not stuck."""
+
+    def where(self, found: list[Whereabouts]) -> None:
+        """The places of all ranks, as the job is interrupted."""
 
     def quiet(self, quiet_s: float, seen: str) -> None:
         """A look in a silence found no hang."""

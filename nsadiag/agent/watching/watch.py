@@ -36,6 +36,7 @@ from nsadiag.agent.watching.state import (
     WatchOptions,
 )
 from nsadiag.agent.watching.suspicions import Suspicions
+from nsadiag.agent.whereabouts import Sought, whereabouts
 from nsadiag.evidence.layout import RunDir, write_json
 from nsadiag.source.archive import keep_sources
 
@@ -206,16 +207,34 @@ class Watch:
         return most is not None and any(rank.steps > most for rank in self.ranks.values())
 
     def _last_look(self) -> None:
-        """Whoever interrupts a silence has waited long enough, and wants to know where the ranks stand."""
+        """Whoever interrupts a job wants to know where its ranks stand; who interrupts a silence has waited long enough as well."""
         quiet_s = self.patience.quiet_s(time.monotonic())
-        if self._alive() and quiet_s > MIN_STALL_S and not interrupts.hurried():
-            self._interrupted_s = quiet_s
+        if self._alive() and not interrupts.hurried():
             try:
-                self.look()
+                self._say_where()
+                if quiet_s > MIN_STALL_S:
+                    self._interrupted_s = quiet_s
+                    self.look()
+                else:
+                    self._capture()
             except KeyboardInterrupt:
                 pass  # it was asked for again: what is missing of the snapshots is skipped
             except Exception as error:
                 self._failed(error)
+
+    def _say_where(self) -> None:
+        if self._notices:
+            self._notices.where(whereabouts(self._sought(rank) for rank in self._alive()))
+
+    def _sought(self, rank: RankState) -> Sought:
+        number = rank.directory.rank
+        return Sought(
+            rank=number,
+            pid=rank.pid,
+            alive=rank.process is not None,
+            recorder=rank.directory.blackbox,
+            socket=self.job.socket_dir / f"{number}.sock",
+        )
 
     # -- what moves -------------------------------------------------------------------------------
 

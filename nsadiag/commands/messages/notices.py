@@ -12,6 +12,8 @@ from pathlib import Path
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.watching.state import Suspicion
+from nsadiag.agent.whereabouts import Whereabouts
+from nsadiag.commands import where
 from nsadiag.commands.messages import first_step
 from nsadiag.commands.messages.status_line import StatusLine
 from nsadiag.evidence.layout import RunDir
@@ -62,6 +64,9 @@ class Lines:
         if quiet_s >= WORTH_S and self._looked < IN_VAIN:
             self._looked += 1
             self._say(f"no progress for {quiet_s:.0f} s: taking two snapshots of every rank.")
+
+    def where(self, found: list[Whereabouts]) -> None:
+        self._say("\n  ".join(["where the ranks stand:", *where.lines(found)]))
 
     def quiet(self, quiet_s: float, seen: str) -> None:
         if quiet_s < self._told_s:

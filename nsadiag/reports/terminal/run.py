@@ -155,6 +155,8 @@ def _advice(run: RunReport, width: int | None) -> Iterable[RenderableType]:
         shown = [str(path) for path in run.evidence[:PATHS_SHOWN]]
         more = len(run.evidence) - len(shown)
         yield from _unbroken("files", " ".join([*shown, *([f"and {more} more"] if more else [])]), width)
+    if verdict and verdict.outcome != "healthy":
+        yield from _unbroken("explain", f"nsadiag explain {verdict.mechanism or verdict.cls}", width)
 
 
 def _unbroken(label: str, text: str, width: int | None) -> Iterable[Text]:

@@ -24,6 +24,11 @@ from nsadiag.evidence.phrases import rate as rate_text
 from nsadiag.evidence.records import Strength
 
 MOST_WAITS = 3
+NEXT_ATTACHED = "nsadiag attach again later, or nsadiag attach --run DIR for a job that nsadiag watches and whose steps it knows"
+NEXT = {
+    "timeout": "nsadiag run --timeout <longer> -- <the same command>; --locals shows whether its variables change",
+    "interrupt": "nsadiag run -- <the same command>, and leave it alone for longer: a silence that lasts is judged by itself. nsadiag where shows the ranks' lines meanwhile",
+}
 ENDED_BY = {"timeout": "Cut off by --timeout", "interrupt": "Interrupted"}
 
 
@@ -71,9 +76,7 @@ def incomplete(case: Case) -> Iterator[Draft | Declined]:
         at=worst.at if worst else line_of(case, [r.rank for r in case.cell.ranks]),
         peers_at=line_of(case, worst.waiters) if worst else None,
         evidence={found.fact: found.source, **dict(_known(case))},
-        next="nsadiag attach again later, or nsadiag attach --run DIR for a job that nsadiag watches and whose steps it knows"
-        if case.cell.attached
-        else "nsadiag run --timeout <longer> -- <the same command>; --locals shows whether its variables change",
+        next=NEXT.get(str(case.cell.stopped), NEXT_ATTACHED),
     )
 
 

@@ -1,0 +1,107 @@
+"""`nsadiag where`: the place of every rank at this moment, without a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from nsadiag.agent.attaching import attach
+from nsadiag.agent.attaching.seeking import sought_among, sought_in
+from nsadiag.agent.whereabouts import Sought, Whereabouts, whereabouts
+from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir
+from nsadiag.evidence.spans import rank_names
+from nsadiag.reports.terminal.screen import Screen
+from nsadiag.reports.terminal.text import Text
+from nsadiag.reports.words import NOT_KNOWN, duration
+
+
+def look(targets: Sequence[str]) -> list[Whereabouts]:
+    """The ranks of the processes, or of the run in a directory. Raises NsadiagError."""
+    return whereabouts(_sought(targets))
+
+
+def _sought(targets: Sequence[str]) -> list[Sought]:
+    if not targets:
+        from nsadiag.commands.runs import latest
+
+        return _of_run(latest())
+    paths = [Path(word) for word in targets if not word.isdigit()]
+    if not paths:
+        ranks, _ = attach.find_ranks([int(word) for word in dict.fromkeys(targets)])
+        return sought_among(ranks)
+    if len(targets) > 1:
+        raise UsageError(
+            "pids and a directory at once", "give the pids of one job, or the directory of one run"
+        )
+    return _of_run(paths[0])
+
+
+def _of_run(path: Path) -> list[Sought]:
+    if not (path / "ranks").is_dir():
+        raise UsageError(
+            f"{path} is neither a pid nor a run directory",
+            "pgrep -af torchrun shows a launcher's pid; nsadiag ls the runs",
+        )
+    run = RunDir(path=path)
+    attach.check_alive(run)
+    return sought_in(run)
+
+
+def as_json(found: Iterable[Whereabouts]) -> str:
+    document = {"schema_version": SCHEMA_VERSION, "ranks": [each.to_json() for each in found]}
+    return json.dumps(document, indent=1)
+
+
+def rows(found: Iterable[Whereabouts]) -> list[tuple[str, str, str, str]]:
+    """Ranks, line, call, and since when: those that stand alike in one row, the fewest first."""
+    alike: dict[tuple[str, str, str], list[Whereabouts]] = {}
+    for each in found:
+        alike.setdefault((each.place, each.call, each.unseen), []).append(each)
+    return [
+        (
+            rank_names([each.rank for each in group]),
+            place or unseen,
+            call or NOT_KNOWN,
+            _since([each.since_s for each in group]),
+        )
+        for (place, call, unseen), group in sorted(
+            alike.items(), key=lambda item: (len(item[1]), item[1][0].rank)
+        )
+    ]
+
+
+def _since(waits: Sequence[float | None]) -> str:
+    known = sorted(wait for wait in waits if wait is not None)
+    if not known:
+        return NOT_KNOWN
+    least, most = duration(known[0]), duration(known[-1])
+    return most if least == most else f"{least} to {most}"
+
+
+def table(found: Iterable[Whereabouts]) -> Table:
+    """Four columns."""
+    shown = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    for title in ("ranks", "line", "call", "since"):
+        shown.add_column(title, overflow="fold", justify="right" if title == "since" else "left")
+    for row in rows(found):
+        shown.add_row(*map(Text, row))
+    return shown
+
+
+def lines(found: Iterable[Whereabouts]) -> list[str]:
+    """The same as plain lines, for a log."""
+    cells = [("ranks", "line", "call", "since"), *rows(found)]
+    widths = [max(len(row[n]) for row in cells) for n in range(3)]
+    return ["  ".join([*(row[n].ljust(widths[n]) for n in range(3)), row[3]]) for row in cells]
+
+
+def show(found: Iterable[Whereabouts], console: Screen) -> None:
+    """In a terminal as a table, else as plain lines."""
+    if console.is_terminal and not console.options.ascii_only:
+        console.print(table(found))
+    else:
+        console.print(Text("\n".join(lines(found))))
