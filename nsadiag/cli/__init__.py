@@ -5,6 +5,7 @@ Each command registers itself with `shared.app`; their order here is that of `ns
 
 from nsadiag.cli.run import run  # isort: skip
 from nsadiag.cli.check import check, confirm  # isort: skip
+from nsadiag.cli.prove import prove  # isort: skip
 from nsadiag.cli.fix import fix  # isort: skip
 from nsadiag.cli.matrix import matrix  # isort: skip
 from nsadiag.cli.experiments import bisect, shrink  # isort: skip
@@ -29,6 +30,7 @@ __all__ = [
     "list_",
     "main",
     "matrix",
+    "prove",
     "report",
     "run",
     "shrink",

@@ -143,6 +143,8 @@ class RankDir:
     path_names = property(lambda self: self.path / "paths.jsonl")
     gaps = property(lambda self: self.path / "gaps.jsonl")
     witness = property(lambda self: self.path / "witness.jsonl")
+    proof = property(lambda self: self.path / "proof.jsonl")
+    proof_data = property(lambda self: self.path / "proof.bin")
 
     def capture(self, number: int) -> CaptureDir:
         return CaptureDir(path=self.path / "captures" / f"{number:02d}")
@@ -164,6 +166,7 @@ class RunDir:
     unnamed = property(lambda self: self.path / "unnamed.jsonl")
     ends = property(lambda self: self.path / "ends.json")
     parity = property(lambda self: self.path / "parity.json")
+    proof = property(lambda self: self.path / "proof.json")
     watch = property(lambda self: self.path / "watch.json")
     rehearsal = property(lambda self: self.path / "rehearsal.json")
     confirmation = property(lambda self: self.path / "confirmation.json")

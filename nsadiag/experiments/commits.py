@@ -54,6 +54,12 @@ def commits_between(top: Path, span: str) -> list[Commit]:
     return [Commit(sha=first, subject=subject), *(Commit(sha=r[:40], subject=r[41:]) for r in lines)]
 
 
+def commit_of(top: Path, name: str) -> Commit:
+    """The commit that a name stands for. Raises UsageError."""
+    sha = _commit(top, name)
+    return Commit(sha=sha, subject=_git(top, "log", "-1", "--format=%s", sha).strip())
+
+
 def _commit(top: Path, name: str) -> str:
     try:
         return _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()

@@ -66,9 +66,14 @@ def _install() -> None:
         from nsadiag.worker.rehearsal import witness
 
         witness.install(int(os.environ[rehearsal.WITNESS]))
+    if rehearsal.PROOF in os.environ:
+        from nsadiag.worker.proof import install as proof
+
+        proof.install(os.environ[rehearsal.PROOF])
     install_probes()
-    # A witness is compared with another one, by what it computed: of its path nothing is asked.
-    if rehearsal.SOCKET in os.environ and rehearsal.WITNESS not in os.environ:
+    # What is compared with another run by what it computed is asked nothing about its path.
+    compared = {rehearsal.WITNESS, rehearsal.PROOF} & os.environ.keys()
+    if rehearsal.SOCKET in os.environ and not compared:
         from nsadiag.worker.rehearsal.paths import recorder
 
         session.on_opened.append(recorder.start)

@@ -38,6 +38,7 @@ class Request:
     room: str
     kept: tuple[str, ...] = ()  # directories below the working directory that stay the real ones
     files: bool = True
+    lasting: bool = False  # what is written stays in the room, for the next command that is given it
     network: bool = True
 
     def line(self, command: list[str]) -> list[str]:
@@ -58,7 +59,7 @@ def isolate(request: Request) -> Isolation:
         return Isolation(files=why if request.files else "", network=why if request.network else "")
     files = network = ""
     if request.files:
-        files = _tried(lambda: _overlay(Path.cwd(), Path(request.room), request.kept))
+        files = _tried(lambda: _overlay(Path.cwd(), Path(request.room), request.kept, request.lasting))
     if request.network:
         network = _tried(lambda: _raise_loopback(addresses))
     return Isolation(
@@ -101,16 +102,17 @@ def _mount(source: str, target: Path, kind: str, flags: int = 0, options: str = 
     _checked(LIBC.mount(*words, ctypes.c_ulong(flags), os.fsencode(options) or None))
 
 
-def _overlay(tree: Path, room: Path, kept: tuple[str, ...]) -> None:
+def _overlay(tree: Path, room: Path, kept: tuple[str, ...], lasting: bool = False) -> None:
     """Whatever is written below the tree lands in memory, and goes with the namespace. Raises OSError."""
     if inside := [mount for mount in _mounts() if mount != tree and mount.is_relative_to(tree)]:
         raise OSError(0, f"{inside[0]} is mounted below the working directory")
     _mount("none", Path("/"), "none", MS_REC | MS_PRIVATE)
-    _mount("tmpfs", room, "tmpfs", options="mode=700,size=50%")
+    if not lasting:
+        _mount("tmpfs", room, "tmpfs", options="mode=700,size=50%")
     upper, work = room / "upper", room / "work"
     held = [(Path(path), room / f"kept-{number}") for number, path in enumerate(kept)]
     for made in (upper, work, *(place for _, place in held)):
-        made.mkdir()
+        made.mkdir(exist_ok=lasting)
     for path, place in held:
         _mount(str(path), place, "none", MS_BIND)
     about = f"lowerdir={_escaped(tree)},upperdir={upper},workdir={work}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -71,6 +73,9 @@ class CheckOptions:
     steps: int = 0  # after which a loop over batches ends, on all ranks alike; 0: none
     in_place: bool = False  # what the script writes stays
     network: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)  # more for the ranks
+    room: Path | None = None  # where what the script writes is kept, for the next rehearsal that is given it
+    cwd: Path | None = None
 
 
 def check_once(request: RunRequest, options: CheckOptions | None = None) -> Checked:
@@ -103,7 +108,7 @@ def _rehearsed(request: RunRequest, options: CheckOptions, more: dict[str, str])
         load_analysis()  # while torch is imported
         report = directory / "isolation.json"
         apart = isolated.Request(
-            report=str(report), room=str(room), kept=(str(request.out.resolve()),), files=not options.in_place,
+            report=str(report), room=str(options.room or room), lasting=options.room is not None, kept=(str(request.out.resolve()),), files=not options.in_place,
             network=not options.network,
         )  # fmt: skip
         try:
@@ -111,7 +116,8 @@ def _rehearsed(request: RunRequest, options: CheckOptions, more: dict[str, str])
                 request,
                 launched=apart.line(started_directly(request.command, options.ranks)),
                 outlives_watch=False,
-                env={**_settings(coordinator, options), **more},
+                env={**_settings(coordinator, options), **options.env, **more},
+                cwd=options.cwd,
                 make_watch=functools.partial(_watch, watches, coordinator),
             )
             isolation = Isolation(**read_json(report, {}))

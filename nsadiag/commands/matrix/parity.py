@@ -50,7 +50,7 @@ def _row(
         return row_of({"cell": result.cell.id, "control": name, "judgement": "not_comparable", "why": why})
     document = _compared(run, result, control)
     write_json(RunDir(path=_folder(run, result)).parity, document)
-    if document["judgement"] == "differs":
+    if document["judgement"] != "same":
         _judge_again(run, result)
     return row_of(document)
 

@@ -56,9 +56,13 @@ class ControlComparison:
     """A cell of a matrix beside its control, as far as a verdict needs it: parity.json."""
 
     judgement: str = ""  # same, differs, not_comparable; empty where nothing was compared
+    why: str | None = None  # not comparable
+    control: str = ""
     confidence: float | None = None
     says: str | None = None
     parameter: str | None = None
+    module: str | None = None
+    place: str | None = None  # file:line:function
     step: int | None = None
     phase: str | None = None
     claims: tuple[str, ...] = ()

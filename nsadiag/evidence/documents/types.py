@@ -125,6 +125,7 @@ LINES: dict[str, Shape] = {
     "names.jsonl": record({"id": count, "name": text}),
     "parity.jsonl": row_at(".first_steps:FirstStep"),
     "paths.jsonl": row_at("..rehearsal.paths:Named"),
+    "proof.jsonl": row_at("..rehearsal.proof:Kept"),
     "piles.jsonl": row_at(".training:Registered"),
     "raised.jsonl": EXCEPTION,
     "recomputed.jsonl": row_at(".training:Recomputed"),

@@ -9,3 +9,4 @@ CUDA = "NSADIAG_REHEARSAL_CUDA"  # "cpu": it stands in the place of GPUs
 WITNESS = (
     "NSADIAG_REHEARSAL_WITNESS"  # a number that moves their generators: they write down what they compute
 )
+PROOF = "NSADIAG_PROOF"  # they write down their first steps (`evidence/rehearsal/proof.py`), rehearsed or not

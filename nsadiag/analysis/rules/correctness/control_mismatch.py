@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.rules.drafts import module_of
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
@@ -22,9 +23,10 @@ def control_mismatch(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         strength=Strength.within(compared.confidence) if compared.confidence else Strength.GUESS,
         summary=compared.says or "",
+        at=locations.of_text(compared.place or ""),
         where=Where(
             parameter=compared.parameter,
-            module=module_of(compared.parameter) or None,
+            module=compared.module or module_of(compared.parameter) or None,
             step=compared.step,
             phase=compared.phase,
         ),
@@ -40,7 +42,7 @@ def claims(cell: CellEvidence) -> Claims:
 
 RULE = Rule(
     family="correctness",
-    detected="in a matrix: a loss, gradients or updates that differ from a control's ([parity.md](parity.md))",
+    detected="gradients or updates that differ from those of one process ([prove.md](prove.md)); in a matrix, or a loss, from a control's ([parity.md](parity.md))",
     fix="Look at the first tensor that differs: everything before it is equal.",
     check=control_mismatch,
     explained_by=("recomputation",),

@@ -26,6 +26,11 @@ LEAST_START_UP_S, LEAST_SHARE = 1.0, 0.2  # from which on start-up is mentioned
 
 def healthy(case: Case) -> Iterator[Draft | Declined]:
     cell = case.cell
+    if cell.parity.judgement == "not_comparable":
+        yield Declined(
+            f"it was to be compared with {cell.parity.control or 'a control'}, and cannot be: {cell.parity.why}"
+        )
+        return
     # A job with an error code has not completed, whatever its ranks report, unless a rank's teardown caused it.
     failed = bool(cell.launcher_exit_code) and not any(r.end.signal for r in cell.ranks)
     if cell.ranks and not cell.absent and not failed and all(_finished(r) for r in cell.ranks):

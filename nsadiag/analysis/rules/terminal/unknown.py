@@ -37,6 +37,13 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
             gaps=(NO_RECORDER,),
         )
         return
+    if cell.parity.judgement == "not_comparable" and not (cell.stopped or cell.launcher_exit_code):
+        yield Draft(
+            outcome="unknown",
+            strength=Strength.NONE,
+            summary=f"Not comparable with {cell.parity.control or 'its control'}: {cell.parity.why}.",
+        )
+        return
     outcome, summary = _of_others(case) if cell.collected else _what_is_known(cell)
     evidence = {**_launcher_said(cell), **_launched(case)}
     captured = next((r for r in cell.ranks if r.captures), None)

@@ -1,0 +1,62 @@
+"""What a proof asks of a process of its runs, and what each rank leaves of its first steps: proof.jsonl and proof.bin."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from nsadiag.evidence.documents.values import Measured, Whole
+
+# `given`: a tensor that the outermost module was called with; `output`: of a module; `local`: a gradient before it left the
+# rank; `gradient`, `parameter`: as an optimizer's step finds them; `loss`: of a backward pass; `step`: an optimizer's;
+# `loader`: of data; `saved`: a state; `done`: the last line.
+What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "saved", "done"]
+DONE = "proof.done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The setting of one run, in the environment of its processes."""
+
+    steps: int = 12  # of optimizers, after which a process ends
+    moved: float = 0.0  # by which share parameters and inputs are moved at the start
+    seed: int = 0  # which way
+    stop: int = 0  # before the optimizer's step of that number, counted from 0, a process ends; 0: never
+    others: str = ""  # the run directory of the ranks that this process stands for, alone
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def asked(text: str) -> Asked:
+    """The setting, from the environment."""
+    return Asked(**json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A line of proof.jsonl.
+
+    `shape` is that of the whole, `local` that of what lies here, `at` its place in the whole: a run of elements, or a start and a size in each dimension.
+    """
+
+    what: str
+    step: int = 0  # that it is of: the number of optimizers' steps before it
+    name: str = ""  # of a parameter or a module; of a loader its sampler
+    number: int = 0  # of a call or a backward within the step; of an optimizer; of a loader
+    argument: int = 0
+    shape: tuple[int, ...] = ()
+    local: tuple[int, ...] = ()
+    at: tuple[tuple[int, int], ...] | None = None
+    run: tuple[int, int] | None = None
+    dtype: str = ""
+    graded: bool = False  # it came with a gradient to send back: another module's output, no data
+    stored: str = ""  # as numpy names it
+    offset: Whole = 0  # in proof.bin
+    value: Measured | None = None
+    place: str = ""
+    rates: tuple[Measured, ...] = ()
+    notes: tuple[str, ...] = ()  # of a step: `dropout`, `random`, `batch norm`
+    batch: int = 0
+    replicas: int = 0

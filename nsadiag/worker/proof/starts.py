@@ -1,0 +1,96 @@
+"""One process starts from the parameters that the ranks start from: each draws its shard's from a seed of its own, for example."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nsadiag.evidence.documents.files import open_evidence
+from nsadiag.evidence.documents.types import read_rows
+from nsadiag.evidence.layout import RankDir, RunDir
+from nsadiag.evidence.rehearsal.proof import Kept
+from nsadiag.worker.probes.correctness.shards import Named
+
+STORED = {"f4": torch.float32, "f8": torch.float64}
+
+
+class Starts:
+    """What the ranks of a run held first, by name."""
+
+    def __init__(self, others: str) -> None:
+        self._held: dict[str, list[tuple[RankDir, Kept]]] = {}
+        self._given: set[str] = set()
+        for rank in RunDir(path=Path(others)).ranks() if others else ():
+            seen: set[str] = set()
+            for row in read_rows(Kept, rank.proof):
+                if row.what == "parameter" and row.name not in seen:
+                    seen.add(row.name)
+                    self._held.setdefault(row.name, []).append((rank, row))
+
+    def give(self, named: Named) -> bool:
+        """Puts them into the parameters of these names; True where any was another before."""
+        moved = False
+        for parameter, name in named.values():
+            if name in self._given or hasattr(parameter, "_local_tensor"):
+                continue
+            self._given.add(name)
+            value = self._whole(name, parameter)
+            if value is not None and not torch.allclose(value, parameter.double(), rtol=1e-6, atol=1e-12):
+                with torch.no_grad():
+                    parameter.copy_(value.to(parameter.dtype))
+                moved = True
+        return moved
+
+    def _whole(self, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
+        """None where the ranks do not agree on one, or what they hold does not add up to it."""
+        held = self._held.get(name, [])
+        if not held or any(row.stored not in STORED for _, row in held):
+            return None
+        if any(row.at is not None or (row.run is not None and row.local != row.shape) for _, row in held):
+            return self._placed(held, parameter)
+        parts = [_read(rank, row) for rank, row in held]
+        if all(part.shape == parameter.shape for part in parts):
+            return parts[0] if all(torch.equal(part, parts[0]) for part in parts) else None
+        return _joined(parts, parameter)
+
+    def _placed(self, held: list[tuple[RankDir, Kept]], parameter: torch.Tensor) -> torch.Tensor | None:
+        """Where torch says where each part lies."""
+        if any(row.shape != tuple(parameter.shape) for _, row in held):
+            return None
+        whole = torch.full(parameter.shape, math.nan, dtype=torch.float64)
+        for rank, row in held:
+            part = _read(rank, row)
+            if row.at is not None:
+                whole[tuple(slice(start, start + size) for start, size in row.at)] = part
+            elif row.run is not None:
+                whole.view(-1)[row.run[0] : row.run[1]] = part.reshape(-1)
+        return None if whole.isnan().any() else whole
+
+
+def _read(rank: RankDir, row: Kept) -> Any:
+    dtype = STORED[row.stored]
+    with open_evidence(rank.proof_data) as file:
+        file.seek(row.offset)
+        raw = bytearray(file.read(math.prod(row.local) * dtype.itemsize))
+    if not raw:
+        return torch.empty(row.local, dtype=torch.float64)
+    return torch.frombuffer(raw, dtype=dtype).reshape(row.local).double()
+
+
+def _joined(parts: list[torch.Tensor], parameter: torch.Tensor) -> torch.Tensor | None:
+    """Shards of one dimension, in the order of the ranks; unless the whole is made of the very same rows already."""
+    apart = [
+        p for n, p in enumerate(parts) if not any(p.shape == q.shape and torch.equal(p, q) for q in parts[:n])
+    ]
+    shape, first = tuple(parameter.shape), apart[0]
+    other = [d for d in range(len(shape)) if first.dim() == len(shape) and first.shape[d] != shape[d]]
+    if len(other) != 1 or sum(p.shape[other[0]] for p in apart) != shape[other[0]]:
+        return None
+    whole = torch.cat(apart, other[0])
+    rows = {row.numpy().tobytes() for row in parameter.detach().double().unbind(other[0])}
+    if all(row.contiguous().numpy().tobytes() in rows for row in whole.unbind(other[0])):
+        return None
+    return whole
