@@ -9,8 +9,8 @@ from nsadiag.cli.prove import prove  # isort: skip
 from nsadiag.cli.fix import fix  # isort: skip
 from nsadiag.cli.matrix import matrix  # isort: skip
 from nsadiag.cli.experiments import bisect, shrink  # isort: skip
-from nsadiag.cli.looking import analyze, attach, diff, facts, invariants, report, top  # isort: skip
-from nsadiag.cli.showing import demo, doctor, list_  # isort: skip
+from nsadiag.cli.looking import analyze, attach, diff, facts, invariants, report, top, where  # isort: skip
+from nsadiag.cli.showing import demo, doctor, explain, list_  # isort: skip
 from nsadiag.cli.main import main
 from nsadiag.cli.shared import app
 
@@ -24,6 +24,7 @@ __all__ = [
     "demo",
     "diff",
     "doctor",
+    "explain",
     "facts",
     "fix",
     "invariants",
@@ -35,4 +36,5 @@ __all__ = [
     "run",
     "shrink",
     "top",
+    "where",
 ]

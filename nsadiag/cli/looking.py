@@ -253,7 +253,7 @@ def where(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show where every rank on this machine stands now. Nothing is paused, judged or written."""
-    from nsadiag.commands import where as command
+    from nsadiag.commands.live import where as command
 
     found = command.look(targets or [])
     if as_json:
@@ -277,7 +277,7 @@ def top(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show what every rank is doing while the job runs: step, rate, phase, line, last event. No rank is paused."""
-    from nsadiag.commands import top as command
+    from nsadiag.commands.live import top as command
 
     if directory is None:
         from nsadiag.commands.runs import latest

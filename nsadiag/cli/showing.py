@@ -77,7 +77,7 @@ def explain(
     ],
 ) -> None:
     """Show what a class or a mechanism means, how it is detected, an example, and what to do about it."""
-    from nsadiag.commands import class_pages
+    from nsadiag.commands.explain import class_pages
 
     class_pages.show(class_pages.page_of(name), console())
 

@@ -121,7 +121,7 @@ def enter(path: Path) -> None:
 def removable(
     folder: Path, keep: int = 0, *, failed: bool = False, older_s: float | None = None
 ) -> list[Run]:
-    """Of the ended runs that nsadiag named, those beyond the newest `keep`: the failed ones alone, and those older than so many seconds alone."""
+    """The ended runs that nsadiag named beyond the newest `keep`; with `failed` those alone that failed, with `older_s` those older than so many seconds."""
     own = [run for run in runs(existing(folder)) if run.is_own and run.ended and (run.failed or not failed)]
     return [run for run in own[keep:] if older_s is None or (_age_s(run) or 0.0) > older_s]
 
@@ -141,7 +141,7 @@ def _age_s(run: Run) -> float | None:
 
 
 def again(found: Sequence[Run]) -> dict[Path, tuple[int, str]]:
-    """Of each run whose failure came before: the number of times up to it, and the first time. `found` has the newest first."""
+    """The number of times up to each run whose failure came before, and the first time. `found` has the newest first."""
     seen: dict[str, tuple[int, str]] = {}
     counted = {}
     for run in reversed(found):

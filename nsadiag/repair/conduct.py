@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 
-from nsadiag.evidence.repair import Shown
+from nsadiag.evidence.rehearsal.repair import Shown
 from nsadiag.repair.change import Change, FileChange
 from nsadiag.source.model import last_name, name_of
 from nsadiag.source.syntax import parse

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nsadiag.evidence.phrases import count
-from nsadiag.evidence.repair import Level, Shown
+from nsadiag.evidence.rehearsal.repair import Level, Shown
 from nsadiag.repair.change import Change
 from nsadiag.repair.conduct import conduct
 from nsadiag.repair.proof import CRITERIA, NOTHING_COMPUTED, Trial, same_alone

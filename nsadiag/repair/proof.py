@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from nsadiag.evidence.phrases import count, these
 from nsadiag.evidence.rehearsal.calls import BARRIER, CREATION, RECEIVE, SEND
+from nsadiag.evidence.rehearsal.repair import Shown
 from nsadiag.evidence.rehearsal.witnessed import Seen
-from nsadiag.evidence.repair import Shown
 from nsadiag.repair.change import Change
 from nsadiag.repair.record import RankRecord, Record, Site, site_of
 

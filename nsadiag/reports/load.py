@@ -12,7 +12,7 @@ from nsadiag.evidence.layout import COLLECTED, RankDir, RunDir, read_json
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.rehearsal.calls import Rehearsal
-from nsadiag.evidence.repair import Repair
+from nsadiag.evidence.rehearsal.repair import Repair
 from nsadiag.evidence.secrets.masking import mask_text, mask_variables
 from nsadiag.evidence.secrets.published import mask_likely
 from nsadiag.reports import values

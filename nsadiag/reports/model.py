@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from nsadiag.evidence.phrases import together
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.rehearsal.calls import Rehearsal
-from nsadiag.evidence.repair import Repair
+from nsadiag.evidence.rehearsal.repair import Repair
 
 if TYPE_CHECKING:
     from nsadiag.analysis.records import CellEvidence

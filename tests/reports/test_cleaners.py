@@ -26,7 +26,7 @@ from nsadiag.analysis.verdict import judge_directory
 from nsadiag.cli.shared import app, console
 from nsadiag.commands.agents import tools
 from nsadiag.commands.agents.server import answers_of
-from nsadiag.commands.top import rendered
+from nsadiag.commands.live.top import rendered
 from nsadiag.evidence.layout import write_json
 from nsadiag.reports import MatrixReport, load_report
 from nsadiag.reports.cleaners.chat import chat

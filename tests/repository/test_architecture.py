@@ -234,6 +234,7 @@ READS_ELSE = {
     "source/archive.py": "Python files of this machine, checked before",
     "source/loop_exits.py": "Python files of this machine, as its processes name them",
     "source/model.py": "Python files of this machine, checked before",
+    "commands/explain/class_pages.py": "pages of nsadiag",
     "commands/listing.py": "modules of nsadiag",
     "commands/messages/github.py": "the summary of GitHub's own job, to add to it",
     "commands/faults.py": "scripts of nsadiag",

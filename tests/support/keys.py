@@ -8,8 +8,9 @@ import inspect
 import typing
 from collections.abc import Iterator
 
-from nsadiag.evidence import records, repair
+from nsadiag.evidence import records
 from nsadiag.evidence.documents import captures, exceptions, kernel, process, watch
+from nsadiag.evidence.rehearsal import repair
 
 # By document, the type of the whole, or of one row of it.
 DOCUMENTS: dict[str, type] = {

@@ -217,7 +217,7 @@ def _rehearsed(request: ConfirmRequest, job: _Job, out: Path) -> RunReport:
 def compared(
     verdict: Verdict, rehearsal: Rehearsal, again: Verdict | None, code: SourceModel, directory: str
 ) -> Confirmation:
-    """What the rehearsal says of the run's cause."""
+    """The rehearsal's account of the run's cause."""
     inferred = verdict.because
 
     def found(answer: str, why: str, because: Because | None = None) -> Confirmation:
@@ -267,7 +267,7 @@ def _ended(rehearsal: Rehearsal) -> str:
 
 
 def _lines_of(verdict: Verdict) -> Iterator[Line]:
-    """Where its ranks stood."""
+    """The places at which its ranks stood."""
     for place in (verdict.where, verdict.peers_at, verdict.stands_at):
         if place is not None and place.file and place.line:
             yield _line_of(place)

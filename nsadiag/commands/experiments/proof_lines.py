@@ -11,7 +11,7 @@ MODULE = "torch.distributed.run"
 
 
 def ranks_of(command: list[str]) -> int:
-    """How many ranks the line starts. Raises UsageError where it is no line of torchrun's with a number of them."""
+    """The number of ranks that the line starts. Raises UsageError where it is no line of torchrun's with a number of them."""
     at = _at(command)
     value = command[at].partition("=")[2] or (command[at + 1] if at + 1 < len(command) else "")
     if not value.isdigit() or int(value) < 2:

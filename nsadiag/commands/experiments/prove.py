@@ -189,7 +189,7 @@ class Runner:
         return self._refused(failed, "the job", "anything")
 
     def _refused(self, failed: Proved, says: str, control: str) -> Proved:
-        """What it was to be compared with is of no use."""
+        """The run that it was to be compared with is of no use."""
         from nsadiag.experiments.prove.compare import Proof
 
         if failed.interrupted:

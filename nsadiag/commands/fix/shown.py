@@ -10,7 +10,7 @@ from nsadiag.commands.fix.fix import Fixed, Tried
 from nsadiag.errors import NsadiagError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, write_json
 from nsadiag.evidence.phrases import count
-from nsadiag.evidence.repair import Alternative, Repair
+from nsadiag.evidence.rehearsal.repair import Alternative, Repair
 from nsadiag.printing import note
 from nsadiag.repair.change import FileChange
 from nsadiag.reports.formats.registry import write_reports

@@ -13,7 +13,7 @@ from pathlib import Path
 from nsadiag.agent import interrupts
 from nsadiag.agent.watching.state import Suspicion
 from nsadiag.agent.whereabouts import Whereabouts
-from nsadiag.commands import where
+from nsadiag.commands.live import where
 from nsadiag.commands.messages import first_step
 from nsadiag.commands.messages.status_line import StatusLine
 from nsadiag.evidence.layout import RunDir

@@ -107,7 +107,7 @@ DOCUMENTS: dict[str, Shape] = {
     "proc.json": row_at(".kernel:KernelProcess"),
     "ray.json": row_at(".actors:RayJob"),
     "ras.json": row_at(".captures:NcclStatus"),
-    "fix.json": row_at("..repair:Repair"),
+    "fix.json": row_at("..rehearsal.repair:Repair"),
     "rehearsal.json": row_at("..rehearsal.calls:Rehearsal"),
     "py_spy.json": rows(row_at(".python_stacks:PythonThread")),
     "settings.json": row_at(".training:Settings", model=MODEL, optimizer=maybe(OPTIMIZER)),

@@ -1,4 +1,4 @@
-"""What a proof asks of a process of its runs, and what each rank leaves of its first steps: proof.jsonl and proof.bin."""
+"""The variables that a proof sets in its runs, and the record that each rank leaves of its first steps: proof.jsonl and proof.bin."""
 
 from __future__ import annotations
 

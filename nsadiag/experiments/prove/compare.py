@@ -227,7 +227,7 @@ class _Comparing:
     # -- what is compared -------------------------------------------------------------------------
 
     def _gradients(self, step: int) -> list[Pair]:
-        """Of one optimizer's step; a gradient that nobody computed is one of zeros."""
+        """The gradients of one optimizer's step; a gradient that nobody computed is one of zeros."""
         theirs, held = self._one.named("gradient", step), self._one.named("parameter", step)
         whole = {name: self._gradient(name, theirs, held) for name in held}
         usual = _usual(whole)
@@ -252,7 +252,7 @@ class _Comparing:
         return self._one.numbers(row) if row is not None else np.zeros(held[name].local)
 
     def _ways(self, step: int) -> list[Pair]:
-        """How far each parameter has come since the start, where its gradients were more than rounding."""
+        """The distance that each parameter has come since the start, where its gradients were more than rounding."""
         if not step:
             return []
         now, small = self._one.named("parameter", step), self._rounding(step)
@@ -290,7 +290,7 @@ class _Comparing:
 
 
 def spread_of(alone: Run, moved: list[Run]) -> Spread:
-    """How far runs that differ in their last bits part from the one that was not moved."""
+    """The distance by which runs that differ in their last bits part from the one that was not moved."""
     found: dict[tuple[str, int, str], float] = defaultdict(float)
     one = alone.ranks[0]
     for run in moved:

@@ -14,7 +14,7 @@ UNEXPLAINED = 0.05  # of the difference
 
 
 class Both(Protocol):
-    """What a rank has, and one process."""
+    """The values of a rank, and of one process."""
 
     @property
     def mine(self) -> Array: ...

@@ -1,4 +1,4 @@
-"""Which part of which parameter of the one process each rank holds: by placement, else by content at the start, else by name."""
+"""The part of the one process's parameters that each rank holds: by placement, else by content at the start, else by name."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _rows_of(mine: Array, whole: Array) -> tuple[int, tuple[int, ...]] | None:
 
 
 def _first_rows(local: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
-    """Of constants any rows will do."""
+    """Rows of constants: any will do."""
     other = [d for d in range(len(shape)) if len(local) == len(shape) and local[d] != shape[d]]
     if len(other) != 1 or local[other[0]] > shape[other[0]]:
         return None

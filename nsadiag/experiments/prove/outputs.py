@@ -14,7 +14,7 @@ TOLERATED = {"float64": 1e-9, "float32": 1e-4, "tf32": 1e-2, "float16": 2e-2, "b
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Of one module on one rank, beside the one process's for the same samples."""
+    """The output of one module on one rank, beside the one process's for the same samples."""
 
     module: str
     rank: int

@@ -71,7 +71,7 @@ class Rank:
         return found
 
     def tensor(self, row: Kept) -> npt.NDArray[np.generic]:
-        """What was stored with the line. Raises OSError and ValueError where it is not there."""
+        """The values that were stored with the line. Raises OSError and ValueError where it is not there."""
         if row.stored not in STORED or (not row.local and row.local != ()):
             raise ValueError(f"{row.name} was not stored")
         dtype, count = np.dtype("<" + row.stored), math.prod(row.local)

@@ -1,4 +1,4 @@
-"""Whether the ranks together are given what one process is given: by content, each sample as often."""
+"""The data that all ranks together are given beside that of one process: by content, each sample as often."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Read:
 
 
 def read(ranks: Run, alone: Run, step: int) -> Read:
-    """What another module put out is no data: a later stage of a pipeline is given nothing else."""
+    """Outputs of another module are no data: a later stage of a pipeline is given nothing else."""
     one = _arguments(alone.ranks[0], step)
     every = {rank.number: _arguments(rank, step) for rank in ranks.ranks}
     if not one or not any(every.values()):
@@ -44,7 +44,7 @@ def read(ranks: Run, alone: Run, step: int) -> Read:
 
 
 def _arguments(rank: Rank, step: int) -> dict[int, list[Tensor]]:
-    """What the outermost modules were given, by argument."""
+    """The inputs of the outermost modules, by argument."""
     found: dict[int, list[Tensor]] = {}
     for row in rank.rows("given", step):
         if row.graded:

@@ -34,7 +34,9 @@ def resumed(after: Run, whole: Run, stopped_at: int) -> Proof:
         return _refused("the second start made no step of an optimizer")
     goes_on = _goes_on_at(after.ranks, whole, stopped_at)
     if goes_on == 0:
-        return _refused("the second start begins anew: the command does not go on from what it saved")
+        return _refused(
+            "the second start begins again from the start: the command does not go on from what it saved"
+        )
     found = [_of_rank(rank, after, whole, stopped_at if goes_on is None else goes_on) for rank in after.ranks]
     return _earliest(found)
 

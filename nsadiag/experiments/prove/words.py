@@ -63,7 +63,7 @@ def document(proof: Proof, ranks: Run, *, control: str = "one process") -> dict[
 
 
 def in_order(proof: Proof, ranks: Run) -> list[Pair]:
-    """What differs, each parameter once, in the model's order."""
+    """The differences, each parameter once, in the model's order."""
     order = {part.name: n for n, part in enumerate(proof.layout.parts.values())} if proof.layout else {}
     found: dict[str, Pair] = {}
     for pair in sorted(proof.differing, key=lambda p: (order.get(p.name, 0), -p.relative)):

@@ -167,7 +167,7 @@ def _asks(test: ast.expr) -> bool:
 
 
 def _sizes(test: ast.expr) -> frozenset[Read]:
-    """Of `len(queue) < 3` and of `while queue` no more than the size counts."""
+    """Names of which no more than the size counts, as in `len(queue) < 3` and `while queue`."""
     whole = [test] if isinstance(test, ast.Name | ast.Attribute) else []
     measured = [c.args[0] for c in calls_in(test) if name_of(c) == "len" and len(c.args) == 1]
     found = (chain_of(each) for each in (*whole, *measured) if isinstance(each, ast.Name | ast.Attribute))

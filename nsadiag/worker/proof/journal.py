@@ -16,7 +16,7 @@ _PLAIN = {torch.float32: "f4", torch.float64: "f8", torch.int64: "i8", torch.int
 
 
 class Journal:
-    """Of this process; a process that it forks has none."""
+    """The journal of this process; a process that it forks has none."""
 
     def __init__(self) -> None:
         self._lines: Any = None

@@ -12,7 +12,7 @@ DROPPING = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "d
 
 
 class Seen:
-    """Whether anything would have been dropped since the last step."""
+    """A note that something would have been dropped since the last step."""
 
     dropout = False
 

@@ -18,7 +18,7 @@ STORED = {"f4": torch.float32, "f8": torch.float64}
 
 
 class Starts:
-    """What the ranks of a run held first, by name."""
+    """The first values that the ranks of a run held, by name."""
 
     def __init__(self, others: str) -> None:
         self._held: dict[str, list[tuple[RankDir, Kept]]] = {}
@@ -57,7 +57,7 @@ class Starts:
         return _joined(parts, parameter)
 
     def _placed(self, held: list[tuple[RankDir, Kept]], parameter: torch.Tensor) -> torch.Tensor | None:
-        """Where torch says where each part lies."""
+        """Parts of which torch says where they lie."""
         if any(row.shape != tuple(parameter.shape) for _, row in held):
             return None
         whole = torch.full(parameter.shape, math.nan, dtype=torch.float64)

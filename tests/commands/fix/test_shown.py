@@ -13,7 +13,7 @@ from nsadiag.commands.fix import shown
 from nsadiag.commands.fix.fix import Candidate, Fixed, Tried
 from nsadiag.commands.fix.origin import read_origin
 from nsadiag.errors import UsageError
-from nsadiag.evidence.repair import Shown
+from nsadiag.evidence.rehearsal.repair import Shown
 from nsadiag.repair.change import Change
 from nsadiag.repair.judgement import Judgement
 

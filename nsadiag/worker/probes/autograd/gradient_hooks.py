@@ -37,7 +37,7 @@ def follow(find: Callable[[], torch.Tensor | None], arrived: Any) -> Callable[[]
 
 
 def _added(parameter: torch.Tensor, table: str, register: Callable[[Any], Any], hook: Any) -> Any:
-    """What torch's `register` does to a leaf, but for the import within it: a program's own `__import__` would see that."""
+    """The same as torch's `register` does to a leaf, but for the import within it: a program's own `__import__` would see that."""
     if parameter.grad_fn is not None:
         return register(hook)
     hooks = getattr(parameter, table)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """How many silent training errors `nsadiag prove` tells, and how many healthy jobs it accuses.
 
-    python benchmarks/verdicts/proved.py                             # the programs of silent_programs/
-    python benchmarks/verdicts/proved.py --set repro                 # repro/silently_wrong and repro/healthy
-    python benchmarks/verdicts/proved.py --set benchmarks/verdicts/proved/open.tar.xz
-    python benchmarks/verdicts/proved.py --only ddp/no_set_epoch     # programs in whose name this stands
-    python benchmarks/verdicts/proved.py --rows rows.jsonl           # adds to the rows of earlier runs
-    python benchmarks/verdicts/proved.py --cold                      # as the command starts them: with the time it takes
+    python benchmarks/verdicts/proved/proved.py                             # the programs of silent_programs/
+    python benchmarks/verdicts/proved/proved.py --set repro                 # repro/silently_wrong and repro/healthy
+    python benchmarks/verdicts/proved/proved.py --set benchmarks/verdicts/proved/open.tar.xz
+    python benchmarks/verdicts/proved/proved.py --only ddp/no_set_epoch     # programs in whose name this stands
+    python benchmarks/verdicts/proved/proved.py --rows rows.jsonl           # adds to the rows of earlier runs
+    python benchmarks/verdicts/proved/proved.py --cold                      # as the command starts them: with the time it takes
 
 Runs are forked from this process and are real ones (gloo), unless `--cold`. An archive has a folder a program: train.py,
 and truth.json with `world_size`, `expected_outcome` (`wrong` or `healthy`), `arguments` and `prove` (options of the command).
@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO))
+REPO = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(REPO), str(REPO / "benchmarks/verdicts")]
 
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402

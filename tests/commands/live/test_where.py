@@ -10,7 +10,7 @@ from support.forking import FORKING
 from support.jobs import GIVE_UP_S, Jobs, wait_until
 
 from nsadiag.agent.whereabouts import Whereabouts
-from nsadiag.commands.where import rows
+from nsadiag.commands.live.where import rows
 from nsadiag.evidence.layout import RunDir
 
 JOB = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rich.markdown import Markdown
+from rich.markdown import Markdown as Laid
 
 from nsadiag.errors import UsageError, did_you_mean
 from nsadiag.reports.terminal.screen import Screen
@@ -38,13 +38,13 @@ def page_of(word: str) -> str:
 
 def folder() -> Path:
     """With the pages: in the wheel, or in the checkout."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     installed = package / "classes"
     return installed if installed.is_dir() else package.parent / "docs" / "classes"
 
 
 def _of_rule(name: str) -> str | None:
-    """What a rule says of itself: one that concludes classes of others is on no page."""
+    """The page of a rule by its own words: one that concludes classes of others is on no page."""
     from nsadiag.analysis.rules.registry import CLASSES, RULES
 
     rule = next((rule for rule in RULES if rule.name == name), None)
@@ -70,6 +70,6 @@ def _section(text: str, found: re.Match[str]) -> str:
 def show(page: str, console: Screen) -> None:
     """Laid out in a terminal; as it is in a pipe."""
     if console.is_terminal and not console.options.ascii_only:
-        console.print(Markdown(page))
+        console.print(Laid(page))
     else:
         console.write(page if page.endswith("\n") else f"{page}\n")

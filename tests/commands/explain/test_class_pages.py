@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from nsadiag.analysis.rules.registry import CLASSES, RULES
 from nsadiag.cli.main import app
-from nsadiag.commands.class_pages import page_of
+from nsadiag.commands.explain.class_pages import page_of
 from nsadiag.errors import UsageError
 
 

@@ -1,0 +1,1 @@
+"""Jobs that run now: `nsadiag where` and `top`."""
