@@ -89,7 +89,7 @@ def test_a_client_hears_of_reading_tools_alone_and_gets_mistakes_as_answers(tmp_
             return listed, good.content[0].text, bad.content[0].text
 
     listed, good, bad = asyncio.run(talk(False))
-    assert listed == {"verdict", "evidence", "code", "compare", "runs"}
+    assert listed == {"verdict", "evidence", "code", "compare", "patch", "runs"}
     assert json.loads(good)["class"] == "local_lock_deadlock"
     assert bad.startswith("error: ") and "\nhint: " in bad
     assert asyncio.run(talk(True))[0] == {*listed, "attach", "check", "run", "shrink"}
