@@ -92,7 +92,7 @@ def test_a_client_hears_of_reading_tools_alone_and_gets_mistakes_as_answers(tmp_
     assert listed == {"verdict", "evidence", "code", "compare", "patch", "runs"}
     assert json.loads(good)["class"] == "local_lock_deadlock"
     assert bad.startswith("error: ") and "\nhint: " in bad
-    assert asyncio.run(talk(True))[0] == {*listed, "attach", "check", "run", "shrink"}
+    assert asyncio.run(talk(True))[0] == {*listed, "attach", "check", "confirm", "fix", "run", "shrink"}
 
 
 def test_an_agent_talks_to_the_command_over_its_pipes(tmp_path: Path) -> None:

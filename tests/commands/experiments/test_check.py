@@ -58,7 +58,13 @@ def test_values_are_exchanged_as_a_backend_does(jobs: Jobs, tmp_path: Path) -> N
     assert (code, rehearsal["answer"]) == (0, "agreed"), rehearsal
 
 
-@pytest.mark.parametrize("name", ["healthy_ddp", "healthy_fsdp2", "healthy_join_uneven"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "healthy_ddp",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("healthy_fsdp2", "healthy_join_uneven")),
+    ],
+)
 def test_a_healthy_job_agrees(jobs: Jobs, name: str) -> None:
     code, rehearsal, _ = rehearsed(jobs, script_of(name))
     assert (code, rehearsal["answer"]) == (0, "agreed"), rehearsal
@@ -69,9 +75,9 @@ def test_a_healthy_job_agrees(jobs: Jobs, name: str) -> None:
     "name",
     [
         "uneven_inputs_shards",
-        "collective_order_mismatch_background_save",
+        pytest.param("collective_order_mismatch_background_save", marks=pytest.mark.slow),
         "collective_args_mismatch_group_object",
-        "collective_order_mismatch_thread_pool",
+        pytest.param("collective_order_mismatch_thread_pool", marks=pytest.mark.slow),
     ],
 )
 def test_calls_that_differ_are_told_with_the_verdict_of_a_run(jobs: Jobs, name: str) -> None:

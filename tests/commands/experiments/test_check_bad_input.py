@@ -80,6 +80,7 @@ def test_a_script_that_spawns_its_own_ranks_is_rehearsed(jobs: Jobs) -> None:
     assert (code, rehearsal["answer"]) == (1, "differs"), rehearsal
 
 
+@pytest.mark.slow
 def test_an_endless_loop_is_undecided_when_the_time_is_over(jobs: Jobs) -> None:
     code, rehearsal = checked(jobs, BEGIN + "while True: dist.barrier()\n", "--seconds", "20")
     assert (code, rehearsal["answer"]) == (3, "undecided"), rehearsal

@@ -24,9 +24,7 @@ UNSEEN = {
 OTHER_CLASS: dict[str, str] = {}
 FAST = (
     "rank_conditional_validation",
-    "uneven_inputs_iterable",
     "p2p_mismatch_tag_drift",
-    "collective_order_mismatch_two_groups",
 )
 
 
