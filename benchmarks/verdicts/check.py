@@ -82,7 +82,8 @@ def compared(truth: Path, seconds: int) -> dict[str, object]:
         "expected": known["kind"],
         "how": because.get("how"),
         "origin": because.get("origin"),
-        "class_right": verdict.get("class") in named(known.get("classes") or known.get("class")),
+        "class_right": verdict.get("class")
+        in (named(known.get("classes") or known.get("class")) or [verdict.get("class")]),
         "cause_right": lines[0] in named(known.get("because_of")),
         "cause_in_chain": any(line in named(known.get("because_of")) for line in lines),
         "place_right": _line(stands, truth.parent) in named(known.get("stands_at")),
