@@ -80,11 +80,8 @@ class _Forgiving(io.FileIO):
         # For each line that is printed, and twice where nothing is buffered: without `super()`, and asking little.
         try:
             written = _plain_write(self, data)
-            try:
-                if written == len(data):
-                    return written
-            except Exception as error:  # a number of ctypes, say, has no length
-                pass_on(error)
+            if type(data) is bytes and written == len(data):
+                return written
             size = memoryview(data).nbytes
         except OSError as error:
             if error.errno not in OURS or not self._is_ours():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import signal
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from nsadiag.analysis.facts.exceptions import (
 )
 from nsadiag.analysis.ingest.logs import numbered, read_log
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.documents.exceptions import NOT_RAISED, Raised
+from nsadiag.evidence.documents.exceptions import NOT_RAISED, Cause, Raised
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 # What C++ says before it ends a process for a collective's sake.
@@ -155,17 +156,23 @@ def _stated_by_native_code(cell: CellEvidence, rank: RankEvidence) -> Raised | N
     """The error of its own by which C++ ended the process, such as a failed kernel that NCCL's watchdog met first: Python raised nothing."""
     if rank.end.signal != signal.SIGABRT or rank.exception or rank.end.by_us or cell.collected is not None:
         return None
-    own = (
-        raised.exception
-        for raised in read_log(numbered(rank.stderr_tail)).raised
-        if raised.is_stated and raised.rank in (None, rank.rank)
-    )
-    first = next((e for e in own if not follows_a_peer(e) and not is_of_a_collective(e)), None)
+    first = _first_own_error(rank.stderr_tail, rank.rank)
     if first is None:
         return None
     when_ns = cell.started_mono_ns + int((rank.end.t_s or 0.0) * 1e9)
     source = f"{rank.source}/stderr.log"
     return Raised(**vars(first), thread="MainThread", t_mono_ns=when_ns, source=source)
+
+
+@functools.lru_cache(maxsize=64)
+def _first_own_error(stderr: str, rank: int) -> Cause | None:
+    """The first stated error of the rank's own in its log; cached, as many rules ask for the breaks."""
+    own = (
+        raised.exception
+        for raised in read_log(numbered(stderr)).raised
+        if raised.is_stated and raised.rank in (None, rank)
+    )
+    return next((e for e in own if not follows_a_peer(e) and not is_of_a_collective(e)), None)
 
 
 def _left_s(cell: CellEvidence, rank: RankEvidence) -> float | None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from nsadiag.agent import interrupts
 from nsadiag.agent.watching.state import Suspicion
 from nsadiag.agent.whereabouts import Whereabouts
-from nsadiag.commands.live import where
 from nsadiag.commands.messages import first_step
 from nsadiag.commands.messages.status_line import StatusLine
 from nsadiag.evidence.layout import RunDir
@@ -66,6 +65,8 @@ class Lines:
             self._say(f"no progress for {quiet_s:.0f} s: taking two snapshots of every rank.")
 
     def where(self, found: list[Whereabouts]) -> None:
+        from nsadiag.commands.live import where  # tables, which only an interrupt needs
+
         self._say("\n  ".join(["where the ranks stand:", *where.lines(found)]))
 
     def quiet(self, quiet_s: float, seen: str) -> None:

@@ -76,7 +76,7 @@ def incomplete(case: Case) -> Iterator[Draft | Declined]:
         at=worst.at if worst else line_of(case, [r.rank for r in case.cell.ranks]),
         peers_at=line_of(case, worst.waiters) if worst else None,
         evidence={found.fact: found.source, **dict(_known(case))},
-        next=NEXT.get(str(case.cell.stopped), NEXT_ATTACHED),
+        next=NEXT_ATTACHED if case.cell.attached else NEXT.get(str(case.cell.stopped), NEXT["timeout"]),
     )
 
 
