@@ -12,29 +12,33 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import DEPENDS, Candidate, Rejection, ranked, shown
 from nsadiag.analysis.explain.candidates import GENERATORS
 from nsadiag.analysis.explain.context import Context
+from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import breaks, first_break, says_mismatch
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
 from nsadiag.analysis.relations.pending import is_still, waiting_group
+from nsadiag.analysis.relations.received import misled
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.phrases import count, these
 from nsadiag.evidence.records import Collective, Evidence, Place
 
 
-def is_stuck(cell: CellEvidence) -> bool:
-    """Whether ranks wait for each other indefinitely, or did until one of them ended, or the backend saw that they disagree."""
+def is_stuck(case: Case) -> bool:
+    """Whether ranks wait for each other indefinitely, or did until one of them ended, or their disagreement made one fail."""
+    cell = case.cell
     first = first_break(cell)
     if first is None:
         # Where all that broke only lost a peer, or gave up waiting for one, nothing but their parting is left.
         return is_still(cell) or any(b.kind != "exited" for b in breaks(cell))
-    return first.kind == "exited" or says_mismatch(first.rank)
+    return first.kind == "exited" or says_mismatch(first.rank) or misled(case) is not None
 
 
 def obstacle(case: Case) -> Declined | None:
     """The fact that keeps the question from being asked."""
     if case.cell.world_size < 2:
         return Declined(f"the job has {count(case.cell.world_size, 'rank')}, and so no peer to diverge from")
-    if not is_stuck(case.cell):
+    if not is_stuck(case):
         return Declined(f"of {case.cell.world_size} ranks none was left waiting for another one", "ends.json")
     if swallowed := in_flight(case) or gone_on(case):
         # It diverged from the others by that exception.
@@ -91,6 +95,9 @@ def explain(case: Case) -> Explanation | None:
     if best.condition is not None:
         claim = f"`{shown(best.condition)}` depends on {DEPENDS[best.condition.provenance]}"
         evidence.append(Evidence(claim=claim, source=context.cited(best.condition.place)))
+    if unfit := misled(case):
+        claim = f"rank {unfit.rank} failed on what it received there: {headline(first_of(unfit.exception or NOT_RAISED))}"
+        evidence.append(Evidence(claim=claim, source=f"{unfit.source}/exception.json"))
     if last := case.cell.watch.last_look:
         evidence.append(Evidence(claim=last.reason, source="watch.json#looks"))
     return Explanation(

@@ -15,6 +15,7 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes, in_both, in_messages
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.relations.received import misled
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.rules.desync.divergence import order_in_a_loop
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
@@ -66,7 +67,10 @@ def _rejected_in(case: Case, one: Disagreement) -> bool:
     """Whether a rank received what it did not expect in that call, its last one, and none diverged by an exception."""
     asked = case.asked[case.asked.group == one.group]
     last = asked.groupby("rank").call.max()
-    rejecting = {b.rank.rank for b in breaks(case.cell) if says_mismatch(b.rank)} & set(one.asked)
+    unfit = misled(case)
+    rejecting = {b.rank.rank for b in breaks(case.cell) if b.rank is unfit or says_mismatch(b.rank)} & set(
+        one.asked
+    )
     return any(last[rank] == one.call for rank in rejecting) and not (in_flight(case) or gone_on(case))
 
 
@@ -147,7 +151,7 @@ NEIGHBOURS = (
 OF_CRASH = Rule(
     concludes=("collective_order_mismatch",),
     family="divergence",
-    detected="In a crash: the transport rejected a message that did not fit, and the ranks' calls at that point differ.",
+    detected="In a crash: the transport rejected a message that did not fit, or a rank failed on what it read there (an absurd size, no pickle, no shapes of parameters), and the ranks' calls at that point differ.",
     fix=FIX,
     check=collective_order_crash,
     cause_in_source=True,

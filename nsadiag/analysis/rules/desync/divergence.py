@@ -84,7 +84,7 @@ def _another(cell: CellEvidence, found: Candidate) -> Declined:
 
 
 def _unexplained(case: Case) -> Iterator[Declined]:
-    if not is_stuck(case.cell):
+    if not is_stuck(case):
         yield from other_break(case.cell)
     elif keeps := case.once(obstacle):
         yield keeps

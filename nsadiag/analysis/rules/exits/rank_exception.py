@@ -18,6 +18,7 @@ from nsadiag.analysis.facts.exceptions import (
 from nsadiag.analysis.facts.exits import Break, breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import hung_ranks
+from nsadiag.analysis.relations.received import misled
 from nsadiag.analysis.relations.suppressed_exceptions import (
     Swallowed,
     gone_on,
@@ -49,7 +50,12 @@ def rank_exception(case: Case) -> Iterator[Draft | Declined]:
     exception = first.rank.exception if first and first.kind == "exception" else None
     if exception is None or is_of_a_collective(first_of(exception)):
         yield from _survived(case)
-    if first is not None and exception is not None:
+    if unfit := misled(case):
+        yield Declined(
+            f"rank {unfit.rank} failed on what it received in a call that its peers did not make at that point",
+            f"{unfit.source}/exception.json",
+        )
+    elif first is not None and exception is not None:
         yield _fatal(case, first, exception)
     elif first is None and hung_or_crashed(cell) == "crashed" and last_attempt_failed(cell):
         yield from before_a_restart(cell)
@@ -237,7 +243,7 @@ RULE = Rule(
         "gpu_oom": "The GPU's allocator ran out of memory.",
     },
     family="exit",
-    detected="The first exception of a main thread on any rank counts; peers that fail or wait afterwards are victims, and an error that only reports a lost peer is never the first. In a chain of exceptions the root counts, also where a failing clean-up replaced it. The exception need not have ended its rank: it may have been swallowed by an `except`, raised in a thread or a child process that the rank waits for, held back by a `finally` that entered a collective, or caught before the rank wrote a file that another rank polls for. It may also belong to an attempt before a restart in which the ranks only failed to find each other. An error that CUDA reports late is marked as such, with the kernel's message.",
+    detected="The first exception of a main thread on any rank counts; peers that fail or wait afterwards are victims, and an error that only reports a lost peer, or comes of what was received in a call that the peers did not make, is never the first. In a chain of exceptions the root counts, also where a failing clean-up replaced it. The exception need not have ended its rank: it may have been swallowed by an `except`, raised in a thread or a child process that the rank waits for, held back by a `finally` that entered a collective, or caught before the rank wrote a file that another rank polls for. It may also belong to an attempt before a restart in which the ranks only failed to find each other. An error that CUDA reports late is marked as such, with the kernel's message.",
     fix="Fix the line shown; the other ranks' errors go away with it.",
     check=rank_exception,
     needs=("ends",),

@@ -31,7 +31,7 @@ def library_version_mismatch(case: Case) -> Iterator[Draft | Declined]:
         return
     stated = {rank: str(v.get(library)) for rank, v in versions.items()}
     guilty = unlike_most(stated, cell.weight).ranks
-    if not is_stuck(cell):
+    if not is_stuck(case):
         yield from other_break(cell)
         return
     if blocked_ranks(case):

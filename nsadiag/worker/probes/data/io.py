@@ -122,22 +122,24 @@ class _Burst:
     LONGEST_S, MOST = 1e-3, 64  # between two of them; that are passed over in a row
 
     def __init__(self) -> None:
-        self.failed_at = 0.0
+        self.last_at = 0.0  # one of them failed, or was passed over
         self.passing = 0
 
     def is_on(self) -> bool:
         """Whether the call that begins is passed over."""
         self.passing -= 1
-        if self.passing >= 0 and monotonic() - self.failed_at < self.LONGEST_S:
+        now, before = monotonic(), self.last_at
+        self.last_at = now
+        if self.passing >= 0 and now - before < self.LONGEST_S:
             return True
         self.passing = 0
         return False
 
-    def failed(self, *, passed_over: bool) -> None:
-        """To be called as each call fails."""
-        now, before = monotonic(), self.failed_at
-        self.failed_at = now
-        if passed_over or now - before > self.LONGEST_S:
+    def failed(self) -> None:
+        """To be called as a call fails that was not passed over."""
+        now, before = monotonic(), self.last_at
+        self.last_at = now
+        if now - before > self.LONGEST_S:
             return
         rank = session.recorded.rank
         if rank is not None and rank.world_size == 1 and are_default():
@@ -153,21 +155,20 @@ def _observed(call: Callable[..., Any], op: str) -> Callable[..., Any]:
 
     # Not by `stands_for`: a load that finds no file is over within what another frame, and an exception in it, costs.
     def io(*args: Any, **kwargs: Any) -> Any:
-        observed = passed_over = False
+        observed = False
         name = None
         try:
             if is_traced() or here.inside:
                 return call(*args, **kwargs)
-            if burst.passing and (passed_over := burst.is_on()):
+            if burst.passing and burst.is_on():
                 return call(*args, **kwargs)
             name = _begin(op, args, kwargs)
             observed = here.inside = True
             return call(*args, **kwargs)
         except BaseException as error:
-            if isinstance(error, Exception) and (observed or passed_over):
-                if observed:
-                    suppressed_exceptions.left(error, op)
-                burst.failed(passed_over=passed_over)
+            if observed and isinstance(error, Exception):
+                suppressed_exceptions.left(error, op)
+                burst.failed()
             leave_no_frame(error)
             raise
         finally:
