@@ -78,6 +78,8 @@ def main() -> None:
     ask.add_argument("--minutes", type=float, default=0, help="show what there is after so many")
     ask.add_argument("--json", action="store_true")
     told = ask.parse_args()
+    if missing := [name for name in ("nsadiag", "torchrun") if not (suite.BIN / name).exists()]:
+        ask.error(f"{' and '.join(missing)} must be beside {sys.executable}, which runs the programs")
 
     programs = chosen(told.only, told.quick)
     rows: dict[str, Row] = {}
