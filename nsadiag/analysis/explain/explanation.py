@@ -15,9 +15,9 @@ from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import breaks, first_break, says_mismatch
 from nsadiag.analysis.records import Declined
+from nsadiag.analysis.relations.messages.received import misled
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
 from nsadiag.analysis.relations.pending import is_still, waiting_group
-from nsadiag.analysis.relations.received import misled
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.phrases import count, these

@@ -8,7 +8,7 @@ from support.verdicts import Recordings
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.relations.received import is_in_an_exchange, misled
+from nsadiag.analysis.relations.messages.received import is_in_an_exchange, misled
 from nsadiag.evidence.documents.exceptions import Cause, TracebackFrame
 
 

@@ -14,8 +14,8 @@ from nsadiag.analysis.outliers import Criterion
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes, in_both, in_messages
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
+from nsadiag.analysis.relations.messages.received import misled
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.relations.received import misled
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.rules.desync.divergence import order_in_a_loop
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding

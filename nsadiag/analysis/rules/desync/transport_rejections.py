@@ -10,8 +10,8 @@ from nsadiag.analysis.facts.exits import breaks, says_mismatch
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
+from nsadiag.analysis.relations.messages.received import OtherMessage, Reached, met_otherwise, misled
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.relations.received import OtherMessage, Reached, met_otherwise, misled
 from nsadiag.analysis.rules.drafts import at_line, named, recorded
 from nsadiag.analysis.rules.reasons import everyone
 from nsadiag.analysis.rules.rule import Draft, Rule

@@ -18,7 +18,7 @@ from nsadiag.analysis.facts.exceptions import (
 from nsadiag.analysis.facts.exits import Break, breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import hung_ranks
-from nsadiag.analysis.relations.received import misled
+from nsadiag.analysis.relations.messages.received import misled
 from nsadiag.analysis.relations.suppressed_exceptions import (
     Swallowed,
     gone_on,
