@@ -48,6 +48,15 @@ def docstring_of_function(text: str, name: str) -> str:
 
 def keywords_of(call: str, wanted: Collection[str]) -> Mapping[str, Any]:
     """Keyword arguments of a call, which are literals. Raises SyntaxError, ValueError for another kind of value."""
+    return _keywords(ast.parse(call, mode="eval").body, wanted)
+
+
+def rows_of(call: str, wanted: Collection[str]) -> list[Mapping[str, Any]]:
+    """The same of each call that is an argument of it, as in a table of rows."""
     node = ast.parse(call, mode="eval").body
+    return [_keywords(each, wanted) for each in node.args] if isinstance(node, ast.Call) else []
+
+
+def _keywords(node: ast.expr, wanted: Collection[str]) -> Mapping[str, Any]:
     keywords = node.keywords if isinstance(node, ast.Call) else []
     return {str(each.arg): ast.literal_eval(each.value) for each in keywords if each.arg in wanted}

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from nsadiag.analysis.rules.order import in_causal_order
 from nsadiag.analysis.rules.rule import Family
-from nsadiag.source.literals import docstring_of, keywords_of
+from nsadiag.source.literals import docstring_of, keywords_of, rows_of
 
 FOLDER = Path(__file__).resolve().parent
 RULE = re.compile(r"^\w+ = (Rule\(\n.*?^\))", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"^\w+ = (rules_of\(\n.*?^\))", re.MULTILINE | re.DOTALL)
 CHECK = re.compile(r"^    check=(\w+),$", re.MULTILINE)
 STATED = ("family", "explained_by", "means")
 
@@ -24,7 +25,7 @@ class Entry:
 
     name: str
     family: Family
-    purpose: str  # the meaning of its classes; of a rule that introduces none, that of its module
+    purpose: str  # the meaning of its classes; of a rule that introduces none, that of its module, of a row, what it detects
     explained_by: tuple[str, ...] = ()
     means: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,3 +53,9 @@ def _stated(path: Path) -> Iterator[Entry]:
             explained_by=given.get("explained_by", ()),
             means=given.get("means", {}),
         )
+    for table in TABLE.finditer(text):
+        before = tuple(keywords_of(table[1], STATED).get("explained_by", ()))
+        for row in rows_of(table[1], ("name", "family", "detected")):
+            family = row.get("family", "correctness")
+            yield Entry(name=row["name"], family=family, purpose=row["detected"], explained_by=before)
+            before = (*before, row["name"])

@@ -21,6 +21,11 @@ UNRECORDED: dict[str, str] = {
     "actors_open": "the open end of a job that only waits for a moment: tests/analysis/rules/test_actors.py, by hand",
     "endless_loop": "takes a rehearsal: tests/commands/experiments/test_check.py",
     "control_mismatch": "takes a matrix: tests/analysis/matrix/test_parity_words.py",
+    **dict.fromkeys(
+        ("reduced_after_use", "clipped_after_use", "clipped_while_scaled", "never_cleared", "summed_twice"),
+        "a row of its own now, with a program in benchmarks/verdicts/silent.py that is to be recorded",
+    ),
+    "short_window": "to be recorded: tests/analysis/rules/correctness/test_wiring.py, on rows as ranks write them",
 }
 
 Heard = dict[Path, list[Any]]  # by recording, what its verdict is

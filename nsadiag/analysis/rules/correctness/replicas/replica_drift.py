@@ -259,5 +259,5 @@ RULE = Rule(
     fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
     check=replica_drift,
     needs=("black_boxes",),
-    explained_by=("control_mismatch", "broken_equalities", "reduce_operations", "unexchanged_gradients"),
+    explained_by=("control_mismatch", "broken_equalities", "differing_reductions", "unexchanged_gradients"),
 )

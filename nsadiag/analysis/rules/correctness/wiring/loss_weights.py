@@ -1,4 +1,4 @@
-"""Losses that weigh wrongly: another factor on some ranks, a mean over each rank's own tokens, two divisions by the micro-batches."""
+"""Losses that weigh wrongly: another factor on some ranks, or a mean over each rank's own tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.losses import averages_gradients, backwards_of, weights_of
-from nsadiag.analysis.relations.invariants.operations import of_kind, reduces_gradients, scaled, steps_of
+from nsadiag.analysis.relations.invariants.operations import reduces_gradients, steps_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import recorder_of
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -19,7 +19,6 @@ from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import by_rank
-from nsadiag.source.patterns.gradient_cuts import gradient_scaling
 from nsadiag.source.patterns.single_call import call_near, scaled_loss
 
 LEAST = 6  # recorded steps
@@ -33,7 +32,6 @@ NEARLY = 1e-2
 def loss_weights(case: Case) -> Iterator[Draft | Declined]:
     yield from _other_scale(case)
     yield from _unequal(case)
-    yield from _divided_twice(case)
     steps = len(backwards_of(case))
     yield Declined(
         f"the ranks' losses have the same weight, in {count(steps, 'step')}"
@@ -150,54 +148,9 @@ def _own_mean(case: Case, backward: Operation) -> Draft:
     )
 
 
-def _divided_twice(case: Case) -> Iterator[Draft]:
-    """Gradients that were accumulated from losses divided by their number, and are divided by it again."""
-    found = []
-    for step in steps_of(case):
-        for operations in step.ranks.values():
-            backwards = of_kind(operations, "backward")
-            if len(backwards) < 2 or not any(o.kind == "made" for o in operations):
-                continue
-            if not _is_divided_twice(operations, backwards):
-                return
-            found.append((step.number, backwards))
-    if len(found) < LEAST:
-        return
-    first, backwards = found[0]
-    count = len(backwards)
-    yield silent_error(
-        case,
-        f"Each of {count} micro-batches' losses is divided by {count}, and the sum of their gradients is divided by {count} again: it is {count} times too small.",
-        f"in each of {len({step for step, _ in found})} steps: {count} backwards from losses divided by {count}; the optimizer uses 1/{count} of the gradients that they left",
-        gradient_scaling(case.cell.code, count) or backwards[0].place,
-        Where(step=first, phase="backward"),
-        "Divide once: the losses, or the gradients.",
-        strength=Strength.LIKELY,
-    )
-
-
-def _is_divided_twice(operations: tuple[Operation, ...], backwards: list[Operation]) -> bool:
-    """Whether means are divided by the number of micro-batches, and the gradients that they leave are, too.
-
-    What a loss is multiplied by is part of it, and so is what is divided by again in it: neither alone says anything.
-    """
-    count = len(backwards)
-    divided = all(o.divisor == count and o.divisions == (count,) and o.averaged for o in backwards)
-    return divided and _are_divided(operations, count)
-
-
-def _are_divided(operations: tuple[Operation, ...], count: int) -> bool:
-    """Whether the optimizer uses gradients that are smaller by that factor than backward left them, and nothing else explains it."""
-    last = max(n for n, o in enumerate(operations) if o.kind == "backward")
-    if any(reduces_gradients(o) or o.kind in ("clip", "unscale") for o in operations[last:]):
-        return False
-    factors = scaled(operations)
-    return bool(factors) and all(math.isclose(factor * count, 1, rel_tol=EXACT) for factor in factors)
-
-
 RULE = Rule(
     family="correctness",
-    detected="Gradient scalers of ranks that average scaled gradients go on with different scales; or (`--probes light,invariants`) the loss has another factor on some ranks; or is a mean over each rank's own tokens, of which one rank always has more; or micro-batches are divided by their number twice",
+    detected="Gradient scalers of ranks that average scaled gradients go on with different scales; or (`--probes light,invariants`) the loss has another factor on some ranks; or it is a mean over each rank's own tokens, of which one rank always has more",
     fix="Give every token the same weight: sum, and divide once, by what all ranks have together.",
     check=loss_weights,
     explained_by=("nonfinite", "control_mismatch"),

@@ -133,7 +133,7 @@ def _forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         # A forward may change them before there is an optimizer's step to look at.
         journal.note("drawn", place="", values=checksums(evenly(roles.our_buffers())))
     inputs.given(args, kwargs)
-    evaluating = not module_tree.is_training(module)
+    evaluating = _is_evaluating(module)
     given = list(tensors_in([*args, *kwargs.values()]))[:MOST_INPUTS] if journal.valued else []
     journal.note(
         "forward",
@@ -157,6 +157,15 @@ def _number_of(module: torch.nn.Module) -> int:
         # The number of one that is gone is not given again.
         known = _modules[id(module)] = weakref.ref(module), next(_numbers)
     return known[1]
+
+
+def _is_evaluating(module: torch.nn.Module) -> bool:
+    """Whether it is in eval mode, or all that it wraps: `eval()` of what DDP holds leaves DDP itself in train mode.
+
+    Layers that are frozen one by one, as batch norms are, leave modules around them in train mode.
+    """
+    below = [each for _, each in module_tree.named_modules(module)][1:]
+    return not module_tree.is_training(module) or not any(map(module_tree.is_training, below or [module]))
 
 
 def _drops(module: torch.nn.Module) -> bool:
