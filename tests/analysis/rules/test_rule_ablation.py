@@ -22,9 +22,18 @@ UNRECORDED: dict[str, str] = {
     "endless_loop": "takes a rehearsal: tests/commands/experiments/test_check.py",
     "control_mismatch": "takes a matrix: tests/analysis/matrix/test_parity_words.py",
     **dict.fromkeys(
-        ("reduced_after_use", "clipped_after_use", "clipped_while_scaled", "never_cleared", "summed_twice"),
+        (
+            "reduced_after_use",
+            "clipped_after_use",
+            "clipped_while_scaled",
+            "never_cleared",
+            "summed_twice",
+            "schedule_begun_anew",
+            "loaded_beside",
+        ),
         "a row of its own now, with a program in benchmarks/verdicts/silent.py that is to be recorded",
     ),
+    "other_epoch_resumed": "to be recorded: tests/analysis/rules/correctness/test_states.py, on rows as ranks write them",
     "short_window": "to be recorded: tests/analysis/rules/correctness/test_wiring.py, on rows as ranks write them",
 }
 

@@ -17,7 +17,7 @@ from nsadiag.worker.probes.autograd import backward, module_calls, module_tree, 
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.collectives import collectives, fsdp_units
 from nsadiag.worker.probes.correctness.fingerprints import tensors_in
-from nsadiag.worker.probes.correctness.invariants import exchanges, roles
+from nsadiag.worker.probes.correctness.invariants import exchanges, ledger, roles
 from nsadiag.worker.probes.correctness.invariants.beside import note_beside
 from nsadiag.worker.probes.correctness.invariants.births import births, unheld
 from nsadiag.worker.probes.correctness.invariants.buckets import MOST_MADE, buckets
@@ -310,7 +310,7 @@ def _before_step(optimizer: Any) -> None:
     graded = sum(p.grad is not None for _, p in held)
     trained = [_trained.setdefault(id(p), _now) for _, p in held if p.requires_grad and p.grad is not None]
     details: dict[str, Any] = {
-        "settings": _settings(optimizer),
+        "settings": ledger.settings(optimizer),
         "held": sum(bool(p.requires_grad and own_elements(p)) for _, p in held),
         "graded": graded,
         "of": sum(bool(own_elements(p)) for _, p in held),
@@ -376,15 +376,6 @@ def _of_models(held: list[tuple[str, torch.Tensor]]) -> list[int]:
     models = [{id(p) for _, p in module_tree.named_parameters(root)} for root in roots.living()]
     largest = sorted(range(len(models)), key=lambda n: -len(models[n]))
     return [next((n for n in largest if id(p) in models[n]), -1) for _, p in held]
-
-
-def _settings(optimizer: Any) -> list[str]:
-    """Hyperparameters of each group, as text; a tensor may be on a GPU that nobody waits for."""
-    plain = (bool, int, float, str, tuple)
-    return [
-        " ".join(f"{k}={v}" for k, v in sorted(group.items()) if k != "params" and isinstance(v, plain))
-        for group in groups_of(optimizer)[:16]
-    ]
 
 
 # -- where they are ---------------------------------------------------------------------------------
