@@ -10,11 +10,12 @@ from pathlib import Path
 
 from nsadiag.analysis.rules.order import in_causal_order
 from nsadiag.analysis.rules.rule import Family
-from nsadiag.source.literals import docstring_of, keywords_of, rows_of
+from nsadiag.source.literals import docstring_of, firsts_of, keywords_of, rows_of
 
 FOLDER = Path(__file__).resolve().parent
 RULE = re.compile(r"^\w+ = (Rule\(\n.*?^\))", re.MULTILINE | re.DOTALL)
-TABLE = re.compile(r"^\w+ = (rules_of\(\n.*?^\))", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"^\w+ = ((?:rules|each)_of\(\n.*?^\))", re.MULTILINE | re.DOTALL)
+FAMILY = re.compile(r'^each_of\(\s+"(\w+)"')
 CHECK = re.compile(r"^    check=(\w+),$", re.MULTILINE)
 STATED = ("family", "explained_by", "means")
 
@@ -54,8 +55,16 @@ def _stated(path: Path) -> Iterator[Entry]:
             means=given.get("means", {}),
         )
     for table in TABLE.finditer(text):
-        before = tuple(keywords_of(table[1], STATED).get("explained_by", ()))
-        for row in rows_of(table[1], ("name", "family", "detected")):
-            family = row.get("family", "correctness")
-            yield Entry(name=row["name"], family=family, purpose=row["detected"], explained_by=before)
-            before = (*before, row["name"])
+        yield from _rows(table[1])
+
+
+def _rows(table: str) -> Iterator[Entry]:
+    """Each row of a table is explained by those before it."""
+    before = tuple(keywords_of(table, STATED).get("explained_by", ()))
+    rows = rows_of(table, ("name", "family", "detected"))
+    named = [(row["name"], row.get("family", "correctness"), row["detected"]) for row in rows if row]
+    family = FAMILY.search(table)
+    named += [(name, family[1] if family else "", detected) for name, detected in firsts_of(table).items()]
+    for name, of, detected in named:
+        yield Entry(name=name, family=of, purpose=detected, explained_by=before)
+        before = (*before, name)

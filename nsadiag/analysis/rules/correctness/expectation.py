@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.reasons import in_recorded_steps
-from nsadiag.analysis.rules.rule import Claims, Draft, Family, Need, Rule
+from nsadiag.analysis.rules.rule import Check, Claims, Draft, Family, Need, Rule
 from nsadiag.evidence.records import Place, Strength, Where
 
 Relation = Literal["order", "copies", "states", "samples"]
@@ -74,9 +75,49 @@ def rules_of(*rows: Expectation, explained_by: tuple[str, ...] = ()) -> tuple[Ru
             family=row.family,
             detected=row.detected,
             fix=row.fix,
-            check=row.check,
+            check=functools.wraps(row.find)(functools.partial(Expectation.check, row)),
             needs=row.needs,
             explained_by=(*explained_by, *(before.name for before in rows[:number])),
+            keeps=row.relation,
         )
         for number, row in enumerate(rows)
     )
+
+
+def each_of(
+    family: Family,
+    rows: Mapping[Check, tuple[str, str]],
+    *,
+    when: Callable[[Case], bool] = lambda case: True,
+    kept: Check | None = None,
+    keeps: Relation,
+    explained_by: tuple[str, ...] = (),
+    needs: tuple[Need, ...] = (),
+) -> tuple[Rule, ...]:
+    """A rule for each check, with what it detects and the fix: of one relation that needs more than a row to be told.
+
+    `when`: what all of them need; `kept` yields the facts that kept all from concluding, behind the last.
+    """
+    found: list[Rule] = []
+    for number, (check, (detected, fix)) in enumerate(rows.items(), 1):
+        last = kept if number == len(rows) else None
+        found.append(
+            Rule(
+                family=family,
+                detected=detected,
+                fix=fix,
+                check=functools.wraps(check)(functools.partial(_where, when, check, last)),
+                needs=needs,
+                explained_by=(*explained_by, *(before.name for before in found)),
+                keeps=keeps,
+            )
+        )
+    return tuple(found)
+
+
+def _where(
+    when: Callable[[Case], bool], check: Check, kept: Check | None, case: Case
+) -> Iterator[Draft | Declined]:
+    if when(case):
+        yield from check(case)
+        yield from kept(case) if kept else ()

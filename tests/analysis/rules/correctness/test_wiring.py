@@ -15,10 +15,10 @@ from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.order.modes import RULES as MODES
 from nsadiag.analysis.rules.correctness.order.weights import RULES as WEIGHTS
-from nsadiag.analysis.rules.correctness.wiring.loss_weights import loss_weights
+from nsadiag.analysis.rules.correctness.wiring.loss_weights import RULES as LOSSES
 from nsadiag.analysis.rules.correctness.wiring.misplaced_targets import misplaced_targets
-from nsadiag.analysis.rules.correctness.wiring.severed_gradients import severed_gradients
-from nsadiag.analysis.rules.rule import Draft
+from nsadiag.analysis.rules.correctness.wiring.severed_gradients import RULES as SEVERED
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.source.model import SourceModel
 from nsadiag.source.patterns.gradient_cuts import cut_between, number_in_loss, reaches_loss
@@ -103,6 +103,11 @@ def drafts(found: Any) -> list[Draft]:
     return [each for each in found if not isinstance(each, Declined)]
 
 
+def concluded(rules: tuple[Rule, ...], case: Case) -> list[Draft]:
+    """All that these rules conclude."""
+    return [each for rule in rules for each in drafts(rule.check(case))]
+
+
 def called(name: str, *, graded: int, given: bool, made: bool, values: tuple[int, int]) -> dict[str, Any]:
     return {
         "name": name, "place": f"train.py:{len(name)}:forward", "held": 2, "graded": graded,
@@ -118,7 +123,7 @@ def flow(carries: bool, used: bool, body_graded: int) -> list[list[dict[str, Any
 
 def test_a_module_whose_output_goes_on_without_a_gradient_is_cut_off(tmp_path: Path) -> None:
     steps = flow(carries=False, used=True, body_graded=0)
-    (found,) = drafts(severed_gradients(case_of(tmp_path, {0: steps, 1: steps})))
+    (found,) = concluded(SEVERED, case_of(tmp_path, {0: steps, 1: steps}))
     assert found.where is not None and found.where.module == "body"
 
 
@@ -133,7 +138,7 @@ def test_a_module_whose_output_goes_on_without_a_gradient_is_cut_off(tmp_path: P
 def test_modules_that_nothing_uses_or_that_get_gradients_are_left_alone(
     tmp_path: Path, healthy: list[list[dict[str, Any]]]
 ) -> None:
-    assert not drafts(severed_gradients(case_of(tmp_path, {0: healthy, 1: healthy})))
+    assert not concluded(SEVERED, case_of(tmp_path, {0: healthy, 1: healthy}))
 
 
 def losses_of(counted: int, divisor: float | None = None, rows: int = 64) -> list[list[dict[str, Any]]]:
@@ -144,7 +149,7 @@ def losses_of(counted: int, divisor: float | None = None, rows: int = 64) -> lis
 
 
 def test_a_mean_over_own_tokens_weighs_the_tokens_of_two_ranks_unlike(tmp_path: Path) -> None:
-    (found,) = drafts(loss_weights(case_of(tmp_path, {0: losses_of(20), 1: losses_of(60)})))
+    (found,) = concluded(LOSSES, case_of(tmp_path, {0: losses_of(20), 1: losses_of(60)}))
     assert "mean over its own tokens" in found.summary
 
 
@@ -160,14 +165,14 @@ def test_a_mean_over_own_tokens_weighs_the_tokens_of_two_ranks_unlike(tmp_path: 
 def test_tokens_that_weigh_alike_or_by_chance_unlike_are_left_alone(
     tmp_path: Path, other: list[list[dict[str, Any]]]
 ) -> None:
-    assert not drafts(loss_weights(case_of(tmp_path, {0: losses_of(20), 1: other})))
+    assert not concluded(LOSSES, case_of(tmp_path, {0: losses_of(20), 1: other}))
 
 
 def test_domains_that_weigh_unlike_weigh_one_on_average(tmp_path: Path) -> None:
     shares = {0: losses_of(60, divisor=1 / 1.6), 1: losses_of(60, divisor=1 / 0.4)}
-    assert not drafts(loss_weights(case_of(tmp_path / "shares", shares)))
-    (found,) = drafts(
-        loss_weights(case_of(tmp_path / "one", {0: losses_of(60), 1: losses_of(60, divisor=1 / 4)}))
+    assert not concluded(LOSSES, case_of(tmp_path / "shares", shares))
+    (found,) = concluded(
+        LOSSES, (case_of(tmp_path / "one", {0: losses_of(60), 1: losses_of(60, divisor=1 / 4)}))
     )
     assert found.guilty_ranks == (1,)
 
@@ -182,7 +187,7 @@ def accumulated(used: float, **how: Any) -> list[list[dict[str, Any]]]:
 
 def weighed(case: Case) -> list[Draft]:
     """All that rows on how often a gradient counts conclude."""
-    return [each for rule in WEIGHTS for each in drafts(rule.check(case))]
+    return concluded(WEIGHTS, case)
 
 
 def test_micro_batches_are_divided_twice_where_both_divisions_were_seen(tmp_path: Path) -> None:

@@ -277,5 +277,5 @@ RULES = rules_of(
         strength=Strength.STRONG,
         needs=("black_boxes",),
     ),
-    explained_by=("differing_reductions",),
+    explained_by=("summed_after_each_backward",),
 )

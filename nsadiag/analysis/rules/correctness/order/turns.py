@@ -102,5 +102,5 @@ RULES = rules_of(
         claim="in {steps}, on every rank: backward at {left_at}, step of optimizer {other}, backward at {at} beside gradients of before, step of optimizer {optimizer}; this one reaches no parameter of optimizer {other}, though the same modules ran",
         fix="Call zero_grad() of each optimizer directly before the backward of its own loss.",
     ),
-    explained_by=("differing_reductions", "never_cleared"),
+    explained_by=("summed_after_each_backward", "never_cleared"),
 )

@@ -86,5 +86,6 @@ RULE = Rule(
     detected="(`--probes light,invariants`) Gradients are reduced over groups whose ranks never had equal parameters, while ranks that began equal are in different groups and drift apart",
     fix="Build the data-parallel groups of the ranks that hold the same part of the model.",
     check=mixed_replicas,
+    keeps="copies",
     explained_by=("nonfinite", "control_mismatch"),
 )

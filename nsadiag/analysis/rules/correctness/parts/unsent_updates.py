@@ -101,5 +101,6 @@ RULE = Rule(
     detected="(`--probes light,invariants`) Each rank updates a share of the parameters (a sharded optimizer by hand), and some are never sent: they move on their owner, and stand still on the others",
     fix="Broadcast every parameter from its owner after the step, also the last ones where they do not divide evenly.",
     check=unsent_updates,
+    keeps="copies",
     explained_by=("nonfinite", "control_mismatch"),
 )

@@ -86,5 +86,6 @@ RULE = Rule(
     detected="(`--probes light,invariants`) A weight that stages of a pipeline hold in common (one by its module, one without, as tied embeddings) begins equal on them and drifts apart",
     fix="Sum the gradients of tied weights over the stages that hold them, before the optimizer's step.",
     check=untied_copies,
+    keeps="copies",
     explained_by=("nonfinite", "control_mismatch"),
 )

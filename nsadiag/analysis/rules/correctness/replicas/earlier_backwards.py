@@ -103,5 +103,6 @@ RULE = Rule(
     detected="(`--probes light,invariants`) Of accumulated gradients, those that the last backward of a step does not reach are never reduced, and their parameters drift apart",
     fix="Reduce every gradient before the optimizer uses it, also those that the last backward does not reach.",
     check=earlier_backwards,
+    keeps="copies",
     explained_by=("nonfinite", "control_mismatch"),
 )

@@ -11,9 +11,10 @@ from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.losses import averages_gradients, backwards_of, weights_of
 from nsadiag.analysis.relations.invariants.operations import reduces_gradients, steps_of
+from nsadiag.analysis.rules.correctness.expectation import each_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import recorder_of
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
@@ -29,18 +30,7 @@ EXACT = 1e-4
 NEARLY = 1e-2
 
 
-def loss_weights(case: Case) -> Iterator[Draft | Declined]:
-    yield from _other_scale(case)
-    yield from _unequal(case)
-    steps = len(backwards_of(case))
-    yield Declined(
-        f"the ranks' losses have the same weight, in {count(steps, 'step')}"
-        if steps
-        else "no loss was recorded"
-    )
-
-
-def _other_scale(case: Case) -> Iterator[Draft]:
+def other_scale(case: Case) -> Iterator[Draft]:
     """Gradient scalers that go on with different scales, where gradients are reduced before they are unscaled."""
     begun = case.begun(Kind.SCALER)
     each = {rank.rank: begun[begun["rank"] == rank.rank] for rank in case.cell.ranks}
@@ -70,7 +60,6 @@ def _other_scale(case: Case) -> Iterator[Draft]:
         },
         str(row.site),
         Where(step=int(row.step), phase="backward"),
-        "Let all ranks skip a step together: reduce what each scaler found (MAX), or use one that knows of shards.",
         strength=Strength.LIKELY,
         ranks=odd,
     )
@@ -86,21 +75,32 @@ def _unscales_first(operations: tuple[Operation, ...]) -> bool:
     return False
 
 
-def _unequal(case: Case) -> Iterator[Draft]:
+def other_factor(case: Case) -> Iterator[Draft]:
+    """The loss of some ranks is multiplied by another number."""
+    if backward := _unequal(case, differ=True):
+        yield _other_factor(case, backward)
+
+
+def own_token_mean(case: Case) -> Iterator[Draft]:
+    """Each rank divides by its own number of tokens."""
+    if backward := _unequal(case, differ=False):
+        yield _own_mean(case, backward)
+
+
+def _unequal(case: Case, *, differ: bool) -> Operation | None:
     """Rows of one rank that weigh more than those of another, always to the same side, where all ranks weigh alike in the average."""
     weights = weights_of(case)
     if len(weights) < LEAST or not averages_gradients(case):
-        return
+        return None
     each = [found.each for found in weights.values()]
     uneven = all(max(found.values()) >= UNEVEN * min(found.values()) for found in each)
     leading = {max(found, key=found.__getitem__) for found in each}
     if not all(found.comparable for found in weights.values()) or not uneven or len(leading) > 1:
-        return
+        return None
     backward = next(iter(backwards_of(case)[0].ranks.values()))[0]
-    differ = len(set(weights[min(weights)].factors.values())) > 1
-    if differ and all(_are_shares(found.factors) for found in weights.values()):
-        return
-    yield _other_factor(case, backward) if differ else _own_mean(case, backward)
+    differing = len(set(weights[min(weights)].factors.values())) > 1
+    shares = differing and all(_are_shares(found.factors) for found in weights.values())
+    return backward if differing == differ and not shares else None
 
 
 def _are_shares(factors: dict[int, float]) -> bool:
@@ -125,7 +125,6 @@ def _other_factor(case: Case, backward: Operation) -> Draft:
         f"factor of the loss that backward began with, at step {step}: {shown}",
         scaled_loss(case.cell.code) or backward.place,
         Where(step=step, phase="backward"),
-        "Multiply the loss by the same factor on all ranks.",
         strength=Strength.LIKELY,
         ranks=odd,
     )
@@ -143,15 +142,36 @@ def _own_mean(case: Case, backward: Operation) -> Draft:
         f"targets that are not ignored: {shown}",
         call_near(case.cell.code, "cross_entropy", locations.of_text(backward.place)) or backward.place,
         Where(step=min(counted), phase="backward"),
-        "Sum the losses, and divide by the number of tokens of all ranks (all_reduce it), times the number of ranks where gradients are averaged.",
         strength=Strength.LIKELY,
     )
 
 
-RULE = Rule(
-    family="correctness",
-    detected="Gradient scalers of ranks that average scaled gradients go on with different scales; or (`--probes light,invariants`) the loss has another factor on some ranks; or it is a mean over each rank's own tokens, of which one rank always has more",
-    fix="Give every token the same weight: sum, and divide once, by what all ranks have together.",
-    check=loss_weights,
+def _kept(case: Case) -> Iterator[Declined]:
+    steps = len(backwards_of(case))
+    yield Declined(
+        f"the ranks' losses have the same weight, in {count(steps, 'step')}"
+        if steps
+        else "no loss was recorded"
+    )
+
+
+RULES = each_of(
+    "correctness",
+    {
+        other_scale: (
+            "Gradient scalers of ranks that average scaled gradients go on with different scales",
+            "Let all ranks skip a step together: reduce what each scaler found (MAX), or use one that knows of shards.",
+        ),
+        other_factor: (
+            "(`--probes light,invariants`) The loss has another factor on some ranks",
+            "Multiply the loss by the same factor on all ranks.",
+        ),
+        own_token_mean: (
+            "(`--probes light,invariants`) The loss is a mean over each rank's own tokens, of which one rank always has more",
+            "Sum the losses, and divide by the number of tokens of all ranks (all_reduce it), times the number of ranks where gradients are averaged.",
+        ),
+    },
+    kept=_kept,
+    keeps="order",
     explained_by=("nonfinite", "control_mismatch"),
 )
