@@ -15,7 +15,7 @@ from nsadiag.source.literals import docstring_of, firsts_of, keywords_of, rows_o
 FOLDER = Path(__file__).resolve().parent
 RULE = re.compile(r"^\w+ = (Rule\(\n.*?^\))", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"^\w+ = ((?:rules|each)_of\(\n.*?^\))", re.MULTILINE | re.DOTALL)
-FAMILY = re.compile(r'^each_of\(\s+"(\w+)"')
+OF_DATA = 'each_of(\n    "data"'
 CHECK = re.compile(r"^    check=(\w+),$", re.MULTILINE)
 STATED = ("family", "explained_by", "means")
 
@@ -61,10 +61,9 @@ def _stated(path: Path) -> Iterator[Entry]:
 def _rows(table: str) -> Iterator[Entry]:
     """Each row of a table is explained by those before it."""
     before = tuple(keywords_of(table, STATED).get("explained_by", ()))
-    rows = rows_of(table, ("name", "family", "detected"))
-    named = [(row["name"], row.get("family", "correctness"), row["detected"]) for row in rows if row]
-    family = FAMILY.search(table)
-    named += [(name, family[1] if family else "", detected) for name, detected in firsts_of(table).items()]
-    for name, of, detected in named:
-        yield Entry(name=name, family=of, purpose=detected, explained_by=before)
+    rows = rows_of(table, ("name", "detected"))
+    named = {row["name"]: row["detected"] for row in rows if row} | firsts_of(table)
+    family: Family = "data" if table.startswith(OF_DATA) else "correctness"
+    for name, detected in named.items():
+        yield Entry(name=name, family=family, purpose=detected, explained_by=before)
         before = (*before, name)

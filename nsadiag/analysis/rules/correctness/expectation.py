@@ -32,22 +32,19 @@ class Broken:
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """A row: the relation that a correct job keeps, and what is said of one that does not.
+    """A row: what a correct job keeps, and what is said of one that does not.
 
     `find` answers with the first violation, with None where its preconditions do not hold, or with the fact that kept it
     from one. `says` and `claim` are templates of a violation's `words`.
     """
 
     name: str
-    relation: Relation
     detected: str  # Markdown
     find: Callable[[Case], Broken | str | None]
     says: str
     claim: str
     fix: str
     strength: Strength = Strength.LIKELY
-    family: Family = "correctness"
-    needs: tuple[Need, ...] = ()
 
     def check(self, case: Case) -> Iterator[Draft | Declined]:
         """The violation, as a rule has it."""
@@ -67,18 +64,23 @@ class Expectation:
             )
 
 
-def rules_of(*rows: Expectation, explained_by: tuple[str, ...] = ()) -> tuple[Rule, ...]:
+def rules_of(
+    *rows: Expectation,
+    keeps: Relation,
+    explained_by: tuple[str, ...] = (),
+    needs: tuple[Need, ...] = (),
+) -> tuple[Rule, ...]:
     """A rule for each row. The first that concludes decides: a row explains those behind it."""
     return tuple(
         Rule(
             called=row.name,
-            family=row.family,
+            family="correctness",
             detected=row.detected,
             fix=row.fix,
             check=functools.wraps(row.find)(functools.partial(Expectation.check, row)),
-            needs=row.needs,
+            needs=needs,
             explained_by=(*explained_by, *(before.name for before in rows[:number])),
-            keeps=row.relation,
+            keeps=keeps,
         )
         for number, row in enumerate(rows)
     )

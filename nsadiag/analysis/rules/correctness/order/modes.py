@@ -67,13 +67,13 @@ def _is_other_phase(steps: tuple[Step, ...], rank: int, since: int) -> bool:
 RULES = rules_of(
     Expectation(
         name="left_in_eval_mode",
-        relation="order",
         detected="A model with dropout or batch statistics first trains in train mode, and in eval mode from some step on",
         find=_left_in_eval_mode,
         says="{model} trains in eval mode from step {step} on: it was in train mode before, and nothing resets it.",
         claim="forwards with gradients of {model}, which has dropout or batch statistics: in train mode until step {until}, in eval mode at all later recorded steps",
         fix="Call model.train() after each evaluation.",
-        needs=("black_boxes",),
     ),
+    keeps="order",
+    needs=("black_boxes",),
     explained_by=("nonfinite",),
 )

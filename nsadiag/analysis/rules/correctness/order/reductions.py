@@ -188,7 +188,6 @@ def _sums(operations: Operations, kind: str) -> dict[str, tuple[float, float]]:
 RULES = rules_of(
     Expectation(
         name="differing_reductions",
-        relation="order",
         detected="Ranks ask for different reduce operations (SUM, MAX, AVG, ...) in one call",
         find=_differing,
         says="Ranks use different operations in one {call}: {shown}. Each gets another result.",
@@ -198,7 +197,6 @@ RULES = rules_of(
     ),
     Expectation(
         name="summed_twice",
-        relation="order",
         detected="(`--probes light,invariants`) Some gradients are summed again when they are already equal on all ranks",
         find=_summed_twice,
         says="The gradient of {name} is summed over the ranks twice in each step, and those of other parameters once: it is {world} times too large.",
@@ -207,25 +205,25 @@ RULES = rules_of(
     ),
     Expectation(
         name="summed_after_each_backward",
-        relation="order",
         detected="(`--probes light,invariants`) Accumulated gradients are summed over the ranks after each micro-batch",
         find=_summed_again,
         says="Accumulated gradients are summed over the ranks after each micro-batch: what was summed before is summed again, and earlier micro-batches count {world} times more with each.",
         claim="in each of {steps} steps a backward added to the sum over the ranks of the gradient of {name}, and it was summed once more",
         fix="Reduce once a step, after the last micro-batch (averages of averages would do as well: divide by the number of ranks each time).",
     ),
+    keeps="order",
     explained_by=("control_mismatch",),
 )
 
 BY_HOOKS = rules_of(
     Expectation(
         name="summed_by_hook",
-        relation="order",
         detected="(`--probes light,invariants`) a communication hook of DDP leaves the sum of the ranks' gradients, and each rank's loss is a mean that is divided by nothing",
         find=_summed_by_hook,
         says="The communication hook {hook} leaves the sum of all ranks' gradients in place of their mean: each rank's loss is a mean, so gradients are {world} times too large.",
         claim="in {steps}: gradients after the hook are {least:.3g} to {most:.3g} times the mean of the ranks' own before it, and each loss is an undivided mean",
         fix="Divide by the number of ranks in the hook: DDP does so only where no hook is registered.",
     ),
+    keeps="order",
     explained_by=("nonfinite", "broken_equalities"),
 )

@@ -95,12 +95,12 @@ def _leaves(one: Pass, two: Pass, mine: int, other: int) -> bool:
 RULES = rules_of(
     Expectation(
         name="foreign_gradients",
-        relation="order",
         detected="In every recorded step an optimizer uses, beside the gradients of its own loss, those that the loss of another optimizer left in its parameters, as in adversarial training",
         find=_foreign_gradients,
         says="Optimizer {optimizer} uses gradients of another network's loss: the backward for optimizer {other} leaves its own in the parameters, and they are not cleared before the next backward adds to them.",
         claim="in {steps}, on every rank: backward at {left_at}, step of optimizer {other}, backward at {at} beside gradients of before, step of optimizer {optimizer}; this one reaches no parameter of optimizer {other}, though the same modules ran",
         fix="Call zero_grad() of each optimizer directly before the backward of its own loss.",
     ),
+    keeps="order",
     explained_by=("summed_after_each_backward", "never_cleared"),
 )

@@ -140,7 +140,6 @@ def _factors(step: Step) -> dict[int, float] | None:
 RULES = rules_of(
     Expectation(
         name="divided_twice",
-        relation="order",
         detected="(`--probes light,invariants`) Losses of micro-batches are divided by their number, and the gradients again",
         find=_divided_twice,
         says="Each of {count} micro-batches' losses is divided by {count}, and the sum of their gradients is divided by {count} again: it is {count} times too small.",
@@ -149,7 +148,6 @@ RULES = rules_of(
     ),
     Expectation(
         name="short_window",
-        relation="order",
         detected="(`--probes light,invariants`) Steps that recur take fewer micro-batches than others, as the rest of each epoch, and divide each loss by the full number",
         find=_short_windows,
         says="Step {step} takes {number} of the usual {usual} micro-batches, and their losses are divided by {usual} all the same: its gradient is {factor} times too small, as in each such step.",
@@ -158,7 +156,6 @@ RULES = rules_of(
     ),
     Expectation(
         name="own_shard_factors",
-        relation="order",
         detected="(`--probes light,invariants`) Each rank of a model in FSDP scales the gradients of its shards by another factor before the optimizer uses them",
         find=_own_factors,
         says="Between backward and the optimizer's step each rank scales all its gradients by one factor of its own, in {apart} of {known} steps: the shards of one gradient get different factors, as by a norm over the rank's own shards.",
@@ -166,5 +163,6 @@ RULES = rules_of(
         fix="Compute the norm over all shards: add the squares of each rank's own norm by an all_reduce, or use clip_grad_norm_ on FSDP's own parameters.",
         strength=Strength.STRONG,
     ),
+    keeps="order",
     explained_by=("nonfinite", "control_mismatch"),
 )

@@ -240,7 +240,6 @@ def _empty_load(case: Case) -> Broken | str | None:
 RULES = rules_of(
     Expectation(
         name="empty_load",
-        relation="states",
         detected="load_state_dict(strict=False) with no name that matches the model",
         find=_empty_load,
         says="Nothing of a checkpoint is loaded into {load.name}: none of its {load.given} names is one of the model's, and strict=False accepts that.",
@@ -248,12 +247,12 @@ RULES = rules_of(
         fix="Make the names match (a prefix such as `module.` or `_orig_mod.` comes from a wrapper), and check missing_keys.",
         strength=Strength.STRONG,
     ),
+    keeps="states",
     explained_by=("nonfinite",),
 )
 RESTARTS = rules_of(
     Expectation(
         name="optimizer_begun_anew",
-        relation="states",
         detected="A restart within the job puts back a model's state, and an optimizer of the same settings begins anew, although its state was saved at the same moment",
         find=_optimizer_anew,
         says="The model's state is loaded at step {load}, and {name} begins anew with the settings of the first one: its state was saved with the model's, and is not loaded.",
@@ -262,7 +261,6 @@ RESTARTS = rules_of(
     ),
     Expectation(
         name="schedule_begun_anew",
-        relation="states",
         detected="A restart within the job puts back a model's state and goes on with its optimizer, and a scheduler of the same numbers begins anew, although its state was saved at the same moment",
         find=_schedule_anew,
         says="The model's state is loaded at step {load}, and {name} begins again with its first step: its state was saved with the model's, and is not loaded.",
@@ -271,7 +269,6 @@ RESTARTS = rules_of(
     ),
     Expectation(
         name="schedule_repeated",
-        relation="states",
         detected="A restart within the job restores model and optimizer, and the learning rate repeats its course from the beginning",
         find=_schedule_repeated,
         says="Model and optimizer are restored at step {at} from a state of step {saved}, and the schedule begins with its first step again: the learning rate repeats its course instead of going on.",
@@ -280,7 +277,6 @@ RESTARTS = rules_of(
     ),
     Expectation(
         name="epochs_repeated",
-        relation="states",
         detected="A restart within the job restores model and optimizer, and the sampler repeats the epochs from before",
         find=_epochs_repeated,
         says="Model and optimizer are restored at step {load} from a state of step {saved}, and {name} begins with epoch {epoch} again: each of its {number} epochs repeats the order of one that was trained on before.",
@@ -289,7 +285,6 @@ RESTARTS = rules_of(
     ),
     Expectation(
         name="other_epoch_resumed",
-        relation="states",
         detected="A restart within the job goes on with the rest of an epoch that was broken off, in the order of another epoch",
         find=_other_epoch,
         says="Model and optimizer are restored at step {load} from a state of step {saved}, {done} steps into epoch {broken}, and the {rest} steps that are left of it take the order of epoch {resumed}: samples of the one are read twice, those of the other never.",
@@ -298,12 +293,12 @@ RESTARTS = rules_of(
     ),
     Expectation(
         name="loaded_beside",
-        relation="states",
         detected="(`--probes light,invariants`) A model's state is loaded into a copy that never runs",
         find=_loaded_beside,
         says="A state of {given} tensors is loaded into a {name} that never runs and is gone at the end of step {step}: the model that trains keeps its own weights.",
         claim="{number} parameters of the optimizer have the same checksums at the load and before the next optimizer step",
         fix="Load model, optimizer and scheduler from the same checkpoint, into the objects that train.",
     ),
+    keeps="states",
     explained_by=("nonfinite", "empty_load", "broken_equalities"),
 )
