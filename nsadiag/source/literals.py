@@ -56,7 +56,7 @@ def rows_of(call: str, wanted: Collection[str]) -> list[Mapping[str, Any]]:
     return [_keywords(each, wanted) for each in _arguments(call)]
 
 
-def firsts_of(call: str) -> dict[str, Any]:
+def firsts_of(call: str) -> Mapping[str, Any]:
     """By its key, which is a name, the first of each tuple in a dict that is an argument of a call."""
     tables = [each for each in _arguments(call) if isinstance(each, ast.Dict)]
     rows = [row for table in tables for row in zip(table.keys, table.values, strict=True)]

@@ -62,7 +62,7 @@ def _rows(table: str) -> Iterator[Entry]:
     """Each row of a table is explained by those before it."""
     before = tuple(keywords_of(table, STATED).get("explained_by", ()))
     rows = rows_of(table, ("name", "detected"))
-    named = {row["name"]: row["detected"] for row in rows if row} | firsts_of(table)
+    named = {row["name"]: row["detected"] for row in rows if row} | dict(firsts_of(table))
     family: Family = "data" if table.startswith(OF_DATA) else "correctness"
     for name, detected in named.items():
         yield Entry(name=name, family=family, purpose=detected, explained_by=before)

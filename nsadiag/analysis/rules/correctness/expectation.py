@@ -18,8 +18,8 @@ Relation = Literal["order", "copies", "states", "samples"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Broken:
-    """Where a job breaks an expectation: what the sentences of its row are filled with, and the line."""
+class Violation:
+    """A job that breaks an expectation: what the sentences of its row are filled with, and the line."""
 
     at: Place | str | None
     where: Where
@@ -40,7 +40,7 @@ class Expectation:
 
     name: str
     detected: str  # Markdown
-    find: Callable[[Case], Broken | str | None]
+    find: Callable[[Case], Violation | str | None]
     says: str
     claim: str
     fix: str

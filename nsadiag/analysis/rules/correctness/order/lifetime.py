@@ -17,7 +17,7 @@ from nsadiag.analysis.relations.invariants.operations import (
     source,
 )
 from nsadiag.analysis.relations.replica_sums import drift
-from nsadiag.analysis.rules.correctness.expectation import Broken, Expectation, rules_of
+from nsadiag.analysis.rules.correctness.expectation import Expectation, Violation, rules_of
 from nsadiag.analysis.rules.correctness.order.words import (
     NEAR,
     are_of_one_line,
@@ -43,7 +43,7 @@ from nsadiag.source.patterns.single_call import only_clearing
 OWN_CLIPPING = r"[ab].*[cn].*[ab]|w"
 
 
-def _clipped_before_reduction(case: Case) -> Broken | str | None:
+def _clipped_before_reduction(case: Case) -> Violation | str | None:
     steps = training_steps(case)
     ordered = one_optimizer(steps) and matches(r"^[^ab]*[ab][^cnrw]*[cn].*[rw]", steps)
     if not ordered or matches(OWN_CLIPPING, steps[1:]):
@@ -54,7 +54,7 @@ def _clipped_before_reduction(case: Case) -> Broken | str | None:
     limit, known = min(limits, default=math.inf), [v for each in norms.values() for v in each.values() if v]
     if unequal is None or max(known, default=0.0) <= limit:
         return "clipping before the reduction changes nothing"
-    return Broken(
+    return Violation(
         at=first_of("cn", steps[0]).place,
         where=Where(step=unequal, phase="backward"),
         words={
@@ -65,7 +65,7 @@ def _clipped_before_reduction(case: Case) -> Broken | str | None:
     )
 
 
-def _reduced_after_use(case: Case) -> Broken | str | None:
+def _reduced_after_use(case: Case) -> Violation | str | None:
     later = training_steps(case)[1:]
     drifted = drift(case.cell)
     if not _comes_too_late("rw", later) or drifted is None:
@@ -73,16 +73,16 @@ def _reduced_after_use(case: Case) -> Broken | str | None:
     reduction = first_of("rw", later[0])
     claim = f"in {len(later)} steps, on every rank: step, {reduction.name}, backward, step"
     more = {claim: source(case), drifted.says: drifted.source}
-    return Broken(at=reduction.place, where=_before(later[0]), more=more)
+    return Violation(at=reduction.place, where=_before(later[0]), more=more)
 
 
-def _clipped_after_use(case: Case) -> Broken | str | None:
+def _clipped_after_use(case: Case) -> Violation | str | None:
     later = training_steps(case)[1:]
     if not _comes_too_late("cn", later) or not any(
         "c" in word(ops) for s in later for ops in s.ranks.values()
     ):
         return None
-    return Broken(at=first_of("cn", later[0]).place, where=_before(later[0]), words={"steps": len(later)})
+    return Violation(at=first_of("cn", later[0]).place, where=_before(later[0]), words={"steps": len(later)})
 
 
 def _comes_too_late(letters: str, later: tuple[Step, ...]) -> bool:
@@ -94,20 +94,20 @@ def _before(step: Step) -> Where:
     return Where(step=step.number - 1, phase="backward")
 
 
-def _clipped_while_scaled(case: Case) -> Broken | str | None:
+def _clipped_while_scaled(case: Case) -> Violation | str | None:
     steps, scalers = training_steps(case), case.begun(Kind.SCALER)
     if not matches(r"^[^ab]*[ab][^cu]*c.*u", steps) or not bool((scalers.b > 1).any()):
         return None
     clip = next(o for o in steps[0].on_first("clip"))
     norm = f" (norm {clip.value:.6g})" if clip.value is not None else ""
-    return Broken(
+    return Violation(
         at=clip.place,
         where=Where(step=steps[0].number, phase="backward"),
         words={"scale": int(scalers.b.max()), "steps": len(steps), "norm": norm},
     )
 
 
-def _never_cleared(case: Case) -> Broken | str | None:
+def _never_cleared(case: Case) -> Violation | str | None:
     """Gradients that the optimizer has used and that are still there at the next backward."""
     later = training_steps(case)[1:]
     rows = [(step, operations) for step in later for operations in step.ranks.values()]
@@ -117,7 +117,7 @@ def _never_cleared(case: Case) -> Broken | str | None:
         first = next(iter(later[0].ranks))
         rewritten = sum(any(number in o.rewritten for o in step.ranks[first]) for step in later)
         if kept and rewritten <= 1:
-            return Broken(
+            return Violation(
                 at=later[0].on_first("backward")[0].place,
                 where=Where(step=later[0].number, phase="backward"),
                 words={"optimizer": number, "steps": len(later)},
@@ -133,7 +133,7 @@ def _keeps(number: int | None, operations: Operations) -> bool:
     return bool(backwards and steps) and all(number in numbers for numbers in grown)
 
 
-def _cleared_between_backwards(case: Case) -> Broken | str | None:
+def _cleared_between_backwards(case: Case) -> Violation | str | None:
     """Gradients that are gone at the next backward, of micro-batches that are to be accumulated.
 
     They are where each is inside `no_sync`, or each loss is divided by their number.
@@ -149,7 +149,7 @@ def _cleared_between_backwards(case: Case) -> Broken | str | None:
     if not ranks:
         return None
     backwards = backwards_of(later[0], ranks[0])
-    return Broken(
+    return Violation(
         at=only_clearing(case.cell.code) or backwards[0].place,
         where=Where(step=0, phase="backward"),
         words={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.invariants.operations import LEAST, Operations, Step, steps_of
-from nsadiag.analysis.rules.correctness.expectation import Broken, Expectation, rules_of
+from nsadiag.analysis.rules.correctness.expectation import Expectation, Violation, rules_of
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Where
 from nsadiag.source.patterns.single_call import only_call
@@ -12,7 +12,7 @@ from nsadiag.source.patterns.single_call import only_call
 Trained = list[tuple[int, Operation]]  # forwards of a model that trains, each with its step
 
 
-def _left_in_eval_mode(case: Case) -> Broken | str | None:
+def _left_in_eval_mode(case: Case) -> Violation | str | None:
     """Only a model that first trained in train mode and does not return to it: a job that starts in eval mode intends it."""
     steps = steps_of(case)
     trained: dict[tuple[int, str], Trained] = {}
@@ -28,7 +28,7 @@ def _left_in_eval_mode(case: Case) -> Broken | str | None:
     if not turned:
         return "no model switched to eval mode and continued training"
     rank, (number, at) = next(iter(turned.items()))
-    return Broken(
+    return Violation(
         at=only_call(case.cell.code, "eval") or at.place,
         where=Where(step=number, phase="forward"),
         words={"model": at.name, "step": number, "until": number - 1},

@@ -17,7 +17,7 @@ from nsadiag.analysis.relations.invariants.operations import (
     values_of,
 )
 from nsadiag.analysis.relations.invariants.tensors import equal
-from nsadiag.analysis.rules.correctness.expectation import Broken, Expectation, rules_of
+from nsadiag.analysis.rules.correctness.expectation import Expectation, Violation, rules_of
 from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
@@ -36,14 +36,14 @@ def _in_nearly_all(times: int, steps: tuple[Step, ...]) -> bool:
     return times >= max(LEAST, len(steps) - 1)
 
 
-def _of_parameter(case: Case, call: Operation, **words: object) -> Broken:
-    """Of a reduction that should not be."""
+def _of_parameter(case: Case, call: Operation, **words: object) -> Violation:
+    """A reduction that should not be."""
     name = _parameter(call)
     where = Where(step=steps_of(case)[0].number, parameter=name, phase="backward")
-    return Broken(at=call.place, where=where, words={"name": name, "world": case.cell.world_size, **words})
+    return Violation(at=call.place, where=where, words={"name": name, "world": case.cell.world_size, **words})
 
 
-def _differing(case: Case) -> Broken | str | None:
+def _differing(case: Case) -> Violation | str | None:
     """Different operations in one call: the nth reduction of a group in a step."""
     for step in steps_of(case):
         reductions = step.side_by_side(lambda o: bool(o.reduces))
@@ -54,7 +54,7 @@ def _differing(case: Case) -> Broken | str | None:
             if len(set(asked.values())) > 1:
                 odd = outlier_ranks(asked, case.cell.weight)
                 call = calls[odd[0]]
-                return Broken(
+                return Violation(
                     at=call.place,
                     where=Where(step=step.number, parameter=_parameter(call)),
                     words={
@@ -69,7 +69,7 @@ def _differing(case: Case) -> Broken | str | None:
     return "all ranks request the same reductions"
 
 
-def _summed_twice(case: Case) -> Broken | str | None:
+def _summed_twice(case: Case) -> Violation | str | None:
     """A second sum over the ranks, for some parameters only: their gradients are too large by a factor."""
     steps = steps_of(case)
     again = [each for step in steps for each in _again(step)]
@@ -103,7 +103,7 @@ def _grew(step: Step, parameter: str, before: Checksum, ranks: int) -> bool:
     return bool(after and total) and abs(after[0].magnitude - total) < 1e-3 * total
 
 
-def _summed_again(case: Case) -> Broken | str | None:
+def _summed_again(case: Case) -> Violation | str | None:
     """Accumulated gradients that are summed over the ranks behind each micro-batch: the sums of before go in again."""
     steps = steps_of(case)
     found = [call for step in steps if (call := _accumulated_sum(step))]
@@ -140,7 +140,7 @@ def _sums_of_sums(operations: Operations) -> dict[str, Operation]:
     return found
 
 
-def _summed_by_hook(case: Case) -> Broken | str | None:
+def _summed_by_hook(case: Case) -> Violation | str | None:
     steps = [step for step in steps_of(case) if all(map(_is_plain, step.ranks.values()))]
     factors = {step.number: found for step in steps if (found := _factors(step))}
     world = case.cell.world_size
@@ -149,7 +149,7 @@ def _summed_by_hook(case: Case) -> Broken | str | None:
         return "communication hooks leave the mean of the ranks' gradients" if steps else None
     hook = next(o for step in steps for o in step.on_first("bucket"))
     first = next(iter(factors))
-    return Broken(
+    return Violation(
         at=hook.place,
         where=Where(step=first, phase="backward"),
         words={

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.invariants.operations import LEAST, Operations, of_kind
-from nsadiag.analysis.rules.correctness.expectation import Broken, Expectation, rules_of
+from nsadiag.analysis.rules.correctness.expectation import Expectation, Violation, rules_of
 from nsadiag.analysis.rules.correctness.order.words import training_steps
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import count
@@ -22,7 +22,7 @@ class Pass(NamedTuple):
     steps: tuple[int, ...]
 
 
-class Left(NamedTuple):
+class Leftover(NamedTuple):
     """A backward that adds to what another one left for its optimizer, and the line of that one."""
 
     optimizer: int
@@ -41,7 +41,7 @@ def _passes(operations: Operations) -> list[Pass]:
     return found
 
 
-def _foreign_gradients(case: Case) -> Broken | str | None:
+def _foreign_gradients(case: Case) -> Violation | str | None:
     """In training by turns, what the other network's loss leaves in this one is still there for its own backward."""
     steps = training_steps(case)
     pairs = [(a, b) for a, b in itertools.pairwise(steps) if b.number == a.number + 1]
@@ -54,14 +54,14 @@ def _foreign_gradients(case: Case) -> Broken | str | None:
     left = next(always, None)
     if left is None or len(pairs) - known < LEAST:
         return None
-    return Broken(
+    return Violation(
         at=left.at,
         where=Where(step=pairs[known][1].number, phase="backward"),
         words={**left._asdict(), "steps": count(len(pairs) - known, "step")},
     )
 
 
-def _left(before: Operations, operations: Operations) -> list[Left]:
+def _left(before: Operations, operations: Operations) -> list[Leftover]:
     """Those of a step, of which the first backward may have been in the step before."""
     parts = _passes((*before, *operations))
     first = len(of_kind(before, "backward"))
@@ -72,7 +72,9 @@ def _left(before: Operations, operations: Operations) -> list[Left]:
             continue
         (mine,), (other,) = own, others
         if _leaves(one, two, mine, other):
-            found.append(Left(optimizer=mine, other=other, at=two.backward.place, left_at=one.backward.place))
+            found.append(
+                Leftover(optimizer=mine, other=other, at=two.backward.place, left_at=one.backward.place)
+            )
     return found
 
 

@@ -1,4 +1,4 @@
-"""How often each gradient counts: micro-batches divided twice, or by more than there are, and shards scaled by factors of their own."""
+"""Gradients that count more or less than once: micro-batches divided twice, or by more than there are, and shards scaled by factors of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nsadiag.analysis.relations.invariants.operations import (
     scaled,
     steps_of,
 )
-from nsadiag.analysis.rules.correctness.expectation import Broken, Expectation, rules_of
+from nsadiag.analysis.rules.correctness.expectation import Expectation, Violation, rules_of
 from nsadiag.analysis.rules.correctness.order.words import are_of_one_line
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Strength, Where
@@ -38,7 +38,7 @@ def _divided(backwards: list[Operation], by: int) -> bool:
     return all(o.divisor == by and o.divisions == (by,) and o.averaged for o in backwards)
 
 
-def _divided_twice(case: Case) -> Broken | str | None:
+def _divided_twice(case: Case) -> Violation | str | None:
     """Gradients that were accumulated from losses divided by their number, and are divided by it again."""
     found = []
     for step, operations in _rows(case):
@@ -51,7 +51,7 @@ def _divided_twice(case: Case) -> Broken | str | None:
         return None
     first, backwards = found[0]
     number = len(backwards)
-    return Broken(
+    return Violation(
         at=gradient_scaling(case.cell.code, number) or backwards[0].place,
         where=Where(step=first, phase="backward"),
         words={"count": number, "steps": len({step for step, _ in found})},
@@ -71,7 +71,7 @@ def _are_divided(operations: Operations, by: int) -> bool:
     return bool(factors) and all(math.isclose(factor * by, 1, rel_tol=EXACT) for factor in factors)
 
 
-def _short_windows(case: Case) -> Broken | str | None:
+def _short_windows(case: Case) -> Violation | str | None:
     """Steps that take fewer micro-batches than the usual number, and divide each loss by the usual number all the same.
 
     They recur between whole ones, as the rest of each epoch does. Who divides by more than there are in all steps, or turns to
@@ -90,7 +90,7 @@ def _short_windows(case: Case) -> Broken | str | None:
     if len(between) < LEAST - 1 or len(short) > len(set(whole)) or grown:
         return "each step takes as many micro-batches as their losses are divided by"
     first = between[0]
-    return Broken(
+    return Violation(
         at=next(backwards[0].place for step, backwards, _ in rows if step == first),
         where=Where(step=first, phase="backward"),
         words={
@@ -103,7 +103,7 @@ def _short_windows(case: Case) -> Broken | str | None:
     )
 
 
-def _own_factors(case: Case) -> Broken | str | None:
+def _own_factors(case: Case) -> Violation | str | None:
     """Only where FSDP shards one model over all ranks: what it leaves on each is a part of one gradient."""
     everyone, steps = case.cell.world_size, steps_of(case)
     sharded = all(r.units and all(len(u.ranks) == everyone for u in r.units) for r in case.cell.ranks)
@@ -114,7 +114,7 @@ def _own_factors(case: Case) -> Broken | str | None:
     if len(known) < LEAST or len(apart) < len(known) / 2:
         return "the gradients of shards are used as FSDP leaves them, or scaled alike on all ranks"
     step, factors = apart[0]
-    return Broken(
+    return Violation(
         at=factor_in_place(case.cell.code) or step.on_first("step")[0].place,
         where=Where(step=step.number, phase="optimizer"),
         words={

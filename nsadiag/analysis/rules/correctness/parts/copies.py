@@ -26,7 +26,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
     parameters_of,
     sums,
 )
-from nsadiag.analysis.rules.correctness.expectation import Broken, Expectation, rules_of
+from nsadiag.analysis.rules.correctness.expectation import Expectation, Violation, rules_of
 from nsadiag.analysis.rules.drafts import named
 from nsadiag.evidence.documents.operations import Call, Checksum, Operation
 from nsadiag.evidence.phrases import are, count, was
@@ -40,7 +40,7 @@ GRADIENT = "gradient "
 # -- gradients averaged between ranks that hold different parts ------------------------------------
 
 
-def _mixed(case: Case) -> Broken | str | None:
+def _mixed(case: Case) -> Violation | str | None:
     """Only where the user's code reduces gradients over groups, and every rank has a replica that began equal in all parameters."""
     drawn = [copies for copies in parameters_of(case) if not is_constant(copies.first)]
     replicas = _replicas(drawn)
@@ -63,7 +63,7 @@ def _mixed(case: Case) -> Broken | str | None:
         return "groups over which gradients are reduced join replicas of one part"
     first = drifted[0]
     step, begun = first.at[0]
-    return Broken(
+    return Violation(
         at=reductions[0][1].place,
         where=Where(parameter=first.name, step=step, phase="backward"),
         words={
@@ -95,7 +95,7 @@ def _parts(copies: Copies, ranks: Members) -> bool:
 # -- tied weights of stages ------------------------------------------------------------------------
 
 
-def _untied(case: Case) -> Broken | str | None:
+def _untied(case: Case) -> Violation | str | None:
     """Only for a weight that one stage uses by its module, and another one without it, as an output layer uses an embedding."""
     steps = steps_of(case)
     flows = _flows(steps[0]) if len(steps) > LEAST else {}
@@ -111,7 +111,7 @@ def _untied(case: Case) -> Broken | str | None:
     called = [rank for rank in sorted(values) if _calls(flows[rank], name)]
     others = [rank for rank in sorted(values) if rank not in called]
     since = steps[1].number
-    return Broken(
+    return Violation(
         at=steps[0].on_first("step")[0].place,
         where=Where(parameter=name, step=steps[0].number, phase="backward"),
         words={
@@ -166,7 +166,7 @@ def _differs(step: Step, name: str) -> bool:
 # -- parameters that one rank updates for all ------------------------------------------------------
 
 
-def _unsent(case: Case) -> Broken | str | None:
+def _unsent(case: Case) -> Violation | str | None:
     """Only where each rank's optimizer holds a share of one model, and gradients are reduced on all ranks."""
     steps = steps_of(case)
     owner = _owners(case) if len(steps) > LEAST and one_optimizer(steps) else {}
@@ -186,7 +186,7 @@ def _unsent(case: Case) -> Broken | str | None:
         return f"the updates of {count(len(owner), 'parameter')}, each made by one rank, arrive on all others"
     first, stale = next(iter(kept.items()))
     ends = {rank: series[-1].total for rank, series in {**stale, **_series(case, first, "step")}.items()}
-    return Broken(
+    return Violation(
         at=Counter(place for _, place in sent.elements()).most_common(1)[0][0],
         where=Where(parameter=first, step=steps[0].number, phase="optimizer"),
         words={
@@ -235,7 +235,7 @@ def _series(case: Case, name: str, kind: str) -> dict[int, Series]:
 # -- gradients of earlier backwards ----------------------------------------------------------------
 
 
-def _earlier_backwards(case: Case) -> Broken | str | None:
+def _earlier_backwards(case: Case) -> Violation | str | None:
     """Only where gradients are accumulated, and the last backward reduces just those which it changes."""
     steps = steps_of(case)
     rows = [ops for step in steps for ops in step.ranks.values() if any(o.kind == "made" for o in ops)]
@@ -250,7 +250,7 @@ def _earlier_backwards(case: Case) -> Broken | str | None:
     first = drifted[0]
     step, values = first.parted_at
     names = [copies.name for copies in left]
-    return Broken(
+    return Violation(
         at=next(o for o in rows[0] if _is_within(o)).place,
         where=Where(parameter=first.name, step=max(step - 1, 0), phase="backward"),
         words={

@@ -1,1 +1,1 @@
-"""What is taken is put back: states that a restart within the job loses, and states that are loaded into nothing."""
+"""States that are taken and put back: those that a restart within the job loses, and those that are loaded into nothing."""

@@ -8,7 +8,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.relations.invariants.operations import noted, settings_of, source
 from nsadiag.analysis.relations.pending import ran_well
-from nsadiag.analysis.rules.correctness.expectation import Broken, Expectation, rules_of
+from nsadiag.analysis.rules.correctness.expectation import Expectation, Violation, rules_of
 from nsadiag.analysis.rules.correctness.states.restarts import (
     Event,
     Restart,
@@ -31,7 +31,7 @@ def _of_restarts(case: Case) -> list[Restart]:
     return restarts(case) if ran_well(case.cell) else []
 
 
-def _optimizer_anew(case: Case) -> Broken | str | None:
+def _optimizer_anew(case: Case) -> Violation | str | None:
     """Another optimizer of the same kind and settings, without the state of the old one, which had been saved."""
     for restart in _of_restarts(case):
         saved, made, (at, step) = restart.saved("optimizer"), restart.created("optimizer"), restart.step
@@ -40,7 +40,7 @@ def _optimizer_anew(case: Case) -> Broken | str | None:
             continue
         # Other settings are those of another phase of the training.
         if settings(step) == settings(old) and saved.name == step.name:
-            return Broken(
+            return Violation(
                 at=restart.place_of(made),
                 where=Where(step=at),
                 words={"load": restart.load[0], "name": step.name, "saved": saved, "at": at},
@@ -53,7 +53,7 @@ def _loads(case: Case) -> bool:
     return any(noted(rank, "load") for rank in case.cell.ranks)
 
 
-def _schedule_anew(case: Case) -> Broken | str | None:
+def _schedule_anew(case: Case) -> Violation | str | None:
     """A new scheduler of the same kind and numbers that begins at its first step, where the state of the old one had been saved."""
     for restart in _of_restarts(case):
         saved, made = restart.saved("scheduler"), restart.created("scheduler")
@@ -62,7 +62,7 @@ def _schedule_anew(case: Case) -> Broken | str | None:
         # Another course is another phase's; an optimizer that begins anew as well is the earlier fault, or another phase.
         goes_on = restart.restores("optimizer") or restart.goes_on
         if made.state == saved.state and goes_on and not _is_over(saved):
-            return Broken(
+            return Violation(
                 at=restart.place_of(made),
                 where=Where(step=restart.step[0]),
                 words={"load": restart.load[0], "name": made.name, "saved": saved, "made": made},
@@ -77,7 +77,7 @@ def _is_over(schedule: Operation) -> bool:
     return bool(groups) and all(float(g["lr"]) <= OVER * float(g["initial_lr"]) for g in groups)
 
 
-def _schedule_repeated(case: Case) -> Broken | str | None:
+def _schedule_repeated(case: Case) -> Violation | str | None:
     """Learning rates that repeat their course from its beginning, and go on where the first course was broken off.
 
     A schedule that is begun again on purpose had come to its end, or has another course.
@@ -99,7 +99,7 @@ def _schedule_repeated(case: Case) -> Broken | str | None:
             continue
         rates = f"learning rates {listed(common, len(common))} steps after the start and after the restart; the last two are the same, {max(first[common[-1]]):.6g} at last"
         anew = f"{made.name} made at {made.place} with last_epoch=-1, and load_state_dict() of no scheduler was called"
-        return Broken(
+        return Violation(
             at=loaded.place,
             where=Where(step=at),
             words={"at": at, "saved": saved},
@@ -134,7 +134,7 @@ def _order(epoch: Operation) -> Order:
     return epoch.seed, epoch.length, epoch.replicas, epoch.epoch
 
 
-def _epochs_repeated(case: Case) -> Broken | str | None:
+def _epochs_repeated(case: Case) -> Violation | str | None:
     """A sampler that begins with the epochs of the first one, although the state that is restored had been saved behind them."""
     for restart in _of_restarts(case):
         before, later = _epochs(restart)
@@ -145,7 +145,7 @@ def _epochs_repeated(case: Case) -> Broken | str | None:
         step, first = later[0]
         # Each epoch that follows is one that was trained on, and the first of them is the first.
         if all(_order(o) in orders for _, o in later) and first.epoch == epochs[0]:
-            return Broken(
+            return Violation(
                 at=first.place or restart.load[1].place,
                 where=Where(step=step),
                 words={
@@ -162,7 +162,7 @@ def _epochs_repeated(case: Case) -> Broken | str | None:
     return None
 
 
-def _other_epoch(case: Case) -> Broken | str | None:
+def _other_epoch(case: Case) -> Violation | str | None:
     """An epoch that was broken off and is gone on with in the order of another one.
 
     It is the same epoch by its length: what was trained of it before and after the restart is a whole one.
@@ -176,7 +176,7 @@ def _other_epoch(case: Case) -> Broken | str | None:
         (begun, broken), (step, resumed), (following, _) = before[-1], later[0], later[1]
         rest = following - step
         if whole == {saved - begun + rest} and _is_other_order(broken, resumed):
-            return Broken(
+            return Violation(
                 at=resumed.place or restart.load[1].place,
                 where=Where(step=step),
                 words={
@@ -198,7 +198,7 @@ def _is_other_order(one: Operation, other: Operation) -> bool:
     return _order(one)[:-1] == _order(other)[:-1] and one.epoch != other.epoch
 
 
-def _loaded_beside(case: Case) -> Broken | str | None:
+def _loaded_beside(case: Case) -> Violation | str | None:
     """A load into a module that was gone at the end of the step, without having run, and from which nothing was copied.
 
     What the model that trains has anyway is a copy for another use, or is compared.
@@ -215,11 +215,11 @@ def _loaded_beside(case: Case) -> Broken | str | None:
                     "step": step,
                     "number": len({v.name for v in after.values}),
                 }
-                return Broken(at=load.place, where=Where(step=step), words=words, shown_by=rank.rank)
+                return Violation(at=load.place, where=Where(step=step), words=words, shown_by=rank.rank)
     return None
 
 
-def _empty_load(case: Case) -> Broken | str | None:
+def _empty_load(case: Case) -> Violation | str | None:
     if not ran_well(case.cell):
         return None
     loads = [(r.rank, step, o) for r in case.cell.ranks for step, o in noted(r, "load")]
@@ -234,7 +234,7 @@ def _empty_load(case: Case) -> Broken | str | None:
         return "every state that was loaded had names of the model" if loads else None
     rank, step, load = empty[0]
     ranks = sorted({rank for rank, _, _ in empty})
-    return Broken(at=load.place, where=Where(step=step), words={"load": load}, ranks=ranks, shown_by=rank)
+    return Violation(at=load.place, where=Where(step=step), words={"load": load}, ranks=ranks, shown_by=rank)
 
 
 RULES = rules_of(

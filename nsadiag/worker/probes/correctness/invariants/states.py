@@ -125,7 +125,7 @@ def _saved(kind: str, saved: Any) -> None:
 
 
 def _entry(kind: str, of: Any) -> dict[str, Any]:
-    """What the ledger has of it: of a scheduler, sums over what its optimizer trains, and what it was made with."""
+    """Its entry in the ledger: of a scheduler, sums over what its optimizer trains, and what it was made with."""
     if kind == "optimizer":
         return ledger.entry(of)
     optimizer = getattr(of, "optimizer", None)
