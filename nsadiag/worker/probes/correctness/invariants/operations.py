@@ -164,8 +164,12 @@ def _is_evaluating(module: torch.nn.Module) -> bool:
 
     Layers that are frozen one by one, as batch norms are, leave modules around them in train mode.
     """
-    below = [each for _, each in module_tree.named_modules(module)][1:]
-    return not module_tree.is_training(module) or not any(map(module_tree.is_training, below or [module]))
+    if not module_tree.is_training(module):
+        return True
+    # Mostly the first one trains, and the others are not asked for.
+    below = (each for _, each in module_tree.named_modules(module) if each is not module)
+    first = next(below, None)
+    return first is not None and not any(map(module_tree.is_training, itertools.chain([first], below)))
 
 
 def _drops(module: torch.nn.Module) -> bool:
