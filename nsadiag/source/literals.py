@@ -48,6 +48,30 @@ def docstring_of_function(text: str, name: str) -> str:
 
 def keywords_of(call: str, wanted: Collection[str]) -> Mapping[str, Any]:
     """Keyword arguments of a call, which are literals. Raises SyntaxError, ValueError for another kind of value."""
+    return _keywords(ast.parse(call, mode="eval").body, wanted)
+
+
+def rows_of(call: str, wanted: Collection[str]) -> list[Mapping[str, Any]]:
+    """The same of each call that is an argument of it, as in a table of rows."""
+    return [_keywords(each, wanted) for each in _arguments(call)]
+
+
+def firsts_of(call: str) -> Mapping[str, Any]:
+    """By its key, which is a name, the first of each tuple in a dict that is an argument of a call."""
+    tables = [each for each in _arguments(call) if isinstance(each, ast.Dict)]
+    rows = [row for table in tables for row in zip(table.keys, table.values, strict=True)]
+    return {
+        key.id: ast.literal_eval(value.elts[0])
+        for key, value in rows
+        if isinstance(key, ast.Name) and isinstance(value, ast.Tuple)
+    }
+
+
+def _arguments(call: str) -> list[ast.expr]:
     node = ast.parse(call, mode="eval").body
+    return node.args if isinstance(node, ast.Call) else []
+
+
+def _keywords(node: ast.expr, wanted: Collection[str]) -> Mapping[str, Any]:
     keywords = node.keywords if isinstance(node, ast.Call) else []
     return {str(each.arg): ast.literal_eval(each.value) for each in keywords if each.arg in wanted}

@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (gradient_order)
+  class: silently_wrong (cleared_between_backwards)
   guilty_ranks: [0, 1]
   code: "optimizer.zero_grad()"
 """

@@ -8,7 +8,7 @@ On plain torchrun: nothing at all; the loss falls.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (gradient_order)
+  class: silently_wrong (clipped_before_reduction)
   guilty_ranks: [0, 1]
   code: "clip_grad_norm_(model.parameters(), 0.1)"
 """

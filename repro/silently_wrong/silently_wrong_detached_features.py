@@ -9,7 +9,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (severed_gradients)
+  class: silently_wrong (cut_off)
   guilty_ranks: [0, 1]
   code: "hidden = hidden.detach()"
 """

@@ -7,7 +7,7 @@ On plain torchrun: nothing at all; the validation loss rises earlier than it sho
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (training_mode)
+  class: silently_wrong (left_in_eval_mode)
   guilty_ranks: [0, 1]
   code: "model.eval()"
 """

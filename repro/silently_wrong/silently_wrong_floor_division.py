@@ -7,7 +7,7 @@ On plain torchrun: nothing at all; the loss does not fall, as it may not in a wa
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (unmoved_parameters)
+  class: silently_wrong (zero_rate)
   guilty_ranks: [0, 1]
   code: "scheduler.step()"
 """

@@ -9,7 +9,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (unequal_training)
+  class: silently_wrong (frozen_on_some)
   guilty_ranks: [0, 1]
   code: "model.base.requires_grad_(False)"
 """

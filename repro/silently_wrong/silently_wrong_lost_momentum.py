@@ -9,7 +9,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (dropped_states)
+  class: silently_wrong (optimizer_begun_anew)
   guilty_ranks: [0, 1]
   code: "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)  # again"
 """

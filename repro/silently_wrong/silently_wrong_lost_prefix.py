@@ -7,7 +7,7 @@ On plain torchrun: nothing at all; the fine-tuning starts from random weights.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (empty_loads)
+  class: silently_wrong (empty_load)
   guilty_ranks: [0, 1]
   code: "model.load_state_dict(checkpoint, strict=False)"
 """

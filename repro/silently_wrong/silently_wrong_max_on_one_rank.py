@@ -8,7 +8,7 @@ On plain torchrun: nothing at all; the ranks train different models.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (reduce_operations)
+  class: silently_wrong (differing_reductions)
   guilty_ranks: [0, 1]
   code: "dist.all_reduce(parameter.grad, op=operation)"
 """

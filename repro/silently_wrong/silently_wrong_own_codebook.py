@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (diverging_copies)
+  class: silently_wrong (own_state)
   guilty_ranks: [0, 1]
   code: "self.codes.lerp_("
 """

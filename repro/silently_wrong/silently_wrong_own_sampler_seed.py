@@ -7,7 +7,7 @@ On plain torchrun: nothing at all.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (repeated_epochs)
+  class: silently_wrong (overlapping_shares)
   guilty_ranks: [0, 1]
   code: ["sampler = DistributedSampler(dataset, seed=seed)"]
 """

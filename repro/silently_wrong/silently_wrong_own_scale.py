@@ -7,7 +7,7 @@ On plain torchrun: nothing at all.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (loss_weights)
+  class: silently_wrong (other_scale)
   guilty_ranks: [0, 1]
   code: ["scaler.step(optimizer)"]
 """

@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (shard_factors)
+  class: silently_wrong (own_shard_factors)
   guilty_ranks: [0, 1]
   code: "factor = min(1.0, LIMIT / (float(norm) + 1e-6))"
 """

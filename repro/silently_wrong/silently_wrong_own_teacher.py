@@ -9,7 +9,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (diverging_copies)
+  class: silently_wrong (own_follower)
   guilty_ranks: [0, 1]
   code: ["torch.manual_seed(100 + rank)", "teacher = network().to(device)"]
 """

@@ -9,7 +9,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (loss_weights)
+  class: silently_wrong (own_token_mean)
   guilty_ranks: [0, 1]
   code: "nn.functional.cross_entropy("
 """

@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (reduce_operations)
+  class: silently_wrong (summed_after_each_backward)
   guilty_ranks: [0, 1]
   code: ["dist.all_reduce(parameter.grad)"]
 """

@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (severed_gradients)
+  class: silently_wrong (run_without_graph)
   guilty_ranks: [0, 1]
   code: ["hidden = torch.tanh(checkpoint(layer, hidden, use_reentrant=True))"]
 """

@@ -7,7 +7,7 @@ On plain torchrun: nothing at all; the training loss falls faster than it should
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (dropped_states)
+  class: silently_wrong (epochs_repeated)
   guilty_ranks: [0, 1]
   code: ["for points, labels in loader:"]
 """

@@ -7,7 +7,7 @@ On plain torchrun: nothing at all; the model sees the same batches in the same o
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (repeated_epochs)
+  class: silently_wrong (epoch_never_set)
   guilty_ranks: [0, 1]
   code: "for batch, labels in loader:"
 """

@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (loss_weights)
+  class: silently_wrong (other_factor)
   guilty_ranks: [0]
   code: "loss = loss / LENGTH"
 """

@@ -7,7 +7,7 @@ On plain torchrun: nothing at all; the loss stays where it is half way.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (unmoved_parameters)
+  class: silently_wrong (schedule_over)
   guilty_ranks: [0, 1]
   code: ["schedule.step()"]
 """

@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (unmoved_parameters)
+  class: silently_wrong (never_moves)
   guilty_ranks: [0, 1]
   code: "dist.broadcast(parameter.data, source)"
 """

@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (summed_buckets)
+  class: silently_wrong (summed_by_hook)
   guilty_ranks: [0, 1]
   code: "model.register_comm_hook("
 """

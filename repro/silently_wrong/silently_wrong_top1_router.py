@@ -8,7 +8,7 @@ Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (severed_gradients)
+  class: silently_wrong (rounded_away)
   guilty_ranks: [0, 1]
   code: ["scores = self.gate(hidden).softmax(-1)"]
   parameter: "moe.gate.weight"

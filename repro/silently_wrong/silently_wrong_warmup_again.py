@@ -7,7 +7,7 @@ On plain torchrun: nothing at all; the loss has a bump.
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: wrong
-  class: silently_wrong (dropped_states)
+  class: silently_wrong (schedule_repeated)
   guilty_ranks: [0, 1]
   code: ["optimizer.load_state_dict("]
 """

@@ -39,6 +39,13 @@ SCRIPTS = ROOT / "repro" / "README.md"
 BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
 LONGEST_EXAMPLE = 160
 COLUMNS = 100  # of a verdict on a page
+# What a correct job keeps, by the relation of its rows.
+RELATIONS = {
+    "order": "Order and lifetime within a step: gradients are made, reduced and used once each",
+    "copies": "Copies are equal on all ranks",
+    "states": "What is taken is put back",
+    "samples": "Each sample is read once",
+}
 FEW_RULES = 5  # of one class: of more, each has a section of its own
 SIGHT = re.compile(r"On plain (?:torchrun|python): (.*?)(?:\.?\s*)(?:\n\n|\Z)", re.DOTALL)
 WROTE = "  files   "  # the last line of a report, with a directory that is gone
@@ -180,6 +187,9 @@ def _mechanisms(rules: list[Rule], shown: list[Fault]) -> Iterator[str]:
     """A section for each rule of a class that has many: reports name it as the verdict's mechanism."""
     yield f"\n## Mechanisms\n\nReports name one of these {len(rules)} beside the class, and `nsadiag analyze DIR --why-not MECHANISM`\n"
     yield "says why it was not concluded.\n"
+    for relation, what in RELATIONS.items():
+        named = sorted(rule.name for rule in rules if rule.keeps == relation)
+        yield f"\n{what}: {', '.join(f'`{name}`' for name in named)}.\n"
     for rule in sorted(rules, key=lambda rule: rule.name):
         yield f"\n### `{rule.name}`\n\n{_moved(_sentence(rule.detected))} ([source]({_source(rule)}))\n"
         yield f"\n*Fix:* {rule.fix}\n" if rule.fix else ""

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from nsadiag.analysis.rules.order import in_causal_order
 from nsadiag.analysis.rules.rule import Family
-from nsadiag.source.literals import docstring_of, keywords_of
+from nsadiag.source.literals import docstring_of, firsts_of, keywords_of, rows_of
 
 FOLDER = Path(__file__).resolve().parent
 RULE = re.compile(r"^\w+ = (Rule\(\n.*?^\))", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"^\w+ = ((?:rules|each)_of\(\n.*?^\))", re.MULTILINE | re.DOTALL)
+OF_DATA = 'each_of(\n    "data"'
 CHECK = re.compile(r"^    check=(\w+),$", re.MULTILINE)
 STATED = ("family", "explained_by", "means")
 
@@ -24,7 +26,7 @@ class Entry:
 
     name: str
     family: Family
-    purpose: str  # the meaning of its classes; of a rule that introduces none, that of its module
+    purpose: str  # the meaning of its classes; of a rule that introduces none, that of its module, of a row, what it detects
     explained_by: tuple[str, ...] = ()
     means: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,3 +54,16 @@ def _stated(path: Path) -> Iterator[Entry]:
             explained_by=given.get("explained_by", ()),
             means=given.get("means", {}),
         )
+    for table in TABLE.finditer(text):
+        yield from _rows(table[1])
+
+
+def _rows(table: str) -> Iterator[Entry]:
+    """Each row of a table is explained by those before it."""
+    before = tuple(keywords_of(table, STATED).get("explained_by", ()))
+    rows = rows_of(table, ("name", "detected"))
+    named = {row["name"]: row["detected"] for row in rows if row} | dict(firsts_of(table))
+    family: Family = "data" if table.startswith(OF_DATA) else "correctness"
+    for name, detected in named.items():
+        yield Entry(name=name, family=family, purpose=detected, explained_by=before)
+        before = (*before, name)

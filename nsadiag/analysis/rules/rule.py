@@ -85,6 +85,8 @@ class Rule:
     detected: str  # Markdown
     fix: str
     check: Check
+    called: str = ""  # where it is not the name of its check: of a row in a table
+    keeps: str = ""  # the relation that a correct job keeps, of rules on silent errors that are one's rows
     # Classes, the usual one first; where nothing is given, `silently_wrong` of those families, else that of its own name.
     concludes: tuple[str, ...] = ()
     outcome: Outcome | None = None  # where nothing is given: wrong of those families, else as the job ended
@@ -107,8 +109,8 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """That of its check."""
-        return self.check.__name__
+        """That of its row, or of its check."""
+        return self.called or self.check.__name__
 
     @property
     def cls(self) -> str:

@@ -59,7 +59,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One operation of a step: forward, backward, collective, clip, unscale, step, load, epoch; or what lay in memory."""
+    """One operation of a step: forward, backward, collective, clip, unscale, step, load, save, back (the first step after a load), epoch; or what lay in memory."""
 
     kind: str
     place: str = ""
@@ -116,7 +116,9 @@ class Operation:
     written: bool = (
         False  # gradients have been written or replaced since backward, clipping or unscaling left them
     )
-    of_state: str = ""  # model, optimizer or scheduler, whose state is saved or loaded
+    of_state: str = ""  # model, optimizer, scheduler or scaler, whose state is saved or loaded
+    exact: Whole = 0  # where a state is saved, and at the first step after a load: the sum over the optimizer's parameters
+    state: Whole = 0  # and over what it keeps for them; of a scheduler, a checksum of what it was made with
     apart: bool = False  # of a load: into a module that nothing that has run shares parameters with
     gone: bool = False  # and that was gone before the step was over, without having run
     same: bool = False  # and what it then held was what models that train have

@@ -21,6 +21,31 @@ UNRECORDED: dict[str, str] = {
     "actors_open": "the open end of a job that only waits for a moment: tests/analysis/rules/test_actors.py, by hand",
     "endless_loop": "takes a rehearsal: tests/commands/experiments/test_check.py",
     "control_mismatch": "takes a matrix: tests/analysis/matrix/test_parity_words.py",
+    # Names of their own since, each with a program in benchmarks/verdicts/silent.py that is to be recorded.
+    **dict.fromkeys(
+        (
+            "batches_repeated",
+            "clipped_after_use",
+            "clipped_while_scaled",
+            "idle_on_some_ranks",
+            "kept_up_by_some",
+            "loaded_beside",
+            "loss_from_number",
+            "never_cleared",
+            "never_stepped",
+            "own_statistics",
+            "reduced_after_use",
+            "same_inputs",
+            "same_share",
+            "schedule_begun_anew",
+            "summed_twice",
+            "vanished_loss",
+            "without_gradients",
+        ),
+        "a program of benchmarks/verdicts/silent.py has it",
+    ),
+    "other_epoch_resumed": "to be recorded: tests/analysis/rules/correctness/test_states.py, on rows as ranks write them",
+    "short_window": "to be recorded: tests/analysis/rules/correctness/test_wiring.py, on rows as ranks write them",
 }
 
 Heard = dict[Path, list[Any]]  # by recording, what its verdict is

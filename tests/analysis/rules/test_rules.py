@@ -290,9 +290,9 @@ def test_why_not_is_a_page_for_the_class_with_the_most_rules(
 def test_why_not_takes_a_mechanism(recording: Callable[[str], Path]) -> None:
     document = why_not([recording("silently_wrong_max_on_one_rank")], "shared_draws")
     assert (document["class"], document["mechanism"]) == ("silently_wrong", "shared_draws")
-    assert [row["rule"] for row in document["rules"]] == ["shared_draws", "reduce_operations"]
+    assert [row["rule"] for row in document["rules"]] == ["shared_draws", "differing_reductions"]
     first, *_ = text_of(document).splitlines()
-    assert first == "shared_draws of silently_wrong (the verdict is silently_wrong, by reduce_operations)"
+    assert first == "shared_draws of silently_wrong (the verdict is silently_wrong, by differing_reductions)"
 
 
 def test_explain_lists_every_rule_in_its_order(recording: Callable[[str], Path]) -> None:

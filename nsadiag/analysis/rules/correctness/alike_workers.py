@@ -44,6 +44,7 @@ RULE = Rule(
     detected="Each rank's loader has workers whose worker_init_fn seeds by the worker's number alone, and a data set that draws random numbers",
     fix="Seed from torch.initial_seed(), which differs between workers and epochs, and seed the ranks differently; or leave worker_init_fn out.",
     check=alike_workers,
+    keeps="samples",
     needs=("sources",),
     explained_by=("unstable_hash",),
 )

@@ -154,5 +154,6 @@ RULE = Rule(
     detected="The handle of an asynchronous collective, started at a line of the user's, had been neither waited for nor queried when the optimizer used the gradient that it reduces; or three or more such handles from one line were dropped; or replicas differ, or parameters are not finite, and the lines after the call use its buffer before any wait",
     fix="Keep the handle and call .wait() before the tensor is used.",
     check=async_work_not_waited,
+    keeps="order",
     needs=("black_boxes",),
 )

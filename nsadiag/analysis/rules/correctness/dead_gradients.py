@@ -122,5 +122,6 @@ RULE = Rule(
     detected="From the probe `parity`: weights that got no gradient beyond rounding at each of the first three steps, in every block of a list of blocks whose other weights are trained (it may be intended)",
     fix="Check the path between them and the loss: a softmax over one key, a mask that masks everything, a factor or gate of zero, a detach(), or identical tokens, as in synthetic data. If it is intended, freeze them: requires_grad_(False).",
     check=dead_gradients,
+    keeps="order",
     explained_by=("unstable_hash",),
 )

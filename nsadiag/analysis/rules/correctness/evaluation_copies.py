@@ -93,6 +93,7 @@ RULE = Rule(
     detected="All ranks evaluate a copy of the model, and it differs between them: some ranks keep it up to date, and others never do",
     fix="Update the copy on every rank (a weight average, for example), broadcast it before the evaluation, or evaluate only where it is updated. If separate copies are intended, ignore this.",
     check=evaluation_copies,
+    keeps="copies",
     needs=("black_boxes",),
     explained_by=("stale_optimizer",),
 )

@@ -109,6 +109,7 @@ RULE = Rule(
         "`lambda x, block=block: block(x)`; a lambda in a loop looks `block` up when backward runs it."
     ),
     check=recomputation,
+    keeps="order",
     needs=("black_boxes",),
     explained_by=("async_work_not_waited",),
 )

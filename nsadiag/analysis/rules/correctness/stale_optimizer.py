@@ -132,6 +132,7 @@ RULE = Rule(
     detected="Layers that replaced others after the optimizer was created, or parameters of layers whose others it holds, are in no optimizer, get gradients and never change",
     fix="Create the optimizer when the model is final: after layers are replaced, and after fully_shard or FSDP; or add the new parameters with add_param_group. Freeze deliberately untrained layers with requires_grad_(False).",
     check=stale_optimizer,
+    keeps="order",
     needs=("black_boxes",),
     explained_by=("nonfinite",),
 )
@@ -141,5 +142,6 @@ LATE = Rule(
     detected="(`--probes light,invariants`) Parameters that were put into a model after its optimizer was made (an adapter, an untied layer) get gradients, are in no optimizer, and never change",
     fix="Create the optimizer when the model is final, or add the new parameters with add_param_group.",
     check=late_parameters,
+    keeps="order",
     explained_by=("nonfinite", "stale_optimizer"),
 )

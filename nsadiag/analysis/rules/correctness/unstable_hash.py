@@ -38,6 +38,7 @@ RULE = Rule(
     detected="Each rank selects its share of the data by `hash()` of a string, which Python salts differently in each process",
     fix="Use a hash that is the same in all processes (zlib.crc32(name.encode()), hashlib), or the position in a sorted list; PYTHONHASHSEED=0 for all ranks is a workaround.",
     check=unstable_hash,
+    keeps="samples",
     needs=("sources",),
     explained_by=("evaluation_copies",),
 )

@@ -11,6 +11,7 @@ from nsadiag.analysis.facts.pace import Pace
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.steadiness import damage, doubt, furthest, moves, was_cut_off
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
+from nsadiag.analysis.rules.correctness.states.remarks import came_back_otherwise
 from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -99,7 +100,7 @@ def _completed(case: Case) -> Draft:
         evidence[claim] = "ends.json"
     restarts = list(_restarts(cell))
     again = ", after a restart" if restarts else ""
-    remark = same_batches(case)
+    remark = same_batches(case) or came_back_otherwise(case)
     return Draft(
         strength=Strength.CONCLUSIVE if not aborted else Strength.STRONG,
         summary=f"Completed: {_counted(case)} in {cell.watch.ended_s or 0:.1f} s{_start_up(case)}{again}."

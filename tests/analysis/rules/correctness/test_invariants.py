@@ -12,8 +12,8 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.invariants.broken_equalities import broken_equalities
-from nsadiag.analysis.rules.correctness.invariants.gradient_order import gradient_order
 from nsadiag.analysis.rules.correctness.invariants.partial_gradients import partial_gradients
+from nsadiag.analysis.rules.correctness.order.lifetime import RULES as ORDER
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.source.model import SourceModel
@@ -60,6 +60,11 @@ def case_of(path: Path, parameters: dict[str, Value], steps: int = 8, coupled: b
 
 def drafts(found: object) -> list[Draft]:
     return [each for each in found if not isinstance(each, Declined)]  # type: ignore[attr-defined]
+
+
+def gradient_order(case: Case) -> list[Draft]:
+    """All that rows on the order within a step conclude."""
+    return [each for rule in ORDER for each in drafts(rule.check(case))]
 
 
 def equal(rank: int, step: int) -> float:
@@ -122,7 +127,7 @@ def test_models_that_are_not_split_are_left_alone(
 
 
 def test_plain_steps_keep_the_order(tmp_path: Path) -> None:
-    assert not drafts(gradient_order(case_of(tmp_path, {"a.weight": equal})))
+    assert not gradient_order(case_of(tmp_path, {"a.weight": equal}))
 
 
 def clipped(path: Path, *, written: bool = False, each: bool = False) -> Case:
@@ -146,11 +151,11 @@ def clipped(path: Path, *, written: bool = False, each: bool = False) -> Case:
 def test_clipping_before_the_average_belongs_to_algorithms_that_exchange_something_else(
     tmp_path: Path,
 ) -> None:
-    (found,) = drafts(gradient_order(clipped(tmp_path / "plain")))
+    (found,) = gradient_order(clipped(tmp_path / "plain"))
     assert "by its own norm" in found.summary
     # Deep gradient compression puts the largest elements in their place; private training clips each sample's.
-    assert not drafts(gradient_order(clipped(tmp_path / "written", written=True)))
-    assert not drafts(gradient_order(clipped(tmp_path / "each", each=True)))
+    assert not gradient_order(clipped(tmp_path / "written", written=True))
+    assert not gradient_order(clipped(tmp_path / "each", each=True))
 
 
 def test_gradients_are_known_to_be_written_by_their_version_alone() -> None:
@@ -184,11 +189,11 @@ def uncleared(path: Path, rewritten: set[int]) -> Case:
 
 
 def test_gradients_that_decay_are_not_to_be_cleared(tmp_path: Path) -> None:
-    (found,) = drafts(gradient_order(uncleared(tmp_path / "plain", set())))
+    (found,) = gradient_order(uncleared(tmp_path / "plain", set()))
     assert "never cleared" in found.summary
-    assert not drafts(gradient_order(uncleared(tmp_path / "decay", {1, 2, 3})))
+    assert not gradient_order(uncleared(tmp_path / "decay", {1, 2, 3}))
     # DDP moves them into other buckets after the first step.
-    assert drafts(gradient_order(uncleared(tmp_path / "buckets", {1})))
+    assert gradient_order(uncleared(tmp_path / "buckets", {1}))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

@@ -13,10 +13,12 @@ from torch.nn.functional import cross_entropy
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.rules.correctness.wiring.loss_weights import loss_weights
+from nsadiag.analysis.rules.correctness.order.modes import RULES as MODES
+from nsadiag.analysis.rules.correctness.order.weights import RULES as WEIGHTS
+from nsadiag.analysis.rules.correctness.wiring.loss_weights import RULES as LOSSES
 from nsadiag.analysis.rules.correctness.wiring.misplaced_targets import misplaced_targets
-from nsadiag.analysis.rules.correctness.wiring.severed_gradients import severed_gradients
-from nsadiag.analysis.rules.rule import Draft
+from nsadiag.analysis.rules.correctness.wiring.severed_gradients import RULES as SEVERED
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.source.model import SourceModel
 from nsadiag.source.patterns.gradient_cuts import cut_between, number_in_loss, reaches_loss
@@ -101,6 +103,11 @@ def drafts(found: Any) -> list[Draft]:
     return [each for each in found if not isinstance(each, Declined)]
 
 
+def concluded(rules: tuple[Rule, ...], case: Case) -> list[Draft]:
+    """All that these rules conclude."""
+    return [each for rule in rules for each in drafts(rule.check(case))]
+
+
 def called(name: str, *, graded: int, given: bool, made: bool, values: tuple[int, int]) -> dict[str, Any]:
     return {
         "name": name, "place": f"train.py:{len(name)}:forward", "held": 2, "graded": graded,
@@ -116,7 +123,7 @@ def flow(carries: bool, used: bool, body_graded: int) -> list[list[dict[str, Any
 
 def test_a_module_whose_output_goes_on_without_a_gradient_is_cut_off(tmp_path: Path) -> None:
     steps = flow(carries=False, used=True, body_graded=0)
-    (found,) = drafts(severed_gradients(case_of(tmp_path, {0: steps, 1: steps})))
+    (found,) = concluded(SEVERED, case_of(tmp_path, {0: steps, 1: steps}))
     assert found.where is not None and found.where.module == "body"
 
 
@@ -131,7 +138,7 @@ def test_a_module_whose_output_goes_on_without_a_gradient_is_cut_off(tmp_path: P
 def test_modules_that_nothing_uses_or_that_get_gradients_are_left_alone(
     tmp_path: Path, healthy: list[list[dict[str, Any]]]
 ) -> None:
-    assert not drafts(severed_gradients(case_of(tmp_path, {0: healthy, 1: healthy})))
+    assert not concluded(SEVERED, case_of(tmp_path, {0: healthy, 1: healthy}))
 
 
 def losses_of(counted: int, divisor: float | None = None, rows: int = 64) -> list[list[dict[str, Any]]]:
@@ -142,7 +149,7 @@ def losses_of(counted: int, divisor: float | None = None, rows: int = 64) -> lis
 
 
 def test_a_mean_over_own_tokens_weighs_the_tokens_of_two_ranks_unlike(tmp_path: Path) -> None:
-    (found,) = drafts(loss_weights(case_of(tmp_path, {0: losses_of(20), 1: losses_of(60)})))
+    (found,) = concluded(LOSSES, case_of(tmp_path, {0: losses_of(20), 1: losses_of(60)}))
     assert "mean over its own tokens" in found.summary
 
 
@@ -158,14 +165,14 @@ def test_a_mean_over_own_tokens_weighs_the_tokens_of_two_ranks_unlike(tmp_path: 
 def test_tokens_that_weigh_alike_or_by_chance_unlike_are_left_alone(
     tmp_path: Path, other: list[list[dict[str, Any]]]
 ) -> None:
-    assert not drafts(loss_weights(case_of(tmp_path, {0: losses_of(20), 1: other})))
+    assert not concluded(LOSSES, case_of(tmp_path, {0: losses_of(20), 1: other}))
 
 
 def test_domains_that_weigh_unlike_weigh_one_on_average(tmp_path: Path) -> None:
     shares = {0: losses_of(60, divisor=1 / 1.6), 1: losses_of(60, divisor=1 / 0.4)}
-    assert not drafts(loss_weights(case_of(tmp_path / "shares", shares)))
-    (found,) = drafts(
-        loss_weights(case_of(tmp_path / "one", {0: losses_of(60), 1: losses_of(60, divisor=1 / 4)}))
+    assert not concluded(LOSSES, case_of(tmp_path / "shares", shares))
+    (found,) = concluded(
+        LOSSES, (case_of(tmp_path / "one", {0: losses_of(60), 1: losses_of(60, divisor=1 / 4)}))
     )
     assert found.guilty_ranks == (1,)
 
@@ -178,9 +185,14 @@ def accumulated(used: float, **how: Any) -> list[list[dict[str, Any]]]:
     return [[backward, backward, *kept]] * 8
 
 
+def weighed(case: Case) -> list[Draft]:
+    """All that rows on how often a gradient counts conclude."""
+    return concluded(WEIGHTS, case)
+
+
 def test_micro_batches_are_divided_twice_where_both_divisions_were_seen(tmp_path: Path) -> None:
     twice = accumulated(0.5, divisions=[2.0], averaged=True)
-    (found,) = drafts(loss_weights(case_of(tmp_path, {0: twice, 1: twice})))
+    (found,) = weighed(case_of(tmp_path, {0: twice, 1: twice}))
     assert "divided by 2 again" in found.summary
 
 
@@ -196,7 +208,69 @@ def test_micro_batches_are_divided_twice_where_both_divisions_were_seen(tmp_path
 def test_a_coefficient_of_the_loss_is_no_division(
     tmp_path: Path, healthy: list[list[dict[str, Any]]]
 ) -> None:
-    assert not drafts(loss_weights(case_of(tmp_path, {0: healthy, 1: healthy})))
+    assert not weighed(case_of(tmp_path, {0: healthy, 1: healthy}))
+
+
+def windows(
+    *sizes: int, by: float | None = None, again: float = 1.0, mean: bool = True
+) -> list[list[dict[str, Any]]]:
+    """Steps of so many backwards, each from a loss that is divided by their number, or `by` a number of its own."""
+    made, used = (["a.weight", [40], 7, 8.0 * of, 8.0 * of] for of in (1.0, again))
+    kept = [{"kind": kind, "optimizer": 0, "values": [v]} for kind, v in (("made", made), ("used", used))]
+    return [[backward_of(by or number, mean)] * number + kept for number in sizes]
+
+
+def backward_of(by: float, mean: bool) -> dict[str, Any]:
+    backward = {"kind": "backward", "place": "train.py:9:main", "averaged": mean}
+    return {**backward, "divisor": by, "divisions": [by]} if by != 1 else backward
+
+
+def test_the_rest_of_an_epoch_is_divided_by_as_many_as_it_holds(tmp_path: Path) -> None:
+    rest = windows(4, 4, 1, 4, 4, 1, 4, 4, 1, by=4.0)
+    (found,) = weighed(case_of(tmp_path, {0: rest, 1: rest}))
+    assert "Step 2 takes 1 of the usual 4 micro-batches" in found.summary
+    assert found.where is not None and found.where.step == 2
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        windows(4, 4, 1, 4, 4, 1, 4, 4, 1),  # by as many as there are
+        windows(4, 4, 1, 4, 4, 1, 4, 4, 1, by=4.0, again=4.0),  # made larger again afterwards
+        windows(4, 4, 1, 4, 4, 1, 4, 4, 1, by=4.0, mean=False),  # of sums, the number may be another's
+        windows(4, 4, 4, 4, 2, 2, 2, 2, by=4.0),  # fewer from some step on
+        windows(4, 4, 4, 4, 4, 4, 4, 4, 1, by=4.0),  # once, at the end
+        windows(4, 4, 1, 4, 4, 1, 4, 4, 1, by=8.0),  # it counts something else
+    ],
+)
+def test_windows_that_weigh_alike_or_were_changed_on_purpose_are_left_alone(
+    tmp_path: Path, healthy: list[list[dict[str, Any]]]
+) -> None:
+    assert not weighed(case_of(tmp_path, {0: healthy, 1: healthy}))
+
+
+def modes(*evaluating: bool, depends: bool = True) -> list[list[dict[str, Any]]]:
+    return [
+        [{"kind": "forward", "name": "Net", "place": "train.py:8:main", "evaluating": each, "depends_on_mode": each and depends},
+         {"kind": "backward", "place": "train.py:9:main"}]
+        for each in evaluating
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("steps", "accused"),
+    [
+        (modes(False, False, *[True] * 5), True),
+        (modes(*[True] * 7), False),
+        (modes(False, True, True, True, True, False), False),
+        (modes(False, False, *[True] * 5, depends=False), False),
+    ],
+)
+def test_a_model_that_trained_in_train_mode_returns_to_it(
+    tmp_path: Path, steps: list[list[dict[str, Any]]], accused: bool
+) -> None:
+    (rule,) = MODES
+    assert bool(drafts(rule.check(case_of(tmp_path, {0: steps, 1: steps})))) == accused
 
 
 @pytest.mark.parametrize(

@@ -176,5 +176,6 @@ RULE = Rule(
     detected="(`--probes light,invariants`) A parameter that changed but stayed equal on all ranks for some steps differs later; or one shard replaced the others",
     fix="Change parameters on all ranks in the same way.",
     check=broken_equalities,
-    explained_by=("control_mismatch", "reduce_operations", "unexchanged_gradients"),
+    keeps="copies",
+    explained_by=("control_mismatch", "summed_after_each_backward", "unexchanged_gradients"),
 )

@@ -15,8 +15,9 @@ from nsadiag.analysis.relations.invariants.tensors import (
     looks_of,
     parameters_of,
 )
+from nsadiag.analysis.rules.correctness.expectation import each_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.spans import by_rank
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
@@ -26,22 +27,6 @@ LEAST = 5  # recorded steps
 STATISTICS = re.compile(r"running_(mean|var)$")
 # What each rank keeps of its own samples is no state of the model.
 OWN = re.compile(r"queue|bank|memory|replay|histor|cache|count|seen|step", re.IGNORECASE)
-
-
-def diverging_copies(case: Case) -> Iterator[Draft | Declined]:
-    beside = _lasting(case, "beside")
-    yield from _kept_up_by_some(case, beside)
-    yield from _own_follower(case, beside)
-    yield from _stale_statistics(case)
-    buffers = _lasting(case, "buffers") if _replicated(case) else []
-    apart = [copies for copies in buffers if _parts(copies)]
-    yield from _own_state(case, apart)
-    yield from _own_statistics(case, apart)
-    yield Declined(
-        "buffers, and parameters that nothing trains, stay as equal as they were"
-        if beside or buffers
-        else "no buffer, and no parameter that nothing trains, was recorded"
-    )
 
 
 def _lasting(case: Case, kind: str) -> list[Copies]:
@@ -55,8 +40,18 @@ def _parts(copies: Copies) -> bool:
     return 0 < copies.held < len(copies.at) - 1 and copies.has_parted
 
 
-def _kept_up_by_some(case: Case, beside: list[Copies]) -> Iterator[Draft]:
-    for copies in beside:
+def _buffers(case: Case) -> list[Copies]:
+    """Those of one model on all ranks."""
+    return _lasting(case, "buffers") if _replicated(case) else []
+
+
+def _apart(case: Case) -> list[Copies]:
+    return [copies for copies in _buffers(case) if _parts(copies)]
+
+
+def kept_up_by_some(case: Case) -> Iterator[Draft]:
+    """A model that some ranks alone change."""
+    for copies in _lasting(case, "beside"):
         moved = tuple(rank for rank in copies.at[0][1] if not copies.is_still(rank))
         if not _parts(copies) or is_constant(copies.first) or not 0 < len(moved) < len(copies.at[0][1]):
             continue
@@ -71,7 +66,7 @@ def _kept_up_by_some(case: Case, beside: list[Copies]) -> Iterator[Draft]:
         )
 
 
-def _own_follower(case: Case, beside: list[Copies]) -> Iterator[Draft]:
+def own_follower(case: Case) -> Iterator[Draft]:
     """A copy of what is trained that follows it on every rank, and was never equal, while what is trained is.
 
     A copy that stands still may be each rank's own on purpose, as an opponent or a fold's teacher.
@@ -79,7 +74,7 @@ def _own_follower(case: Case, beside: list[Copies]) -> Iterator[Draft]:
     if len(looks_of(case)) < LEAST or not _trained_alike(case):
         return
     trained = {each.name: each.first.shape for each in parameters_of(case)}
-    for copies in beside:
+    for copies in _lasting(case, "beside"):
         is_copy = trained.get(copies.name.partition(".")[2]) == copies.first.shape
         if not is_copy or copies.ever_equal or not copies.follows:
             continue
@@ -93,7 +88,7 @@ def _own_follower(case: Case, beside: list[Copies]) -> Iterator[Draft]:
         return
 
 
-def _stale_statistics(case: Case) -> Iterator[Draft]:
+def stale_statistics(case: Case) -> Iterator[Draft]:
     """A copy that is evaluated and follows what is trained, parameter by parameter, with running statistics that stay as they began."""
     moving = {_unwrapped(c.name) for c in _lasting(case, "buffers") if c.moves() >= LEAST - 1}
     noted = _lasting(case, "statistics")
@@ -129,9 +124,9 @@ def _replicated(case: Case) -> bool:
     return not wrapped and len(looks_of(case)) >= LEAST and _trained_alike(case)
 
 
-def _own_state(case: Case, apart: list[Copies]) -> Iterator[Draft]:
+def own_state(case: Case) -> Iterator[Draft]:
     """A buffer that was drawn once, as a codebook is, and that each rank updates for itself."""
-    for copies in apart:
+    for copies in _apart(case):
         name = copies.name.rpartition(".")[2]
         if is_constant(copies.first) or STATISTICS.search(name) or OWN.search(copies.name):
             continue
@@ -145,9 +140,9 @@ def _own_state(case: Case, apart: list[Copies]) -> Iterator[Draft]:
         return
 
 
-def _own_statistics(case: Case, apart: list[Copies]) -> Iterator[Draft]:
+def own_statistics(case: Case) -> Iterator[Draft]:
     """Running statistics that each rank keeps for itself, and evaluates with."""
-    copies = next((copies for copies in apart if STATISTICS.search(copies.name)), None)
+    copies = next((copies for copies in _apart(case) if STATISTICS.search(copies.name)), None)
     models = [{row.model for row in rank.evaluated} for rank in case.cell.ranks]
     if copies is None or not set.intersection(*models):
         return
@@ -182,10 +177,41 @@ def _draft(
     )
 
 
-RULE = Rule(
-    family="correctness",
-    detected="(`--probes light,invariants`) A model that runs on all ranks and that nothing trains is changed on some ranks only, or follows what is trained and was never equal; or a buffer of a model whose parameters stay equal differs: a codebook, or running statistics with which all ranks evaluate",
-    fix="Update it on all ranks from the same numbers (all_reduce what it is updated from), or broadcast it.",
-    check=diverging_copies,
+def _kept(case: Case) -> Iterator[Declined]:
+    yield Declined(
+        "buffers, and parameters that nothing trains, stay as equal as they were"
+        if _lasting(case, "beside") or _buffers(case)
+        else "no buffer, and no parameter that nothing trains, was recorded"
+    )
+
+
+ALIKE = "Update it on all ranks from the same numbers (all_reduce what it is updated from), or broadcast it."
+
+RULES = each_of(
+    "correctness",
+    {
+        kept_up_by_some: (
+            "(`--probes light,invariants`) A model that runs on all ranks and that nothing trains is changed on some ranks only",
+            ALIKE,
+        ),
+        own_follower: (
+            "(`--probes light,invariants`) A copy of what is trained follows it on every rank, and was never equal",
+            ALIKE,
+        ),
+        stale_statistics: (
+            "(`--probes light,invariants`) A copy that is evaluated follows what is trained, and its running statistics stay as they began",
+            "Copy buffers with the parameters, as swa_utils.AveragedModel does with use_buffers=True.",
+        ),
+        own_state: (
+            "(`--probes light,invariants`) A buffer of a model whose parameters stay equal, such as a codebook, is updated by each rank for itself",
+            ALIKE,
+        ),
+        own_statistics: (
+            "(`--probes light,invariants`) All ranks evaluate with running statistics of their own, while parameters stay equal",
+            ALIKE,
+        ),
+    },
+    kept=_kept,
+    keeps="copies",
     explained_by=("nonfinite", "broken_equalities", "evaluation_copies"),
 )

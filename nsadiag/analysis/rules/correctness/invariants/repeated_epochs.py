@@ -14,8 +14,9 @@ from nsadiag.analysis.relations.invariants.operations import Step, couples, note
 from nsadiag.analysis.relations.invariants.tensors import copies_of, inputs_differ, inputs_of
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replication import has_parts, is_replicated
+from nsadiag.analysis.rules.correctness.expectation import each_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
@@ -27,22 +28,6 @@ MOST_SURE = 8  # steps with equal inputs on all ranks
 APART = 1e-3  # of a loss
 AGAIN = 3  # least number of batches that are repeated in order
 Epoch = tuple[int, Operation]  # with the step at which they begin
-
-
-def repeated_epochs(case: Case) -> Iterator[Draft | Declined]:
-    if not ran_together(case.cell):
-        return
-    each = {rank.rank: _epochs(case, rank) for rank in case.cell.ranks}
-    yield from _same_order(case, each)
-    yield from _same_share(case, each)
-    yield from _overlapping_shares(case, each)
-    yield from _same_batches(case)
-    yield from _same_inputs(case)
-    yield Declined(
-        "samplers of training loaders began each epoch with its own number and rank"
-        if any(each.values())
-        else "no sampler of a training loader began an epoch"
-    )
 
 
 def _epochs(case: Case, rank: RankEvidence) -> list[Epoch]:
@@ -69,8 +54,14 @@ def _trained_at(case: Case, rank: int) -> set[str]:
     return {site for site, count in used.items() if site and 2 * count > given[site]}
 
 
-def _same_order(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
-    rank, epochs = next(iter(each.items()))
+def _each(case: Case) -> dict[int, list[Epoch]]:
+    """By rank."""
+    return {rank.rank: _epochs(case, rank) for rank in case.cell.ranks}
+
+
+def epoch_never_set(case: Case) -> Iterator[Draft]:
+    """A sampler whose epoch stays what it was."""
+    rank, epochs = next(iter(_each(case).items()))
     for sampler in dict.fromkeys(o.sampler for _, o in epochs):
         own = [(step, o) for step, o in epochs if o.sampler == sampler and o.shuffles]
         alike = [
@@ -91,10 +82,10 @@ def _same_order(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
         )
 
 
-def _same_share(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
+def same_share(case: Case) -> Iterator[Draft]:
     """The same share on all ranks, if they are replicas of one model and nothing else divides the work."""
     everyone = case.cell.world_size
-    firsts = {rank: epochs[0] for rank, epochs in each.items() if epochs}
+    firsts = {rank: epochs[0] for rank, epochs in _each(case).items() if epochs}
     if not is_replicated(case.cell) or len(firsts) < everyone or has_parts(case):
         return
     shares = {(o.replica, o.replicas, o.epoch) for _, o in firsts.values()}
@@ -108,12 +99,12 @@ def _same_share(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
         f"rank={replica}, num_replicas={replicas} on all {everyone} ranks",
         first.place,
         Where(step=step, phase="data"),
-        "Leave rank and num_replicas out, or give each rank its own.",
     )
 
 
-def _overlapping_shares(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
+def overlapping_shares(case: Case) -> Iterator[Draft]:
     """Shares of differently shuffled orders: what one rank takes of its order, another may take of its own."""
+    each = _each(case)
     if len(each) < case.cell.world_size or len(set(map(len, each.values()))) > 1:
         return
     rounds = [dict(zip(each, found, strict=True)) for found in zip(*each.values(), strict=True)]
@@ -127,7 +118,6 @@ def _overlapping_shares(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Dr
         f"the samplers shuffle {count(len(rounds), 'epoch')} differently on the ranks; in the first {by_rank(orders)}",
         only_call(case.cell.code, first.name) or first.place,
         Where(step=step, phase="data"),
-        "Give the samplers of all ranks one seed, and call set_epoch with the same number on all of them.",
         ranks=outlier_ranks(orders, case.cell.weight),
     )
 
@@ -143,7 +133,7 @@ def _are_overlapping(samplers: list[Operation]) -> bool:
     )
 
 
-def _same_batches(case: Case) -> Iterator[Draft]:
+def batches_repeated(case: Case) -> Iterator[Draft]:
     """A shuffling loader whose second epoch repeats the first, by the model's inputs."""
     for rank in case.cell.ranks:
         shuffled = {loader.place for loader in rank.loaders if loader.sampler == "RandomSampler"}
@@ -164,7 +154,6 @@ def _same_batches(case: Case) -> Iterator[Draft]:
                 f"checksums of the model's inputs at steps {length} to {length + again - 1} equal those of steps 0 to {again - 1}, in this order; RandomSampler",
                 next(iter(shuffled)),
                 Where(step=length, phase="data"),
-                "Seed the generator once, or with the number of the epoch.",
                 strength=Strength.LIKELY,
                 shown_by=rank.rank,
             )
@@ -178,7 +167,7 @@ def _first_epoch(case: Case, rank: int) -> int:
     return ended.index(1) if 1 in ended else 0
 
 
-def _same_inputs(case: Case) -> Iterator[Draft]:
+def same_inputs(case: Case) -> Iterator[Draft]:
     """Replicas that get the same batch as their peers in every step, a new one each time."""
     everyone, steps, inputs = case.cell.world_size, steps_of(case), inputs_of(case)
     if len({repr(given) for given in inputs.values()}) < MOST_SURE or inputs_differ(case):
@@ -200,7 +189,6 @@ def _same_inputs(case: Case) -> Iterator[Draft]:
         f"checksums of the model's inputs at steps {listed(inputs)}: equal on all ranks, to the last bit",
         loaders[0] if len(loaders) == 1 else steps[0].on_first("forward")[0].place,
         Where(step=min(inputs), phase="data"),
-        "Give the loader a DistributedSampler, or give each rank its share of the stream. If a benchmark or a test intends it, ignore this.",
         strength=Strength.LIKELY,
     )
 
@@ -217,10 +205,40 @@ def _losses_differ(steps: tuple[Step, ...]) -> bool:
     )
 
 
-RULE = Rule(
-    family="data",
-    detected="A shuffling DistributedSampler has the same epoch number in all epochs of training, or the same share on all ranks of a model in DDP, or shares of orders that each rank shuffles for itself; or (`--probes light,invariants`) a shuffling loader repeats the batches of the first epoch, or replicas get the same batches as their peers in every step",
-    fix="Call sampler.set_epoch(epoch) before each epoch.",
-    check=repeated_epochs,
+def _kept(case: Case) -> Iterator[Declined]:
+    yield Declined(
+        "samplers of training loaders began each epoch with its own number and rank"
+        if any(_each(case).values())
+        else "no sampler of a training loader began an epoch"
+    )
+
+
+RULES = each_of(
+    "data",
+    {
+        epoch_never_set: (
+            "A shuffling DistributedSampler has the same epoch number in all epochs of training",
+            "Call sampler.set_epoch(epoch) before each epoch.",
+        ),
+        same_share: (
+            "A DistributedSampler has the same share on all ranks of a model in DDP",
+            "Leave rank and num_replicas out, or give each rank its own.",
+        ),
+        overlapping_shares: (
+            "DistributedSamplers take shares of orders that each rank shuffles for itself",
+            "Give the samplers of all ranks one seed, and call set_epoch with the same number on all of them.",
+        ),
+        batches_repeated: (
+            "(`--probes light,invariants`) A shuffling loader repeats the batches of the first epoch",
+            "Seed the generator once, or with the number of the epoch.",
+        ),
+        same_inputs: (
+            "(`--probes light,invariants`) Replicas get the same batches as their peers in every step",
+            "Give the loader a DistributedSampler, or give each rank its share of the stream. If a benchmark or a test intends it, ignore this.",
+        ),
+    },
+    when=lambda case: ran_together(case.cell),
+    kept=_kept,
+    keeps="samples",
     needs=("black_boxes",),
 )

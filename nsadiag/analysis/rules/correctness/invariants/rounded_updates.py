@@ -75,5 +75,6 @@ RULE = Rule(
     detected="(`--probes light,invariants`) weights that are kept in 16 bits have gradients in each recorded step, and most of their elements never change, since an optimizer of torch rounds its updates off",
     fix="Keep the parameters that the optimizer updates in float32 (and a copy in bfloat16 for the forward), or round stochastically.",
     check=rounded_updates,
-    explained_by=("nonfinite", "unmoved_parameters"),
+    keeps="order",
+    explained_by=("nonfinite", "vanished_loss"),
 )

@@ -10,10 +10,11 @@ from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.losses import averages_gradients
 from nsadiag.analysis.relations.invariants.operations import noted, steps_of
 from nsadiag.analysis.relations.pending import ran_together
+from nsadiag.analysis.rules.correctness.expectation import each_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.reasons import in_recorded_steps
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import are
 from nsadiag.evidence.records import Strength, Where
@@ -25,17 +26,7 @@ from nsadiag.source.patterns.single_call import only_call
 LEAST = 8  # backwards without a step
 
 
-def unequal_training(case: Case) -> Iterator[Draft | Declined]:
-    if not ran_together(case.cell):
-        return
-    yield from _frozen_on_some(case)
-    yield from _never_stepped(case)
-    yield from in_recorded_steps(
-        case, "the same parameters are trained, and whoever has gradients makes optimizer steps"
-    )
-
-
-def _frozen_on_some(case: Case) -> Iterator[Draft]:
+def frozen_on_some(case: Case) -> Iterator[Draft]:
     """One model on all ranks, whose gradients are averaged, and some of which does not ask for a gradient on some ranks."""
     for step in steps_of(case)[:1]:
         rows = {rank: found[0] for rank, found in step.of("trainable").items() if found}
@@ -59,7 +50,6 @@ def _frozen_on_some(case: Case) -> Iterator[Draft]:
             f"requires_grad of {apart[0]}: {by_rank({rank: str(is_on) for rank, is_on in each.items()})}",
             frozen_on_one_rank(case.cell.code) or only_call(case.cell.code, stepped.name) or stepped.place,
             Where(parameter=apart[0], step=step.number, phase="optimizer"),
-            "Freeze the same parameters on all ranks.",
             ranks=outlier_ranks(each, case.cell.weight),
         )
 
@@ -74,7 +64,7 @@ def _is_replica(name: str, rows: dict[int, Operation], ranks: dict[int, tuple[Op
     return len(found) == 1 and None not in found
 
 
-def _never_stepped(case: Case) -> Iterator[Draft]:
+def never_stepped(case: Case) -> Iterator[Draft]:
     """A rank that goes backward as often as its peers, hands no gradient on, and makes no optimizer step."""
     backwards, steps = (
         case.begun(kind)["rank"].value_counts().to_dict() for kind in (Kind.BACKWARD, Kind.OPTIMIZER)
@@ -100,17 +90,32 @@ def _never_stepped(case: Case) -> Iterator[Draft]:
         },
         stepped.place if stepped else None,
         Where(step=0, phase="optimizer"),
-        "Call optimizer.step() on every rank whose parameters are trained.",
         strength=Strength.LIKELY,
         ranks=idle,
     )
 
 
-RULE = Rule(
-    family="correctness",
-    detected="A rank has gradients in every step, keeps them, and never makes an optimizer step, while its peers do; or (`--probes light,invariants`) replicas of one model of which some layers are frozen on some ranks only",
-    fix="Train the same parameters on all ranks.",
-    check=unequal_training,
+def _kept(case: Case) -> Iterator[Declined]:
+    yield from in_recorded_steps(
+        case, "the same parameters are trained, and whoever has gradients makes optimizer steps"
+    )
+
+
+RULES = each_of(
+    "correctness",
+    {
+        frozen_on_some: (
+            "(`--probes light,invariants`) Replicas of one model of which some layers are frozen on some ranks only",
+            "Freeze the same parameters on all ranks.",
+        ),
+        never_stepped: (
+            "A rank has gradients in every step, keeps them, and never makes an optimizer step, while its peers do",
+            "Call optimizer.step() on every rank whose parameters are trained.",
+        ),
+    },
+    when=lambda case: ran_together(case.cell),
+    kept=_kept,
+    keeps="copies",
     needs=("black_boxes",),
-    explained_by=("nonfinite", "unmoved_parameters", "broken_equalities"),
+    explained_by=("nonfinite", "vanished_loss", "broken_equalities"),
 )

@@ -138,6 +138,7 @@ RULE = Rule(
     detected="Models diverge on ranks that exchange no tensors at all, although DDP or FSDP wraps them (over a group of one rank) or a DistributedSampler splits their data",
     fix="Wrap the model in DDP over all ranks, or average the gradients before each optimizer.step().",
     check=unexchanged_gradients,
+    keeps="copies",
     needs=("black_boxes",),
     explained_by=("control_mismatch",),
 )

@@ -11,9 +11,10 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.invariants.operations import Step, noted, rates_of, steps_of
 from nsadiag.analysis.relations.invariants.tensors import copies_of, is_constant, looks_of
 from nsadiag.analysis.relations.pending import ran_well
+from nsadiag.analysis.rules.correctness.expectation import each_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.reasons import in_recorded_steps
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.operations import Checksum, Operation
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import listed, shortened
@@ -29,48 +30,56 @@ Steps = list[tuple[int, Operation]]  # of one optimizer, with their numbers
 Pairs = list[tuple[Checksum, Checksum]]  # a parameter and the gradient that it was updated by, step by step
 
 
-def unmoved_parameters(case: Case) -> Iterator[Draft | Declined]:
-    if not ran_well(case.cell):
-        return
-    for rank in case.cell.ranks:
-        stepped: dict[int, Steps] = defaultdict(list)
-        for step, operation in noted(rank, "step"):
-            if operation.optimizer is not None:
-                stepped[operation.optimizer].append((step, operation))
-        # A schedule may start at zero.
-        later = {number: [each for each in found if each[0] > 0] for number, found in stepped.items()}
-        # One of several optimizers may be used later.
-        if later and all(len(found) >= LEAST and _is_idle(found) for found in later.values()):
-            yield from _without_rate(case, rank, next(iter(later.values())))
-        for number, found in stepped.items():
-            if len(later[number]) >= LEAST:
-                yield from _without_gradients(case, rank, number, found)
-                yield from _still(case, rank, number)
-    yield from _ended_early(case)
-    yield from _vanished(case)
-    yield from in_recorded_steps(case, "every optimizer has a learning rate and parameters with gradients")
-
-
 def _is_idle(found: Steps) -> bool:
     rates = [rates_of(o) for _, o in found]
     return all(each and not any(each) for each in rates)
 
 
-def _without_rate(case: Case, rank: RankEvidence, found: Steps) -> Iterator[Draft]:
-    step, first = found[0]
-    yield silent_error(
+def _stepped(rank: RankEvidence) -> dict[int, Steps]:
+    """By optimizer."""
+    found: dict[int, Steps] = defaultdict(list)
+    for step, operation in noted(rank, "step"):
+        if operation.optimizer is not None:
+            found[operation.optimizer].append((step, operation))
+    return found
+
+
+def _later(found: Steps) -> Steps:
+    """A schedule may start at zero."""
+    return [each for each in found if each[0] > 0]
+
+
+def zero_rate(case: Case) -> Iterator[Draft]:
+    for rank in case.cell.ranks:
+        later = list(map(_later, _stepped(rank).values()))
+        # One of several optimizers may be used later.
+        if not later or not all(len(found) >= LEAST and _is_idle(found) for found in later):
+            continue
+        found = later[0]
+        step, first = found[0]
+        yield _zero(case, rank, step, first, found)
+
+
+def _zero(case: Case, rank: RankEvidence, step: int, first: Operation, found: Steps) -> Draft:
+    return silent_error(
         case,
         f"The learning rate of {first.name} is 0 in every step from {step} on: nothing is trained.",
         f"lr=0 of all groups before steps {listed(number for number, _ in found)}",
         scheduler_step(case.cell.code) or first.place,
         Where(step=step, phase="optimizer"),
-        "Look at what the scheduler multiplies the learning rate by, and when it is stepped.",
         shown_by=rank.rank,
     )
 
 
-def _without_gradients(case: Case, rank: RankEvidence, number: int, found: Steps) -> Iterator[Draft]:
+def without_gradients(case: Case) -> Iterator[Draft]:
     """An optimizer that never finds a gradient, from its first step on."""
+    for rank in case.cell.ranks:
+        for number, found in _stepped(rank).items():
+            if len(_later(found)) >= LEAST:
+                yield from _ungraded(case, rank, number, found)
+
+
+def _ungraded(case: Case, rank: RankEvidence, number: int, found: Steps) -> Iterator[Draft]:
     if any(o.graded is None or o.graded or not o.held for _, o in found) or _moves(rank, found):
         return
     # Gradients of a closure are checked after the step.
@@ -84,7 +93,6 @@ def _without_gradients(case: Case, rank: RankEvidence, number: int, found: Steps
         f"gradients of optimizer {number}, of {first.held} parameters, before steps {listed(n for n, _ in found)}: none",
         first.place,
         Where(step=step, phase="optimizer"),
-        "Pass it the parameters of the model that runs, after it was wrapped, sharded or copied; and look for a detach() between them and the loss.",
         shown_by=rank.rank,
     )
 
@@ -98,8 +106,15 @@ def _moves(rank: RankEvidence, found: Steps) -> bool:
     return any(o.writes for _, o in found) or len(sums) > 1 or len(values) > 1
 
 
-def _still(case: Case, rank: RankEvidence, number: int) -> Iterator[Draft]:
+def never_moves(case: Case) -> Iterator[Draft]:
     """Parameters with a gradient and a rate in every step that are at each step what they were at the first."""
+    for rank in case.cell.ranks:
+        for number, found in _stepped(rank).items():
+            if len(_later(found)) >= LEAST:
+                yield from _still(case, rank, number)
+
+
+def _still(case: Case, rank: RankEvidence, number: int) -> Iterator[Draft]:
     steps, seen = _updates(rank, number)
     whole = {key: pairs for key, pairs in seen.items() if len(pairs) == len(steps) > MOST_PUT_BACK}
     rates = [rate for step in steps for rate in rates_of(step)]
@@ -191,13 +206,12 @@ def _put_back(case: Case, rank: RankEvidence, name: str, pairs: Pairs, steps: li
         f"checksum of {name} before each of {len(steps)} recorded steps: the same; sum of its gradient's magnitudes: {pairs[0][1].magnitude:.4g} at first",
         (written or first).place,
         Where(parameter=name, step=0, phase="optimizer"),
-        "Look at what is written into the parameter after optimizer.step(): a broadcast from another rank than the one that updates it, a copy from before, a clamp.",
         strength=Strength.LIKELY,
         shown_by=rank.rank,
     )
 
 
-def _ended_early(case: Case) -> Iterator[Draft]:
+def schedule_over(case: Case) -> Iterator[Draft]:
     """A schedule that reaches zero long before the job ends: what is computed from there on trains nothing."""
     for rank in case.cell.ranks[:1]:
         rows = [row for row in rank.replicas if row.rates]
@@ -216,11 +230,10 @@ def _ended_early(case: Case) -> Iterator[Draft]:
             },
             scheduler_step(case.cell.code) or (stepped[0].place if stepped else None),
             Where(step=first.step, phase="optimizer"),
-            "Count what the schedule is stepped by: a wrapper may step it once a process, or once a micro-batch.",
         )
 
 
-def _vanished(case: Case) -> Iterator[Draft]:
+def vanished_loss(case: Case) -> Iterator[Draft]:
     """A loss that drops to exactly zero from one step to the next, with all gradients, and stays there."""
     looks, steps = looks_of(case), steps_of(case)
     losses = {step.number: _loss(step) for step in steps if step.number in looks}
@@ -243,7 +256,6 @@ def _vanished(case: Case) -> Iterator[Draft]:
         f"losses: {', '.join(f'{number}: {loss:.4g}' for number, loss in around)}; gradients of these steps are zeros",
         next(o.place for o in steps[0].on_first("backward") if o.place),
         Where(step=step, phase="backward"),
-        "Check what the loss is multiplied by or averaged over: a mask, a weight or a selection that has become empty.",
         strength=Strength.LIKELY,
     )
 
@@ -255,10 +267,36 @@ def _loss(step: Step) -> float | None:
     return max(known, key=abs) if known and len(known) == len(found) else None
 
 
-RULE = Rule(
-    family="correctness",
-    detected="An optimizer has a learning rate of zero in all steps but the first, or in the last quarter of them, or none of its parameters has a gradient in any step; or (`--probes light,invariants`) a parameter has a gradient in every step and never changes, or most never do since their updates are rounded off, or the loss drops to exactly zero, with all gradients",
-    fix="Give the optimizer a learning rate, and the parameters that the loss depends on.",
-    check=unmoved_parameters,
+def _kept(case: Case) -> Iterator[Declined]:
+    yield from in_recorded_steps(case, "every optimizer has a learning rate and parameters with gradients")
+
+
+RULES = each_of(
+    "correctness",
+    {
+        zero_rate: (
+            "Optimizers have a learning rate of zero in all steps but the first",
+            "Look at what the scheduler multiplies the learning rate by, and when it is stepped.",
+        ),
+        without_gradients: (
+            "None of an optimizer's parameters has a gradient in any step",
+            "Pass it the parameters of the model that runs, after it was wrapped, sharded or copied; and look for a detach() between them and the loss.",
+        ),
+        never_moves: (
+            "(`--probes light,invariants`) A parameter has a gradient in every step and never changes, or most never do since their updates are rounded off",
+            "Look at what is written into the parameter after optimizer.step(): a broadcast from another rank than the one that updates it, a copy from before, a clamp.",
+        ),
+        schedule_over: (
+            "The learning rate is zero in the last quarter of the steps: the schedule is over long before the job",
+            "Count what the schedule is stepped by: a wrapper may step it once a process, or once a micro-batch.",
+        ),
+        vanished_loss: (
+            "(`--probes light,invariants`) The loss drops to exactly zero from one step to the next, with all gradients",
+            "Check what the loss is multiplied by or averaged over: a mask, a weight or a selection that has become empty.",
+        ),
+    },
+    when=lambda case: ran_well(case.cell),
+    kept=_kept,
+    keeps="order",
     explained_by=("nonfinite", "stale_optimizer"),
 )

@@ -258,6 +258,12 @@ RULE = Rule(
     detected="Sums of the parameters differ between replicas that were meant to be equal. Either DDP wraps them; also what was put into the model or unfrozen after the wrap, and what the same optimizer trains besides the wrapped model. The guilty rank is one that skipped an optimizer step (by a branch, or by a gradient scaler that saw only its own gradients), did not load its state, got other settings of the optimizer (a learning rate that a scheduler set, also after the last snapshot of the sums), or alone has parameters that something besides the optimizer writes. Or gradients are averaged by hand in every step before the optimizer uses them, whole, one by one or in buckets, or most of them are kept equal in another way; models that are averaged at the end or now and then differ on purpose",
     fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
     check=replica_drift,
+    keeps="copies",
     needs=("black_boxes",),
-    explained_by=("control_mismatch", "broken_equalities", "reduce_operations", "unexchanged_gradients"),
+    explained_by=(
+        "control_mismatch",
+        "broken_equalities",
+        "summed_after_each_backward",
+        "unexchanged_gradients",
+    ),
 )

@@ -1,4 +1,4 @@
-"""Losses that weigh wrongly: another factor on some ranks, a mean over each rank's own tokens, two divisions by the micro-batches."""
+"""Losses that weigh wrongly: another factor on some ranks, or a mean over each rank's own tokens."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.losses import averages_gradients, backwards_of, weights_of
-from nsadiag.analysis.relations.invariants.operations import of_kind, reduces_gradients, scaled, steps_of
+from nsadiag.analysis.relations.invariants.operations import reduces_gradients, steps_of
+from nsadiag.analysis.rules.correctness.expectation import each_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import recorder_of
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import by_rank
-from nsadiag.source.patterns.gradient_cuts import gradient_scaling
 from nsadiag.source.patterns.single_call import call_near, scaled_loss
 
 LEAST = 6  # recorded steps
@@ -30,19 +30,7 @@ EXACT = 1e-4
 NEARLY = 1e-2
 
 
-def loss_weights(case: Case) -> Iterator[Draft | Declined]:
-    yield from _other_scale(case)
-    yield from _unequal(case)
-    yield from _divided_twice(case)
-    steps = len(backwards_of(case))
-    yield Declined(
-        f"the ranks' losses have the same weight, in {count(steps, 'step')}"
-        if steps
-        else "no loss was recorded"
-    )
-
-
-def _other_scale(case: Case) -> Iterator[Draft]:
+def other_scale(case: Case) -> Iterator[Draft]:
     """Gradient scalers that go on with different scales, where gradients are reduced before they are unscaled."""
     begun = case.begun(Kind.SCALER)
     each = {rank.rank: begun[begun["rank"] == rank.rank] for rank in case.cell.ranks}
@@ -72,7 +60,6 @@ def _other_scale(case: Case) -> Iterator[Draft]:
         },
         str(row.site),
         Where(step=int(row.step), phase="backward"),
-        "Let all ranks skip a step together: reduce what each scaler found (MAX), or use one that knows of shards.",
         strength=Strength.LIKELY,
         ranks=odd,
     )
@@ -88,21 +75,32 @@ def _unscales_first(operations: tuple[Operation, ...]) -> bool:
     return False
 
 
-def _unequal(case: Case) -> Iterator[Draft]:
+def other_factor(case: Case) -> Iterator[Draft]:
+    """The loss of some ranks is multiplied by another number."""
+    if backward := _unequal(case, differ=True):
+        yield _other_factor(case, backward)
+
+
+def own_token_mean(case: Case) -> Iterator[Draft]:
+    """Each rank divides by its own number of tokens."""
+    if backward := _unequal(case, differ=False):
+        yield _own_mean(case, backward)
+
+
+def _unequal(case: Case, *, differ: bool) -> Operation | None:
     """Rows of one rank that weigh more than those of another, always to the same side, where all ranks weigh alike in the average."""
     weights = weights_of(case)
     if len(weights) < LEAST or not averages_gradients(case):
-        return
+        return None
     each = [found.each for found in weights.values()]
     uneven = all(max(found.values()) >= UNEVEN * min(found.values()) for found in each)
     leading = {max(found, key=found.__getitem__) for found in each}
     if not all(found.comparable for found in weights.values()) or not uneven or len(leading) > 1:
-        return
+        return None
     backward = next(iter(backwards_of(case)[0].ranks.values()))[0]
-    differ = len(set(weights[min(weights)].factors.values())) > 1
-    if differ and all(_are_shares(found.factors) for found in weights.values()):
-        return
-    yield _other_factor(case, backward) if differ else _own_mean(case, backward)
+    differing = len(set(weights[min(weights)].factors.values())) > 1
+    shares = differing and all(_are_shares(found.factors) for found in weights.values())
+    return backward if differing == differ and not shares else None
 
 
 def _are_shares(factors: dict[int, float]) -> bool:
@@ -127,7 +125,6 @@ def _other_factor(case: Case, backward: Operation) -> Draft:
         f"factor of the loss that backward began with, at step {step}: {shown}",
         scaled_loss(case.cell.code) or backward.place,
         Where(step=step, phase="backward"),
-        "Multiply the loss by the same factor on all ranks.",
         strength=Strength.LIKELY,
         ranks=odd,
     )
@@ -145,60 +142,36 @@ def _own_mean(case: Case, backward: Operation) -> Draft:
         f"targets that are not ignored: {shown}",
         call_near(case.cell.code, "cross_entropy", locations.of_text(backward.place)) or backward.place,
         Where(step=min(counted), phase="backward"),
-        "Sum the losses, and divide by the number of tokens of all ranks (all_reduce it), times the number of ranks where gradients are averaged.",
         strength=Strength.LIKELY,
     )
 
 
-def _divided_twice(case: Case) -> Iterator[Draft]:
-    """Gradients that were accumulated from losses divided by their number, and are divided by it again."""
-    found = []
-    for step in steps_of(case):
-        for operations in step.ranks.values():
-            backwards = of_kind(operations, "backward")
-            if len(backwards) < 2 or not any(o.kind == "made" for o in operations):
-                continue
-            if not _is_divided_twice(operations, backwards):
-                return
-            found.append((step.number, backwards))
-    if len(found) < LEAST:
-        return
-    first, backwards = found[0]
-    count = len(backwards)
-    yield silent_error(
-        case,
-        f"Each of {count} micro-batches' losses is divided by {count}, and the sum of their gradients is divided by {count} again: it is {count} times too small.",
-        f"in each of {len({step for step, _ in found})} steps: {count} backwards from losses divided by {count}; the optimizer uses 1/{count} of the gradients that they left",
-        gradient_scaling(case.cell.code, count) or backwards[0].place,
-        Where(step=first, phase="backward"),
-        "Divide once: the losses, or the gradients.",
-        strength=Strength.LIKELY,
+def _kept(case: Case) -> Iterator[Declined]:
+    steps = len(backwards_of(case))
+    yield Declined(
+        f"the ranks' losses have the same weight, in {count(steps, 'step')}"
+        if steps
+        else "no loss was recorded"
     )
 
 
-def _is_divided_twice(operations: tuple[Operation, ...], backwards: list[Operation]) -> bool:
-    """Whether means are divided by the number of micro-batches, and the gradients that they leave are, too.
-
-    What a loss is multiplied by is part of it, and so is what is divided by again in it: neither alone says anything.
-    """
-    count = len(backwards)
-    divided = all(o.divisor == count and o.divisions == (count,) and o.averaged for o in backwards)
-    return divided and _are_divided(operations, count)
-
-
-def _are_divided(operations: tuple[Operation, ...], count: int) -> bool:
-    """Whether the optimizer uses gradients that are smaller by that factor than backward left them, and nothing else explains it."""
-    last = max(n for n, o in enumerate(operations) if o.kind == "backward")
-    if any(reduces_gradients(o) or o.kind in ("clip", "unscale") for o in operations[last:]):
-        return False
-    factors = scaled(operations)
-    return bool(factors) and all(math.isclose(factor * count, 1, rel_tol=EXACT) for factor in factors)
-
-
-RULE = Rule(
-    family="correctness",
-    detected="Gradient scalers of ranks that average scaled gradients go on with different scales; or (`--probes light,invariants`) the loss has another factor on some ranks; or is a mean over each rank's own tokens, of which one rank always has more; or micro-batches are divided by their number twice",
-    fix="Give every token the same weight: sum, and divide once, by what all ranks have together.",
-    check=loss_weights,
+RULES = each_of(
+    "correctness",
+    {
+        other_scale: (
+            "Gradient scalers of ranks that average scaled gradients go on with different scales",
+            "Let all ranks skip a step together: reduce what each scaler found (MAX), or use one that knows of shards.",
+        ),
+        other_factor: (
+            "(`--probes light,invariants`) The loss has another factor on some ranks",
+            "Multiply the loss by the same factor on all ranks.",
+        ),
+        own_token_mean: (
+            "(`--probes light,invariants`) The loss is a mean over each rank's own tokens, of which one rank always has more",
+            "Sum the losses, and divide by the number of tokens of all ranks (all_reduce it), times the number of ranks where gradients are averaged.",
+        ),
+    },
+    kept=_kept,
+    keeps="order",
     explained_by=("nonfinite", "control_mismatch"),
 )

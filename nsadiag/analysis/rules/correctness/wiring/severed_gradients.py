@@ -9,6 +9,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.tensors import copies_of, looks_of, parameters_of, summed_elements
+from nsadiag.analysis.rules.correctness.expectation import each_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.correctness.wiring.flows import (
     Idle,
@@ -19,7 +20,7 @@ from nsadiag.analysis.rules.correctness.wiring.flows import (
     is_collective,
     is_cut_inside,
 )
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.operations import Call
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Place, Strength, Where
@@ -30,27 +31,9 @@ MANY = 8  # recorded steps
 NOTHING = 1e-6  # of the size of other gradients: the rounding of float32 sums that cancel
 
 
-def severed_gradients(case: Case) -> Iterator[Draft | Declined]:
-    idle = idle_modules(case)
-    for found in (
-        _cut(case, idle),
-        _without_graph(case, idle),
-        _lost_in_exchange(case),
-        _on_some_ranks(case, idle),
-        _as_number(case, idle),
-        _rounded_away(case),
-    ):
-        yield from found
-    yield Declined(
-        "gradients reach every module whose parameters an optimizer holds and whose output is used"
-        if flows_of(case)
-        else "no flow of activations was recorded"
-    )
-
-
-def _cut(case: Case, idle: list[Idle]) -> Iterator[Draft]:
+def cut_off(case: Case) -> Iterator[Draft]:
     """The output goes on into a trained module, or through a collective into the loss, and carries no gradient there."""
-    for each in idle:
+    for each in idle_modules(case):
         cuts = [cut_behind(each, calls) for calls in each.steps.values()]
         if not all(cuts) or cuts[0] is None:
             continue
@@ -81,9 +64,9 @@ def _place(case: Case, made: Place | None, taken: Place | None) -> Place | None:
     return cut_between(case.cell.code, made.file, made.line, taken.line) or made
 
 
-def _without_graph(case: Case, idle: list[Idle]) -> Iterator[Draft]:
+def run_without_graph(case: Case) -> Iterator[Draft]:
     """It runs inside a model that is trained, returns what carries no gradient, and nothing else changes it either."""
-    for each in idle:
+    for each in idle_modules(case):
         runs_without = all(call.made and not any(v.carries for v in call.made) for call in each.calls)
         still = _unchanged(case, each) if runs_without else []
         if still:
@@ -104,7 +87,7 @@ def _unchanged(case: Case, idle: Idle) -> list[str]:
     return [copies.name for copies in own] if still else []
 
 
-def _lost_in_exchange(case: Case) -> Iterator[Draft]:
+def lost_in_exchange(case: Case) -> Iterator[Draft]:
     """A collective that is no part of the graph is given their output, and the loss is made of what it returns."""
     for each in idle_exchanges(case):
         at = locations.of_text(each.place)
@@ -120,8 +103,9 @@ def _lost_in_exchange(case: Case) -> Iterator[Draft]:
             return
 
 
-def _on_some_ranks(case: Case, idle: list[Idle]) -> Iterator[Draft]:
+def idle_on_some_ranks(case: Case) -> Iterator[Draft]:
     """The same module has gradients on other ranks, from the same line, in each of these steps."""
+    idle = idle_modules(case)
     untrained = {(each.rank, each.optimizer, each.key) for each in idle}
     for each in idle:
         others = [
@@ -149,11 +133,12 @@ def _grades(call: Call | None) -> bool:
     return call is not None and call.graded > 0
 
 
-def _as_number(case: Case, idle: list[Idle]) -> Iterator[Draft]:
+def loss_from_number(case: Case) -> Iterator[Draft]:
     """The loss is changed by a number that was taken out of the graph, of a module whose output carries a gradient.
 
     Of a few numbers nothing is recorded.
     """
+    idle = idle_modules(case)
     place = number_in_loss(case.cell.code) if idle else None
     for each in idle if place else ():
         if all(not call.made or any(v.carries for v in call.made) for call in each.calls):
@@ -195,7 +180,7 @@ def _draft(
     )
 
 
-def _rounded_away(case: Case) -> Iterator[Draft]:
+def rounded_away(case: Case) -> Iterator[Draft]:
     """A matrix whose gradient is never more than the rounding of those beside it: all that it would do cancels out."""
     looks = looks_of(case)
     for rank in case.cell.ranks if len(looks) >= MANY else ():
@@ -214,7 +199,6 @@ def _rounded_away(case: Case) -> Iterator[Draft]:
                 f"mean magnitude of the gradient of {name} by step: {shown}; of the middle one of {len(sizes)} matrices: {middle}",
                 called.place if called else None,
                 Where(module=module, parameter=name, step=looks[0], phase="backward"),
-                "Look for what makes it constant: a weight that is normalized over a single value, a softmax over one element, a difference of equal terms.",
                 strength=Strength.LIKELY,
                 shown_by=rank.rank,
             )
@@ -231,10 +215,45 @@ def _gradient_sizes(case: Case, rank: int) -> dict[str, list[float]]:
     return found
 
 
-RULE = Rule(
-    family="correctness",
-    detected="(`--probes light,invariants`) A module that an optimizer holds never gets a gradient, although its output goes on to a trained module or into the loss: detached, copied, made a number, computed without a graph, handed to a collective, or multiplied by zero on some ranks; or its gradient is nothing but rounding",
-    fix="Keep the output in the graph (no detach(), .data, .item() or no_grad() on the way to the loss), or freeze the module on purpose with requires_grad_(False).",
-    check=severed_gradients,
-    explained_by=("nonfinite", "stale_optimizer", "unmoved_parameters"),
+def _kept(case: Case) -> Iterator[Declined]:
+    yield Declined(
+        "gradients reach every module whose parameters an optimizer holds and whose output is used"
+        if flows_of(case)
+        else "no flow of activations was recorded"
+    )
+
+
+KEEP = "Keep the output in the graph (no detach(), .data, .item() or no_grad() on the way to the loss), or freeze the module on purpose with requires_grad_(False)."
+
+RULES = each_of(
+    "correctness",
+    {
+        cut_off: (
+            "(`--probes light,invariants`) The output of a module that an optimizer holds goes on to a trained module, or through a collective into the loss, and carries no gradient there",
+            KEEP,
+        ),
+        run_without_graph: (
+            "(`--probes light,invariants`) A module that an optimizer holds runs without recording a graph, and never changes",
+            KEEP,
+        ),
+        lost_in_exchange: (
+            "(`--probes light,invariants`) The loss is computed from what a collective returns that is no part of the graph",
+            KEEP,
+        ),
+        idle_on_some_ranks: (
+            "(`--probes light,invariants`) Every gradient of a module is zero in each step on some ranks, and not on others",
+            KEEP,
+        ),
+        loss_from_number: (
+            "(`--probes light,invariants`) The loss adds a number that was taken out of the graph, of a module that never gets a gradient",
+            KEEP,
+        ),
+        rounded_away: (
+            "(`--probes light,invariants`) The gradient of a matrix is nothing but rounding in each recorded step",
+            "Look for what makes it constant: a weight that is normalized over a single value, a softmax over one element, a difference of equal terms.",
+        ),
+    },
+    kept=_kept,
+    keeps="order",
+    explained_by=("nonfinite", "stale_optimizer", "vanished_loss"),
 )

@@ -17,7 +17,7 @@ from nsadiag.worker.probes.autograd import backward, module_calls, module_tree, 
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.collectives import collectives, fsdp_units
 from nsadiag.worker.probes.correctness.fingerprints import tensors_in
-from nsadiag.worker.probes.correctness.invariants import exchanges, roles
+from nsadiag.worker.probes.correctness.invariants import exchanges, ledger, roles
 from nsadiag.worker.probes.correctness.invariants.beside import note_beside
 from nsadiag.worker.probes.correctness.invariants.births import births, unheld
 from nsadiag.worker.probes.correctness.invariants.buckets import MOST_MADE, buckets
@@ -133,7 +133,7 @@ def _forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         # A forward may change them before there is an optimizer's step to look at.
         journal.note("drawn", place="", values=checksums(evenly(roles.our_buffers())))
     inputs.given(args, kwargs)
-    evaluating = not module_tree.is_training(module)
+    evaluating = _is_evaluating(module)
     given = list(tensors_in([*args, *kwargs.values()]))[:MOST_INPUTS] if journal.valued else []
     journal.note(
         "forward",
@@ -157,6 +157,19 @@ def _number_of(module: torch.nn.Module) -> int:
         # The number of one that is gone is not given again.
         known = _modules[id(module)] = weakref.ref(module), next(_numbers)
     return known[1]
+
+
+def _is_evaluating(module: torch.nn.Module) -> bool:
+    """Whether it is in eval mode, or all that it wraps: `eval()` of what DDP holds leaves DDP itself in train mode.
+
+    Layers that are frozen one by one, as batch norms are, leave modules around them in train mode.
+    """
+    if not module_tree.is_training(module):
+        return True
+    # Mostly the first one trains, and the others are not asked for.
+    below = (each for _, each in module_tree.named_modules(module) if each is not module)
+    first = next(below, None)
+    return first is not None and not any(map(module_tree.is_training, itertools.chain([first], below)))
 
 
 def _drops(module: torch.nn.Module) -> bool:
@@ -301,7 +314,7 @@ def _before_step(optimizer: Any) -> None:
     graded = sum(p.grad is not None for _, p in held)
     trained = [_trained.setdefault(id(p), _now) for _, p in held if p.requires_grad and p.grad is not None]
     details: dict[str, Any] = {
-        "settings": _settings(optimizer),
+        "settings": ledger.settings(optimizer),
         "held": sum(bool(p.requires_grad and own_elements(p)) for _, p in held),
         "graded": graded,
         "of": sum(bool(own_elements(p)) for _, p in held),
@@ -367,15 +380,6 @@ def _of_models(held: list[tuple[str, torch.Tensor]]) -> list[int]:
     models = [{id(p) for _, p in module_tree.named_parameters(root)} for root in roots.living()]
     largest = sorted(range(len(models)), key=lambda n: -len(models[n]))
     return [next((n for n in largest if id(p) in models[n]), -1) for _, p in held]
-
-
-def _settings(optimizer: Any) -> list[str]:
-    """Hyperparameters of each group, as text; a tensor may be on a GPU that nobody waits for."""
-    plain = (bool, int, float, str, tuple)
-    return [
-        " ".join(f"{k}={v}" for k, v in sorted(group.items()) if k != "params" and isinstance(v, plain))
-        for group in groups_of(optimizer)[:16]
-    ]
 
 
 # -- where they are ---------------------------------------------------------------------------------

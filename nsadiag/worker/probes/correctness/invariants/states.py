@@ -14,7 +14,7 @@ import torch
 
 from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.probes.autograd import module_calls, module_tree
-from nsadiag.worker.probes.correctness.invariants import births, roles
+from nsadiag.worker.probes.correctness.invariants import births, ledger, roles
 from nsadiag.worker.probes.correctness.invariants.checksums import are_among, checksums
 from nsadiag.worker.probes.correctness.invariants.journal import Operation, current, journal
 from nsadiag.worker.probes.correctness.replicas import evenly
@@ -45,6 +45,7 @@ def _loaded(module: torch.nn.Module, state: Any, result: Any) -> None:
     )
     reads = apart and journal.valued
     own = evenly(list(module_tree.named_parameters(module))) if reads else []
+    ledger.await_step()
     operation = journal.note(
         "load",
         always=rank,
@@ -87,6 +88,7 @@ def _listen_no_more() -> None:
 def _restored(kind: str, restored: Any) -> None:
     rank = current()
     if rank is not None:
+        ledger.await_step()
         journal.note("load", always=rank, name=type(restored).__name__, of_state=kind)
 
 
@@ -95,7 +97,14 @@ def _created(kind: str, made: Any) -> None:
     rank = current()
     if rank is not None and _notes():
         epoch = getattr(made, "last_epoch", 0)
-        journal.note("create", always=rank, name=type(made).__name__, of_state=kind, epoch=epoch or None)
+        journal.note(
+            "create",
+            always=rank,
+            name=type(made).__name__,
+            of_state=kind,
+            epoch=epoch or None,
+            **_entry(kind, made),
+        )
 
 
 @harmless
@@ -104,7 +113,25 @@ def _saved(kind: str, saved: Any) -> None:
     if rank is not None and _notes():
         # By these a state of the model that is loaded later shows to be the one of this moment.
         values = checksums(evenly(roles.our_parameters())) if journal.valued else []
-        journal.note("save", always=rank, name=type(saved).__name__, of_state=kind, values=values)
+        journal.note(
+            "save",
+            always=rank,
+            name=type(saved).__name__,
+            of_state=kind,
+            values=values,
+            epoch=getattr(saved, "last_epoch", None) or None,
+            **_entry(kind, saved),
+        )
+
+
+def _entry(kind: str, of: Any) -> dict[str, Any]:
+    """Its entry in the ledger: of a scheduler, sums over what its optimizer trains, and what it was made with."""
+    if kind == "optimizer":
+        return ledger.entry(of)
+    optimizer = getattr(of, "optimizer", None)
+    if kind != "scheduler" or not isinstance(optimizer, torch.optim.Optimizer):
+        return {}
+    return {**ledger.entry(optimizer), "settings": ledger.settings(optimizer), "state": ledger.course(of)}
 
 
 def _notes() -> bool:
@@ -208,12 +235,15 @@ def _wrap_states(stack: contextlib.ExitStack, kind: str, classes: list[type]) ->
 def _forget() -> None:
     global _noted
     _noted = 0
+    ledger.forget()
     _listen_no_more()
 
 
 @contextlib.contextmanager
 def states() -> Iterator[None]:
     """Loads, saves and epochs, in any step."""
+    from torch.amp.grad_scaler import GradScaler
+
     module = torch.nn.Module
     found = [v for v in vars(sys.modules[SCHEDULERS]).values() if isinstance(v, type)]
     first = torch.optim.lr_scheduler.LRScheduler
@@ -223,5 +253,6 @@ def states() -> Iterator[None]:
         stack.enter_context(replaced(module, "load_state_dict", _around_load(module.load_state_dict)))
         _wrap_states(stack, "optimizer", [torch.optim.Optimizer])
         _wrap_states(stack, "scheduler", schedulers)
+        _wrap_states(stack, "scaler", [GradScaler])
         when_imported("torch.utils.data.distributed", functools.partial(_wrap_sampler, stack))
         yield
