@@ -112,6 +112,7 @@ def _of_runs(a: Side, b: Side) -> Iterator[Row]:
         {
             "command": " ".join(s.run.get("command", ())) or None,
             "host": s.run.get("host"),
+            "commit": (s.run.get("code") or {}).get("commit"),
             "world size": s.cell.world_size,
             **s.run.get("machine", {}),
         }

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from nsadiag.cli import completion
 from nsadiag.cli.shared import (
     FORCE,
     FORMAT,
@@ -39,7 +40,12 @@ def attach(
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="DIR", help="A run directory whose job is still running"),
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="A run directory whose job is still running",
+            autocompletion=completion.runs,
+        ),
     ] = None,
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
@@ -71,6 +77,7 @@ def analyze(
             "--why-not",
             metavar="CLASS | MECHANISM",
             help="Print the facts for which this is not the verdict, and the path to the code that found them",
+            autocompletion=completion.classes,
         ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="List every rule and its result")] = False,
@@ -119,6 +126,7 @@ def report(
         typer.Argument(
             metavar="PATH...",
             help="A run or matrix directory, or files of other tools  [default: the newest under artifacts/]",
+            autocompletion=completion.runs,
         ),
     ] = None,
     format_: Annotated[str, FORMAT] = "terminal",
@@ -150,9 +158,12 @@ def diff(
         typer.Argument(
             metavar="A",
             help="A run, a cell of a matrix, a rank (RUN/ranks/00000), or a file, folder or archive of other tools",
+            autocompletion=completion.runs,
         ),
     ],
-    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with")],
+    b: Annotated[
+        Path, typer.Argument(metavar="B", help="What to compare it with", autocompletion=completion.runs)
+    ],
     everything: Annotated[bool, typer.Option("--all", help="Also show what is equal")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -175,7 +186,9 @@ def diff(
     epilog="Example: nsadiag invariants artifacts/today --against good.json",
 )
 def invariants(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory")],
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory", autocompletion=completion.runs)
+    ],
     kept: Annotated[
         Path | None,
         typer.Option("--against", metavar="FILE", help="Invariants of a good run, to check this one against"),
@@ -210,6 +223,7 @@ def facts(
         typer.Argument(
             metavar="PATH... [TABLE]",
             help="A run directory, or files of other tools; the name of a table  [default: a list of all tables]",
+            autocompletion=completion.runs_or_tables,
         ),
     ],
     ranks: Annotated[
@@ -248,6 +262,7 @@ def where(
         typer.Argument(
             metavar="PID | DIR",
             help="The launcher, or ranks; or a run directory  [default: the newest under artifacts/]",
+            autocompletion=completion.runs,
         ),
     ] = None,
     as_json: Annotated[bool, JSON] = False,
@@ -270,7 +285,9 @@ def top(
     directory: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DIR", help="A run or matrix in progress  [default: the newest under artifacts/]"
+            metavar="DIR",
+            help="A run or matrix in progress  [default: the newest under artifacts/]",
+            autocompletion=completion.runs,
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit")] = False,
@@ -301,8 +318,9 @@ def ls(
 ) -> None:
     """List the runs under artifacts/, newest first: when, outcome, class, guilty ranks, the times that it failed like this, directory."""
     from nsadiag.commands import runs
+    from nsadiag.reports import history
 
-    known = runs.runs(runs.existing(folder))
+    known = history.runs(runs.existing(folder))
     found = [run for run in known if run.failed or not failed]
     none = f"no {'failed ' if failed else ''}run in {folder}"
     show(runs.as_json(found) if as_json else "\n".join(runs.lines(found, known) or [none]))

@@ -101,3 +101,11 @@ def together(remarks: Iterable[str]) -> list[str]:
         if found:
             known.append(int(found[1]))
     return [f"{these(sorted({*known}))}{said}" if known else said for said, known in ranks.items()]
+
+
+def middle_left_out(text: str, most: int) -> str:
+    """The text, or its two ends with ` ... ` between them: of a condition or a path the end says as much as the beginning."""
+    if len(text) <= most:
+        return text
+    half = (most - 5) // 2
+    return f"{text[:half].rstrip()} ... {text[len(text) - half :].lstrip()}"

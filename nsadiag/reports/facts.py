@@ -52,6 +52,7 @@ def facts_of(run: RunReport) -> list[Fact]:
         *_pace(run.verdict),
         *_waits(run.verdict),
         *_ends(run),
+        *([Fact(label="before", text=one_line(run.again))] if run.again else []),
         *_mechanism(run.verdict),
         *_action(run.verdict),
     ]

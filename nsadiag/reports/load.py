@@ -15,7 +15,7 @@ from nsadiag.evidence.rehearsal.calls import Rehearsal
 from nsadiag.evidence.rehearsal.repair import Repair
 from nsadiag.evidence.secrets.masking import mask_text, mask_variables
 from nsadiag.evidence.secrets.published import mask_likely
-from nsadiag.reports import values
+from nsadiag.reports import history, values
 from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankReport, Report, RunReport
 
 if TYPE_CHECKING:
@@ -96,10 +96,14 @@ def _load_run(directory: Path) -> RunReport:
 
 def _run(directory: Path, document: dict[str, Any], verdict: Verdict | None, gaps: list[str]) -> RunReport:
     started_at, ended_at = values.text(document.get("started_at")), values.text(document.get("ended_at"))
+    code = values.mapping(document.get("code"))
+    failed = verdict is not None and verdict.outcome != "healthy"
     paths = document.get("paths") if document.get("kind") == COLLECTED else None
     return RunReport(
         directory=directory,
         given=tuple(map(Path, map(str, paths))) if isinstance(paths, list) else (),
+        code=history.commit_text(values.text(code.get("commit")), changed=code.get("changed") is True),
+        again=history.told_of(directory) if failed else "",
         name=values.text(document.get("name")) or directory.resolve().name,
         command=values.command(document.get("command")),
         started_at=started_at,

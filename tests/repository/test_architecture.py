@@ -89,7 +89,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "nsadiag.reports",
         }
     ),
-    "nsadiag.pytest_plugin": frozenset({"pytest", "nsadiag.worker"}),
+    "nsadiag.pytest_plugin": frozenset({"pytest", "torch", "nsadiag.worker"}),
     "nsadiag": frozenset({"nsadiag.commands", "nsadiag.worker", "nsadiag.reports"}),
 }
 # The warm launcher is torch's, and a rank forked from it is a worker before it is the user's command; agents meet in

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from nsadiag.agent.attaching import attach
+from nsadiag.agent.attaching import finding
 from nsadiag.agent.attaching.seeking import sought_among, sought_in
 from nsadiag.agent.whereabouts import Sought, Whereabouts, whereabouts
 from nsadiag.errors import UsageError
@@ -31,7 +31,7 @@ def _sought(targets: Sequence[str]) -> list[Sought]:
         return _of_run(latest())
     paths = [Path(word) for word in targets if not word.isdigit()]
     if not paths:
-        ranks, _ = attach.find_ranks([int(word) for word in dict.fromkeys(targets)])
+        ranks, _ = finding.find_ranks([int(word) for word in dict.fromkeys(targets)])
         return sought_among(ranks)
     if len(targets) > 1:
         raise UsageError(
@@ -47,7 +47,7 @@ def _of_run(path: Path) -> list[Sought]:
             "pgrep -af torchrun shows a launcher's pid; nsadiag ls the runs",
         )
     run = RunDir(path=path)
-    attach.check_alive(run)
+    finding.check_alive(run)
     return sought_in(run)
 
 

@@ -260,6 +260,11 @@ def _directory(request: MatrixRequest) -> RunDir:
             earlier = Running(RunDir(path=request.out))
             earlier.take()
             earlier.release()
+        if not request.force and request.out is not None and (request.out / "matrix.json").exists():
+            raise UsageError(
+                f"{request.out} holds a matrix already",
+                "--resume keeps its finished cells and goes on with the rest; --force deletes them; or choose another --out",
+            )
         return output.prepare(request.out, request.matrix.name, force=request.force)
     if request.out is not None and _has_nothing_yet(request.out):
         return RunDir(path=request.out)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts.collective_waits import WAIT
 from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.ring.blackbox import Kind
@@ -21,6 +23,7 @@ WORK = {
 }
 CALL = int(Kind.COLLECTIVE)
 STEP = int(Kind.STEP)
+SLACK_S = 1e-3  # between the clocks of the two recorders
 NEWEST = 3000  # spans of one rank that are shown
 
 
@@ -93,14 +96,28 @@ def _flight_recorder(case: Case, rank: RankEvidence) -> Iterator[Span]:
 
 
 def _apart(spans: list[Span]) -> list[Span]:
-    """The same without what the flight recorder says again of a call that Python made."""
-    made = [
-        (s.begin_s, math.inf if s.end_s is None else s.end_s) for s in spans if s.kind == CALL and s.place
-    ]
+    """The same with each call once: the flight recorder says again what Python made.
+
+    Its number is the one that a verdict names, as it counts the calls of C++, too: a call of Python's that it has lost has none.
+    """
+    made = [span for span in spans if span.kind == CALL and span.place]
+    issued = sorted(
+        (span for span in spans if span.kind == CALL and not span.place), key=lambda span: span.begin_s
+    )
+    if not made or not issued:
+        return spans
+    numbers: dict[tuple[str, int], int] = {}
+    said_again: set[int] = set()
+    for span in made:
+        end_s = math.inf if span.end_s is None else span.end_s
+        first = bisect.bisect_left(issued, span.begin_s - SLACK_S, key=lambda each: each.begin_s)
+        last = bisect.bisect_right(issued, end_s + SLACK_S, key=lambda each: each.begin_s)
+        said_again.update(map(id, issued[first:last]))
+        if first < last and not span.name.endswith(WAIT):
+            numbers[span.group, span.number] = issued[first].number
+    known = {id(span): numbers.get((span.group, span.number), 0) for span in made}
     return [
-        span
+        span._replace(number=known[id(span)]) if id(span) in known else span
         for span in spans
-        if span.kind != CALL
-        or span.place
-        or not any(begin - 1e-3 <= span.begin_s <= end + 1e-3 for begin, end in made)
+        if id(span) not in said_again
     ]

@@ -64,7 +64,9 @@ def _title(matrix: MatrixReport) -> Text:
 
 def _costs(matrix: MatrixReport, console: Screen) -> Padding:
     """As many columns as fit the terminal; where the settings alone do not, they share a column and wrap at blanks."""
-    for columns in COLUMNS:
+    # How cells were started says nothing where all were started alike.
+    alike = len({cell.launch for cell in matrix.cells}) < 2
+    for columns in [tuple(c for c in each if c != "start" or not alike) for each in COLUMNS]:
         if _fits(table := _cost_table(matrix, columns, together=False), console):
             return _indented(table)
     return _indented(_cost_table(matrix, COLUMNS[-1], together=True))
