@@ -44,6 +44,7 @@ class Whereabouts:
     call: str = ""  # what that line called, and has not returned
     since_s: float | None = None
     unseen: str = ""  # the reason why it shows no place
+    host: str = ""  # of a job on several
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -131,9 +132,22 @@ def report(
     ] = None,
     format_: Annotated[str, FORMAT] = "terminal",
     verbose: Annotated[bool, VERBOSE] = False,
+    editor: Annotated[
+        str | None,
+        typer.Option(
+            "--editor",
+            metavar="NAME",
+            help="html: lines open in it: vscode, cursor, pycharm, zed, ..., or a pattern with {file} and {line}",
+            envvar="NSADIAG_EDITOR",
+        ),
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show a report on stdout, in any format."""
+    if editor:
+        from nsadiag.reports.formats import editors
+
+        os.environ[editors.VARIABLE] = editors.check(editor)
     from nsadiag.reports.experiments import is_experiment, render_experiment
     from nsadiag.reports.load import load_report
 
@@ -260,14 +274,14 @@ def where(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PID | DIR",
-            help="The launcher, or ranks; or a run directory  [default: the newest under artifacts/]",
+            metavar="PID | DIR | slurm:JOBID | ray:JOB",
+            help="The launcher, or ranks; a run directory; or a job of Slurm's or Ray's  [default: the newest run under artifacts/]",
             autocompletion=completion.runs,
         ),
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show where every rank on this machine stands now. Nothing is paused, judged or written."""
+    """Show where every rank stands now. Nothing is paused, judged or written."""
     from nsadiag.commands.live import where as command
 
     found = command.look(targets or [])

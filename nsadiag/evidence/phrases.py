@@ -103,6 +103,16 @@ def together(remarks: Iterable[str]) -> list[str]:
     return [f"{these(sorted({*known}))}{said}" if known else said for said, known in ranks.items()]
 
 
+# Where the time of a step goes, by the names of columns (`compute_s`) and of colours.
+TIME_PARTS = {
+    "compute": "compute",
+    "peers": "waiting for peers",
+    "input": "input",
+    "saving": "saving",
+    "rest": "rest",
+}
+
+
 def middle_left_out(text: str, most: int) -> str:
     """The text, or its two ends with ` ... ` between them: of a condition or a path the end says as much as the beginning."""
     if len(text) <= most:

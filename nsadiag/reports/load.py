@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.types import Gaps, fitting, read_value
 from nsadiag.evidence.layout import COLLECTED, RankDir, RunDir, read_json
-from nsadiag.evidence.phrases import count
+from nsadiag.evidence.phrases import TIME_PARTS, count
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.rehearsal.calls import Rehearsal
 from nsadiag.evidence.rehearsal.repair import Repair
@@ -238,6 +238,11 @@ def _costs(document: Mapping[str, Any]) -> Costs:
         step_s_median=values.number(document.get("step_s_median")),
         forward_s_median=values.number(document.get("forward_s_median")),
         backward_s_median=values.number(document.get("backward_s_median")),
+        parts={
+            part: seconds
+            for part in TIME_PARTS
+            if (seconds := values.number(document.get(f"{part}_s_mean"))) is not None
+        },
         peak_rss_mib=values.number(document.get("peak_rss_mib")),
         steps=values.whole(document.get("steps")),
     )

@@ -89,6 +89,7 @@ class Costs:
     step_s_median: float | None = None
     forward_s_median: float | None = None
     backward_s_median: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)  # of a mean step, in seconds, by name
     peak_rss_mib: float | None = None
     steps: int | None = None
 

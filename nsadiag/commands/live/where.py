@@ -20,8 +20,18 @@ from nsadiag.reports.words import NOT_KNOWN, duration
 
 
 def look(targets: Sequence[str]) -> list[Whereabouts]:
-    """The ranks of the processes, or of the run in a directory. Raises NsadiagError."""
-    return whereabouts(_sought(targets))
+    """The ranks of the processes, of the run in a directory, or of a job of Slurm's or Ray's. Raises NsadiagError."""
+    scheduled = [word for word in targets if word.startswith(("slurm:", "ray:"))]
+    if not scheduled:
+        return whereabouts(_sought(targets))
+    if len(targets) > 1:
+        raise UsageError(
+            f"{scheduled[0]} beside other targets", "one job at a time: nsadiag where slurm:JOBID"
+        )
+    from nsadiag.commands.live import clusters
+
+    scheduler, _, job = scheduled[0].partition(":")
+    return clusters.of_slurm(job) if scheduler == "slurm" else clusters.of_ray(job)
 
 
 def _sought(targets: Sequence[str]) -> list[Sought]:

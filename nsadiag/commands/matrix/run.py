@@ -39,7 +39,7 @@ from nsadiag.evidence.secrets.masking import hide, mask_line, mask_variables
 from nsadiag.spec import Cell, Matrix
 
 if TYPE_CHECKING:
-    from nsadiag.reports.live import MatrixProgress
+    from nsadiag.reports.terminal.live import MatrixProgress
 
 # Writing matrix.json may take so much of the time since it was last written: it grows with the number of cells.
 SHARE_FOR_WRITING = 0.1

@@ -13,7 +13,9 @@ from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.ring.blackbox import Kind
 
+PEERS = -1  # the end of a backward that reduces gradients, after the rank's own last one: no kind of event
 WORK = {
+    PEERS: "peers",
     int(Kind.FORWARD): "forward",
     int(Kind.BACKWARD): "backward",
     int(Kind.OPTIMIZER): "optimizer",
@@ -63,10 +65,27 @@ def _is_time(seconds: float) -> bool:
 
 def _recorded(case: Case, rank: RankEvidence) -> Iterator[Span]:
     """The newest of the main thread's spans, and of all threads' calls; of an end that cannot be, the begin alone."""
-    for span in case.spans(rank, *WORK, CALL)[-NEWEST:]:
+    reduces = case.cell.world_size > 1 and bool(rank.ddp or rank.units)
+    gradients = sorted(case.events_of(rank.rank, Kind.GRADIENT)["t_s"]) if reduces else []
+    for span in case.spans(rank, *(kind for kind in WORK if kind != PEERS), CALL)[-NEWEST:]:
         if _is_time(span.begin_s) and (span.kind == CALL or span.thread == rank.recording.pid):
             is_possible = span.end_s is None or (span.begin_s <= span.end_s and _is_time(span.end_s))
-            yield span if is_possible else span._replace(end_s=span.begin_s)
+            yield from _in_two(span if is_possible else span._replace(end_s=span.begin_s), gradients)
+
+
+def _in_two(span: Span, gradients: list[float]) -> Iterator[Span]:
+    """A backward, and the wait for peers that ends it, as `time_parts` has them; of one that is not over nobody knows whether it waits."""
+    last = -1 if span.end_s is None else bisect.bisect_right(gradients, span.end_s) - 1
+    if (
+        span.kind != Kind.BACKWARD
+        or last < 0
+        or gradients[last] <= span.begin_s
+        or gradients[last] == span.end_s
+    ):
+        yield span
+        return
+    yield span._replace(end_s=gradients[last])
+    yield span._replace(kind=PEERS, begin_s=gradients[last])
 
 
 def _flight_recorder(case: Case, rank: RankEvidence) -> Iterator[Span]:

@@ -24,7 +24,8 @@ from nsadiag.reports.words import duration, in_order, mark_of, mebibytes, spent,
 COST_ROWS_SHOWN = 48
 # Of the table of costs, the most first.
 COLUMNS = (
-    ("step", "forward", "backward", "peak", "wall", "start"),
+    ("step", "compute", "peers", "input", "peak", "wall", "start"),
+    ("step", "compute", "peers", "peak", "wall"),
     ("step", "peak", "wall"),
     ("step", "wall"),
     ("step",),
@@ -108,8 +109,7 @@ def _costs_of(cell: CellReport, *, with_start: bool) -> dict[str, str]:
     cold = " cold" if cell.launch == "cold" and not with_start else ""
     return {
         "step": duration(cell.costs.step_s_median),
-        "forward": duration(cell.costs.forward_s_median),
-        "backward": duration(cell.costs.backward_s_median),
+        **{name: duration(cell.costs.parts.get(name)) for name in ("compute", "peers", "input")},
         "peak": mebibytes(cell.costs.peak_rss_mib),
         "wall": duration(cell.wall_s) + cold,
         "start": cell.launch or "",
