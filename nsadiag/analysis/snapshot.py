@@ -155,7 +155,7 @@ def _now(recording: Recording, header: Header, *, ended: bool, reduces: bool) ->
 
 
 def _parts(rank: int, recording: Recording, first_ns: int, *, reduces: bool) -> dict[str, float]:
-    """Where the time of its late steps went, as `time_parts` has it; empty where no phases were recorded."""
+    """The parts of its late steps, as `time_parts` has it; empty where no phases were recorded."""
     recent = recording.events[recording.events["t_ns"] > first_ns]
     found = replace(recording, events=recent)
     steps = recent[recent["kind"].isin((Kind.STEP, Kind.GRADIENT))]

@@ -20,7 +20,7 @@ FORMATS = (
 
 
 def formats(incomplete: str) -> list[str]:
-    """Of reports."""
+    """Formats of reports."""
     return _beginning(FORMATS, incomplete)
 
 
@@ -62,7 +62,7 @@ def runs(incomplete: str) -> list[str]:
 
 
 def runs_or_tables(incomplete: str) -> list[str]:
-    """What `facts` takes."""
+    """Arguments of `facts`."""
     from nsadiag.analysis.tables import TABLES
 
     return [*_beginning(TABLES, incomplete), *runs(incomplete)]

@@ -398,6 +398,7 @@ def exit_code(verdict: Verdict | None, watch: Watch | None, *, passthrough: bool
 
 
 def name_of(command: list[str]) -> str:
-    script = next((w for w in command if w.endswith(".py")), None)
+    # In `bash -c '... python train.py'` the script is the last of several words.
+    script = next((w.split()[-1] for w in command if w.endswith(".py")), None)
     module = command[command.index("-m") + 1] if "-m" in command[:-1] else None
     return (Path(script).stem if script else module or Path(command[0]).name)[:MOST_OF_NAME]

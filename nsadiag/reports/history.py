@@ -119,14 +119,14 @@ def again(found: Sequence[Run]) -> dict[Path, Again]:
 
 
 def told_of(directory: Path) -> str:
-    """What the runs beside it say of the failure of a run that nsadiag named itself; empty where it is the first."""
-    path = directory.resolve()
-    if not OWN_NAME.match(path.name):
-        return ""
+    """The failure of a run that nsadiag named itself, as the runs beside it know it; empty where it is the first."""
     try:
+        path = directory.resolve()
+        if not OWN_NAME.match(path.name):
+            return ""
         # Their names begin with their times.
         names = sorted(name.name for name in path.parent.iterdir() if OWN_NAME.match(name.name))
-    except OSError:
+    except (OSError, ValueError):  # a name of the sender's, of a matrix from elsewhere
         return ""
     before = [name for name in names if name <= path.name][-NEWEST:]
     found = again(runs(path.parent, only=before)).get(path)

@@ -100,7 +100,7 @@ class Run:
 
     @property
     def parts(self) -> pd.DataFrame:
-        """Where the time of each step went: `compute_s`, `peers_s` (waiting for peers), `input_s`, `saving_s`, `rest_s`. Raises UsageError for a matrix."""
+        """The parts of each step: `compute_s`, `peers_s` (waiting for peers), `input_s`, `saving_s`, `rest_s`. Raises UsageError for a matrix."""
         return _frame(self._case.parts)
 
     @property

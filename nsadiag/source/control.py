@@ -172,7 +172,7 @@ class Program:
         return self.files[scope.file].written(node) if scope.file in self.files else ast.unparse(node)
 
     def _deciding(self, scope: Scope, test: ast.expr, provenance: Provenance) -> str:
-        """Of `a and b and c`, the terms on which it depends as the whole does; others as `...`."""
+        """The terms of `a and b and c` on which it depends as the whole does; others as `...`."""
         if not isinstance(test, ast.BoolOp) or provenance == "uniform":
             return ""
         word = " and " if isinstance(test.op, ast.And) else " or "

@@ -785,7 +785,7 @@ def test_a_verdict_on_very_many_ranks_is_shown_as_quickly_as_one_on_few(tmp_path
 def test_what_a_straggler_costs_its_peers_is_said_in_the_time_that_they_lost(tmp_path: Path) -> None:
     slow = replace(HUNG, outcome="slow", cls="straggler_rank", certainty=None)
     for lost_s, on_gpus, said in (
-        (180.0, False, "at most, which cost them 3 min 00 s of rank time"),
+        (180.0, False, "at most, which cost them 3 min of rank time"),
         (7200.0, True, "at most, which cost them 2.0 GPU hours"),
         (3.1, False, "113 ms at most"),
     ):

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: computing, waiting for peers, input, saving, and the rest; each moment of the thread that trains counts once.
+"""The parts of a step: computing, waiting for peers, input, saving, and the rest; each moment of the thread that trains counts once.
 
 The same measure stands in the page, in matrices, in `diff`, in `top` and in `nsadiag.load(...).parts`.
 """

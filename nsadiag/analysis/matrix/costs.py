@@ -14,7 +14,7 @@ def _median(values: Column) -> float | None:
 
 
 def _mean(values: Column) -> float | None:
-    """Of what is known: a checkpoint is saved in few steps, and its median would be nothing."""
+    """The mean of what is known: a checkpoint is saved in few steps, and its median would be nothing."""
     known = values.known
     return round(sum(known) / len(known), 6) if known else None
 

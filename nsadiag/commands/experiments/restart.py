@@ -49,7 +49,7 @@ def run_again(request: RunRequest, restarts: int) -> RunResult:
 
 
 def root_of(directory: Path, verdict: Verdict) -> Root:
-    """What a further attempt is told of this one: by the action of its verdict the same root twice is no chance."""
+    """This attempt as a further one knows it: by the action of its verdict the same root twice is no chance."""
     return Root(
         directory=str(directory), signature=verdict.signature, guilty_ranks=verdict.guilty_ranks[:MOST_NAMED]
     )

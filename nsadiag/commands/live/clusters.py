@@ -44,7 +44,7 @@ class Looker:
     """An actor on a node of somebody else's job; it takes nothing that the job could need."""
 
     def look(self, numbered: dict[int, int]) -> str:
-        """Where these processes stand."""
+        """The places of these processes, as JSON."""
         from nsadiag.commands.live.where_node import of_pids
 
         return json.dumps([each.to_json() for each in of_pids(numbered)])

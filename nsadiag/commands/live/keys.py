@@ -26,7 +26,7 @@ MOST_BYTES = 32
 
 
 class Keys:
-    """What was typed since the last time; nothing where stdin is no terminal."""
+    """Keys since the last time; none where stdin is no terminal."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._file = descriptor

@@ -50,7 +50,7 @@ Row = tuple[str, RankNow]
 
 @dataclass
 class View:
-    """How it is shown at the moment."""
+    """The order, the place and the mode of the screen."""
 
     order: str = "b"
     first: int = 0  # row
@@ -75,7 +75,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is said of the whole; of a matrix that of the matrix."""
+    """The run as a whole; the matrix, of a cell."""
 
     name: str
     state: str  # running, ended, or an outcome

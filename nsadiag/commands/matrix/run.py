@@ -263,7 +263,7 @@ def _directory(request: MatrixRequest) -> RunDir:
         if not request.force and request.out is not None and (request.out / "matrix.json").exists():
             raise UsageError(
                 f"{request.out} holds a matrix already",
-                "--resume keeps its finished cells and goes on with the rest; --force deletes them; or choose another --out",
+                "--resume keeps its finished cells and continues with the rest; --force deletes them; or choose another --out",
             )
         return output.prepare(request.out, request.matrix.name, force=request.force)
     if request.out is not None and _has_nothing_yet(request.out):

@@ -135,7 +135,7 @@ def _table_of(records: list[tuple[int, ...]]) -> Table:
 
 
 def _newest_records(raw: bytes, capacity: int, most: int) -> Table:
-    """Of the whole records as many of the newest; the others are not unpacked."""
+    """As many of the newest whole records; the others are not unpacked."""
     usable = min(max(len(raw) - HEADER_BYTES, 0) // RECORD_BYTES, capacity)
     slots = memoryview(raw)[HEADER_BYTES : HEADER_BYTES + usable * RECORD_BYTES]
     newest = max(slots.cast("Q")[:: RECORD_BYTES // 8].tolist(), default=0)

@@ -96,7 +96,7 @@ def _copies(run: RunReport) -> dict[str, str]:
 
 
 def _for_agent(run: RunReport) -> str:
-    """What to do, and the verdict as data, in some hundred words."""
+    """Instructions, and the verdict as data, in some hundred words."""
     assert run.verdict
     verdict = run.verdict.to_json()
     kept = {name: verdict[name] for name in AGENT_KEYS if verdict.get(name)}
