@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shlex
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,12 @@ def render_html(report: Report) -> Page:
     if not isinstance(report, MatrixReport):
         view = view_of(report)
         return page(
-            template_of("run.html.jinja").render(run=report, view=view, copies=_copies(report), **links)
+            template_of("run.html.jinja").render(
+                run=report,
+                view=view,
+                copies=_copies(replace(report, collected=view.cell or report.collected)),
+                **links,
+            )
         )
     steps = [cell.costs.step_s_median or 0.0 for cell in report.cells]
     text = template_of("matrix.html.jinja").render(
