@@ -16,7 +16,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 # Tests start some thousand processes: where this is set, each of them would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: matrix test test-all test-cluster test-torch lint docs site setup clean
+.PHONY: matrix test test-all test-cluster test-torch lint docs site release setup clean
 
 matrix: $(STAMP)
 	$(BIN)/nsadiag matrix $(ARGS)
@@ -55,6 +55,10 @@ docs: $(STAMP)
 # The same as a site, with a page of a real run for each class: build/site. A broken link or anchor is an error.
 site: $(STAMP)
 	$(BIN)/python -m tests.support.site
+
+# Wheel and sdist, the same bytes for everyone, tried where nothing else is: build/release. With TORCH=2.6.0,2.13.0 a real job on each.
+release: $(STAMP)
+	$(BIN)/python packaging/release.py $(if $(TORCH),--torch $(TORCH)) $(ARGS)
 
 setup: $(STAMP)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import Any
@@ -62,8 +63,18 @@ class Commands(Shown):
 
 
 def show(text: object, *, end: str = "\n") -> None:
-    """A result, on stdout."""
-    print(_printable(text), end=end)
+    """A result, on stdout; where its reader has read enough, as `head` does, the rest is for nobody."""
+    try:
+        print(_printable(text), end=end, flush=True)
+    except BrokenPipeError:
+        unread()
+
+
+def unread() -> None:
+    """From here on stdout leads nowhere: the command goes on, and ends with its own exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 def note(text: object, *, end: str = "\n") -> None:

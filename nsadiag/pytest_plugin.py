@@ -1,10 +1,10 @@
 """pytest's marks `distributed` and `ranks`: the test runs on several ranks under nsadiag.
 
 @pytest.mark.distributed(nproc=2, timeout=60)  # as `nsadiag run`: a hang fails with the verdict
-def test_gradients_are_averaged(): ...
+def test_gradients_are_averaged(process_group): ...
 
 @pytest.mark.ranks(2)  # as `nsadiag check`: calls that do not match fail before they are made
-def test_gradients_are_averaged(): ...
+def test_gradients_are_averaged(process_group): ...
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,24 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         f"{RANKS}(n={NPROC}, timeout={TIMEOUT_S:.0f}): rehearse the test on n ranks of CPU processes: calls that do not match fail it",
     )
+
+
+@pytest.fixture
+def process_group() -> Iterator[Any]:
+    """The default process group of the test's ranks, until the test is over: NCCL and gloo where each rank has a GPU, else gloo."""
+    if "RANK" not in os.environ:
+        pytest.fail(f"process_group is for tests that are marked {MARK} or {RANKS}", pytrace=False)
+    import torch
+    import torch.distributed as dist
+
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    has_gpus = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if has_gpus:
+        torch.cuda.set_device(local)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if has_gpus else "gloo")
+    yield dist.group.WORLD
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.hookimpl(trylast=True)  # of tests that were deselected nothing is refused
@@ -113,7 +131,10 @@ def _launching(item: pytest.Item, nproc: int, timeout_s: float) -> Callable[[], 
         document = _document(done.stdout)
         verdict = document.get("verdict") or {}
         if done.returncode and verdict.get("outcome") not in PASSES:
-            pytest.fail(_words(verdict, directory) if verdict else done.stderr[-2000:], pytrace=False)
+            said = _words(verdict, directory) if verdict else done.stderr[-2000:]
+            # A fixture that fails, or is not there, runs no code that could be judged.
+            unset = {n: text for n, (what, text) in _reports(directory).items() if what == "setup failed"}
+            pytest.fail("\n".join([*_on_ranks(unset, nproc), said]), pytrace=False)
 
     return runtest
 
@@ -130,13 +151,12 @@ def _rehearsing(item: pytest.Item, ranks: int, timeout_s: float) -> Callable[[],
             )  # fmt: skip
         except NsadiagError as error:
             pytest.fail(f"{error.message}\nhint: {error.hint}", pytrace=False)
-        files = directory.glob(f"ranks/*/{REPORT}")
-        reports = {int(file.parent.name): json.loads(file.read_text()) for file in files}
+        reports = _reports(directory)
         print(found.output)
         skipped = [text for outcome, text in reports.values() if outcome == "skipped"]
         if len(skipped) == ranks:
             pytest.skip(skipped[0])
-        failed = {rank: text for rank, (outcome, text) in sorted(reports.items()) if outcome == "failed"}
+        failed = {rank: text for rank, (outcome, text) in reports.items() if outcome.endswith("failed")}
         if failed or found.answer != "agreed" or (found.verdict and found.verdict.outcome == "wrong"):
             pytest.fail("\n".join(_rehearsed(found, failed)), pytrace=False)
 
@@ -145,12 +165,22 @@ def _rehearsing(item: pytest.Item, ranks: int, timeout_s: float) -> Callable[[],
 
 def _rehearsed(found: Checked, failed: dict[int, str]) -> Iterator[str]:
     """The reasons for which a rehearsed test failed: tracebacks of the first ranks, else the calls; then the verdict."""
-    for rank, text in [*failed.items()][:2]:
-        yield f"on rank {rank} of {found.rehearsal.world_size}:\n{text}"
+    yield from _on_ranks(failed, found.rehearsal.world_size)
     if found.answer != "agreed":
         yield str(found)
     if found.verdict and found.verdict.outcome not in (*PASSES, "incomplete"):
         yield _words(found.verdict.to_json(), found.directory)
+
+
+def _on_ranks(failed: Mapping[int, str], world_size: int) -> Iterator[str]:
+    for rank, text in [*failed.items()][:2]:
+        yield f"on rank {rank} of {world_size}:\n{text}"
+
+
+def _reports(directory: Path) -> dict[int, list[str]]:
+    """By rank, the outcome of its test where that is not "passed", and the text that goes with it."""
+    files = sorted(directory.glob(f"ranks/*/{REPORT}"))
+    return {int(file.parent.name): json.loads(file.read_text()) for file in files}
 
 
 def run_on_rank(folder: str, words: tuple[str, ...]) -> None:
@@ -162,12 +192,14 @@ def run_on_rank(folder: str, words: tuple[str, ...]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """On a rank of a rehearsal: whatever is not passed is written down for who started it."""
+    """On a rank: whatever is not passed is written down for who started it."""
     folder = os.environ.get(REPORTS)
     if folder and not report.passed:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+        outcome = "setup failed" if report.failed and report.when == "setup" else report.outcome
         rank = f"{int(os.environ['RANK']):05d}"  # what is written elsewhere may be gone when the rehearsal is over
-        Path(folder, rank, REPORT).write_text(json.dumps([report.outcome, reason]))
+        with contextlib.suppress(OSError):
+            Path(folder, rank, REPORT).write_text(json.dumps([outcome, reason]))
 
 
 def _inner(item: pytest.Item) -> tuple[str, ...]:
@@ -189,7 +221,7 @@ def _launched(item: pytest.Item, directory: Path, nproc: int, timeout_s: float) 
         return programs.run(
             [*judge, "--timeout", str(timeout_s), "--", *ranks, "-m", "pytest", *_inner(item)],
             cwd=item.config.invocation_params.dir,
-            env={**environment, IN_A_RANK: "1"},
+            env={**environment, IN_A_RANK: "1", REPORTS: str(directory / "ranks")},
             seconds=timeout_s + GRACE_S,
             grace_s=STOP_S,
         )

@@ -197,3 +197,38 @@ def test_a_run_with_a_mark_that_is_misspelt_ends_with_a_usage_error(jobs: Jobs) 
     )
     assert done.returncode == 4
     assert REFUSED in done.stderr
+
+
+GUIDES = """
+import pytest, torch, torch.distributed as dist
+
+@pytest.mark.distributed(nproc=2, timeout=90)
+def test_gradients_are_averaged(process_group):
+    x = torch.full((2,), float(dist.get_rank()))
+    dist.all_reduce(x, group=process_group)
+    assert x.tolist() == [1.0, 1.0]
+
+@pytest.mark.distributed(nproc=2, timeout=90)
+def test_of_a_fixture_that_is_not_there(groups): ...
+"""
+
+
+@pytest.mark.slow
+def test_the_guides_example_runs_as_it_is_and_a_missing_fixture_is_named(jobs: Jobs) -> None:
+    (jobs.directory / "test_guide.py").write_text(GUIDES)
+    line = [sys.executable, "-m", "pytest", "-p", "nsadiag.pytest_plugin", "-q", "test_guide.py"]
+    done = subprocess.run(
+        line, cwd=jobs.directory, env=jobs.environment(), capture_output=True, text=True, check=False
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "fixture 'groups' not found" in done.stdout
+    assert done.stdout.index("fixture 'groups' not found") < done.stdout.index("elastic_launch")
+
+
+def test_the_fixture_says_which_tests_it_is_for(jobs: Jobs) -> None:
+    (jobs.directory / "test_plain.py").write_text("def test_plain(process_group): ...\n")
+    line = [sys.executable, "-m", "pytest", "-p", "nsadiag.pytest_plugin", "-q", "test_plain.py"]
+    done = subprocess.run(
+        line, cwd=jobs.directory, env=jobs.environment(), capture_output=True, text=True, check=False
+    )
+    assert "process_group is for tests that are marked distributed or ranks" in done.stdout

@@ -11,10 +11,9 @@ from pathlib import Path
 from nsadiag.agent.captures.failure import Refused
 from nsadiag.agent.captures.python.py_spy import nonblocking_stacks
 from nsadiag.agent.captures.target import CaptureError
-from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.evidence.ring.reader import Event, read_blackbox
+from nsadiag.evidence.ring.reader import Event, Recording, read_blackbox
 from nsadiag.evidence.stacks import from_faulthandler
 from nsadiag.evidence.user_code import is_ours, is_user
 
@@ -45,6 +44,7 @@ class Whereabouts:
     call: str = ""  # what that line called, and has not returned
     since_s: float | None = None
     unseen: str = ""  # the reason why it shows no place
+    host: str = ""  # of a job on several
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -85,6 +85,8 @@ def _stacks(sought: Sought) -> Threads:
     except Refused:
         if sought.socket is None or not sought.socket.exists():
             raise
+        from nsadiag.agent.captures.worker_server import WorkerServer  # with a client of HTTP
+
         text = WorkerServer(sought.socket).ask("dump_traceback", timeout_s=ANSWER_S)
         return from_faulthandler(text.decode(errors="replace"))
 
@@ -114,15 +116,24 @@ def _recorded(recorder: Path | None) -> tuple[str, float | None, str]:
     now_ns = time.monotonic_ns()
     for event in recording.open_spans:
         if event.kind not in NO_CALLS:
-            return _named(event), max(now_ns - event.t_ns, 0) / 1e9, _site(event.site)
+            return (
+                _named(event, counts=_python_calls_all(recording)),
+                max(now_ns - event.t_ns, 0) / 1e9,
+                _site(event.site),
+            )
     newest = next(recording.decode(recording.events[-1:]), None)
     return "", max(now_ns - newest.t_ns, 0) / 1e9 if newest else None, ""
 
 
-def _named(event: Event) -> str:
-    """`all_reduce #41` of a collective, else the event's own name."""
+def _named(event: Event, *, counts: bool) -> str:
+    """`all_reduce #41` of a collective whose number `counts`, else the event's own name."""
     name = event.name or Kind(event.kind).name.lower()
-    return f"{name} #{event.a}" if event.kind == Kind.COLLECTIVE and event.a > 0 else name
+    return f"{name} #{event.a}" if counts and event.kind == Kind.COLLECTIVE and event.a > 0 else name
+
+
+def _python_calls_all(recording: Recording) -> bool:
+    """Whether a call's number is that of a verdict: where DDP or FSDP calls from C++, no recorder of Python's counts it."""
+    return not set(recording.events["kind"].unique()) & {Kind.GRADIENT, Kind.BUCKET, Kind.UNIT}
 
 
 def _site(site: str) -> str:

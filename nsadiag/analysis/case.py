@@ -24,6 +24,7 @@ from nsadiag.analysis.facts.groups import Groups, is_of_a_log, newest_dump, raw_
 from nsadiag.analysis.facts.pace import STEP_COLUMNS, steps_of
 from nsadiag.analysis.facts.spans import Span, spans_of
 from nsadiag.analysis.facts.thread_state import ThreadState, thread_state_of
+from nsadiag.analysis.facts.time_parts import KINDS, PART_COLUMNS, parts_of, steps_and_gradients
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.spans import CALLS
@@ -136,6 +137,21 @@ class Case:
             for rank, events in self._events_by_rank.items()
         )
         return Table.of_rows([row for rows in found for row in rows], STEP_COLUMNS)
+
+    @cached_property
+    def parts(self) -> Table:
+        """One row a rank and completed step: where its time went (analysis.facts.time_parts)."""
+        reduces = self.cell.world_size > 1
+        found = [
+            parts_of(
+                rank.rank,
+                *steps_and_gradients(self.events_of(rank.rank, Kind.STEP, Kind.GRADIENT)),
+                spans=self.spans(rank, *KINDS),
+                reduces=reduces and bool(rank.ddp or rank.units),
+            )
+            for rank in self.cell.ranks
+        ]
+        return Table.of_rows([row for rows in found for row in rows], PART_COLUMNS)
 
     def spans(self, rank: RankEvidence, *kinds: int) -> list[Span]:
         """The rank's spans of these kinds, in seconds since the start of the job (analysis.facts.spans)."""

@@ -15,6 +15,7 @@ from nsadiag.errors import UsageError
 from nsadiag.evidence import table
 from nsadiag.evidence.documents.training import Settings, Table
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
+from nsadiag.evidence.phrases import TIME_PARTS
 from nsadiag.evidence.spans import spans
 
 Section = Literal["run", "versions", "environment", "settings", "verdict", "timing", "parameters"]
@@ -24,7 +25,7 @@ OF_THE_PROCESS = re.compile(
 )
 UNKNOWN = Settings()
 NOT_SETTINGS = {"environment", "versions", "t_wall_ns", "step", "when"}
-TIMES = {"step_s": "step, s", "forward_s": "forward, s", "backward_s": "backward, s"}
+TIMES = {"step_s": "step, s", **{f"{part}_s": f"{words}, s" for part, words in TIME_PARTS.items()}}
 # Sums of parameters are taken in double: what differs by more was trained differently.
 TOLERANCE = 1e-6
 SHOWN = 20  # parameters
@@ -112,6 +113,7 @@ def _of_runs(a: Side, b: Side) -> Iterator[Row]:
         {
             "command": " ".join(s.run.get("command", ())) or None,
             "host": s.run.get("host"),
+            "commit": (s.run.get("code") or {}).get("commit"),
             "world size": s.cell.world_size,
             **s.run.get("machine", {}),
         }
@@ -215,7 +217,7 @@ def _timing(a: Side, b: Side) -> Iterator[Row]:
 
 def _steps(side: Side) -> table.Table:
     """Step times of the ranks asked for, without the first step, which builds and warms up."""
-    steps = Case(side.cell).steps
+    steps = Case(side.cell).parts
     mine = steps[steps["rank"].isin([r.rank for r in side.ranks])]
     return mine[mine.step > mine.groupby("rank").step.transform("min")]
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from nsadiag.analysis.facts.collective_waits import Participation, participations_of, waits_in
 from nsadiag.analysis.facts.groups import DEFAULT
 from nsadiag.analysis.facts.spans import spans_of
+from nsadiag.analysis.facts.time_parts import KINDS as TIMED
+from nsadiag.analysis.facts.time_parts import parts_of, steps_and_gradients
 from nsadiag.errors import UsageError
 from nsadiag.evidence.iterations import Iterations
 from nsadiag.evidence.layout import RunDir, read_json
+from nsadiag.evidence.phrases import TIME_PARTS
 from nsadiag.evidence.ring.blackbox import Counter, Kind
 from nsadiag.evidence.ring.header import Header
 from nsadiag.evidence.ring.reader import Event, Recording, read_blackbox
 from nsadiag.evidence.table import Table
 
 COLLECTIVES = 2000  # events of them that are read: once a second, of each rank
+WHOLE_UP_TO = (
+    16  # ranks, of which whole rings are read; of more the newest events, so that a look takes a second
+)
+EVENTS, FEWEST_EVENTS = 100_000, 300  # of all ranks together, and of each
 RATE_S = 30.0  # the rate is of the steps of so many seconds
 KINDS = {int(kind) for kind in Kind}
 
@@ -41,6 +48,9 @@ class RankNow:
     waited_for_s: float = 0.0  # by peers, now: in a collective that this rank has not come to
     waited_for_total_s: float = 0.0  # and in those that the rings still show
     waiters: tuple[int, ...] = ()  # now
+    parts: Mapping[str, float] = field(
+        default_factory=dict
+    )  # shares of its late steps, by the names of evidence.phrases.TIME_PARTS
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -67,12 +77,14 @@ def ranks_now(run: RunDir) -> Iterator[RankNow]:
     ends = read_json(run.ends, {})
     found: dict[int, RankNow] = {}
     participations: list[Participation] = []
-    for directory in run.ranks():
-        recording = read_blackbox(directory.blackbox)
+    directories = list(run.ranks())
+    newest = None if len(directories) <= WHOLE_UP_TO else max(EVENTS // len(directories), FEWEST_EVENTS)
+    for directory in directories:
+        recording = read_blackbox(directory.blackbox, newest=newest)
         if recording.header is not None:
             # One that was left alive has a record as well, without a time.
             ended = ends.get(str(directory.rank), {}).get("t_s") is not None
-            now = _now(recording, recording.header, ended=ended)
+            now = _now(recording, recording.header, ended=ended, reduces=directory.ddp.exists())
             found[now.rank] = now
             participations += _participations(now.rank, recording, recording.header)
     yield from _with_waits(found, participations, time.time())
@@ -98,9 +110,14 @@ def _with_waits(
     for one in participations:
         met[one.group].add(one.rank)
     current: dict[int, list[Participation]] = defaultdict(list)
+    furthest: dict[str, dict[int, int]] = defaultdict(
+        dict
+    )  # by group and rank, the last call that it has come to
+    for one in participations:
+        furthest[one.group][one.rank] = max(one.call, furthest[one.group].get(one.rank, 0))
     for one in participations:
         if one.left_s is None and not found[one.rank].ended:
-            came = {each.rank for each in participations if each.group == one.group and each.call >= one.call}
+            came = {rank for rank, call in furthest[one.group].items() if call >= one.call}
             members = set(found) if one.group in DEFAULT else met[one.group]
             for missing in members - came:
                 current[missing].append(one)
@@ -115,12 +132,13 @@ def _with_waits(
         )
 
 
-def _now(recording: Recording, header: Header, *, ended: bool) -> RankNow:
+def _now(recording: Recording, header: Header, *, ended: bool, reduces: bool) -> RankNow:
     events = recording.events
     newest = next(recording.decode(events[-1:]), None)
     # The header ties the rank's own clock to the wall's, so that it may be another machine's.
     now_ns = time.time_ns() - header.wall_ns + header.monotonic_ns
     open_, place = _open(recording)
+    first_ns = now_ns - int(RATE_S * 1e9)
     return RankNow(
         rank=header.rank,
         host=header.host,
@@ -132,6 +150,32 @@ def _now(recording: Recording, header: Header, *, ended: bool) -> RankNow:
         last=_said(newest) if newest is not None else "",
         quiet_s=round((now_ns - newest.t_ns) / 1e9, 1) if newest is not None else None,
         ended=ended,
+        parts=_parts(header.rank, recording, first_ns, reduces=reduces),
+    )
+
+
+def _parts(rank: int, recording: Recording, first_ns: int, *, reduces: bool) -> dict[str, float]:
+    """The parts of its late steps, as `time_parts` has it; empty where no phases were recorded."""
+    recent = recording.events[recording.events["t_ns"] > first_ns]
+    found = replace(recording, events=recent)
+    steps = recent[recent["kind"].isin((Kind.STEP, Kind.GRADIENT))]
+    marks = Table(
+        {"t_s": [t / 1e9 for t in steps["t_ns"]], "name": found.names_of(steps)}
+        | {name: steps[name].tolist() for name in ("kind", "a", "thread")}
+    )
+    reduces = reduces or recording.events["kind"].isin((Kind.UNIT,)).any()
+    made, gradients, thread = steps_and_gradients(marks)
+    spans = spans_of(rank, found, lambda t_ns: t_ns / 1e9, *TIMED)
+    rows = [
+        row
+        for row in parts_of(rank, made, gradients, thread, spans=spans, reduces=reduces)
+        if row.compute_s is not None
+    ]
+    whole_s = sum(row.step_s for row in rows)
+    return (
+        {part: round(sum(getattr(row, f"{part}_s") for row in rows) / whole_s, 3) for part in TIME_PARTS}
+        if whole_s
+        else {}
     )
 
 

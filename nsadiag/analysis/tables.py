@@ -15,6 +15,7 @@ from nsadiag.analysis.facts.exceptions import first_of
 from nsadiag.analysis.facts.groups import newest_dump
 from nsadiag.analysis.facts.pace import StepTimes
 from nsadiag.analysis.facts.thread_state import ThreadState
+from nsadiag.analysis.facts.time_parts import StepParts
 from nsadiag.analysis.ingest import masked_exceptions
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence, RankEvidence
@@ -50,6 +51,8 @@ class Waited(NamedTuple):
     what: Annotated[str | None, "what they wait in, now"]
     at: Annotated[Place | None, "where the rank is now"]
     source: Annotated[str | None, "the record that shows it"]
+    lost_s: Annotated[float, "seconds that all its peers lost together"]
+    on_gpus: Annotated[bool, "whether each of them holds a GPU"]
 
 
 class EndRow(NamedTuple):
@@ -196,6 +199,7 @@ TABLES: dict[str, FactTable] = {
     "ranks": FactTable(says="what each rank left behind", row=Left, rows=_left),
     "events": FactTable(says="the recordings of all ranks", row=Event, rows=lambda case: case.events),
     "steps": FactTable(says="the steps of all ranks, in parts", row=StepTimes, rows=lambda case: case.steps),
+    "parts": FactTable(says="where the time of each step went", row=StepParts, rows=lambda case: case.parts),
     "asked": FactTable(says="collectives that ranks called from Python", row=CollectiveCall, rows=lambda case: case.asked),
     "created": FactTable(says="process groups that ranks created", row=Created, rows=lambda case: case.created),
     "transfers": FactTable(

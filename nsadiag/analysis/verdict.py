@@ -34,7 +34,7 @@ from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.analysis.tracing.answers import true_at
 from nsadiag.errors import unwritable
 from nsadiag.evidence.layout import RunDir, read_json, write_json
-from nsadiag.evidence.records import Strength, Times, Verdict, attempt_of
+from nsadiag.evidence.records import Action, Strength, Times, Verdict, attempt_of
 from nsadiag.evidence.user_code import counted, valid_roots
 
 
@@ -91,6 +91,18 @@ def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
         detected_s=still.t_s if still else None,
         verdict_s=verdict_s,
     )
+
+
+def _knowing_attempts(verdict: Verdict, run: RunDir) -> Verdict:
+    """No retry where an attempt before this one, of which run.json tells, failed of the same on the same ranks."""
+    if not verdict.action or verdict.action.do != "retry":
+        return verdict
+    for number, attempt in enumerate(read_json(run.run, {}).get("earlier", ()), 1):
+        guilty = tuple(attempt["guilty_ranks"])
+        if attempt["signature"] == verdict.signature and guilty == verdict.guilty_ranks[: len(guilty) or 1]:
+            because = f"attempt {number} failed of the same on the same ranks: nothing shows that a further one would not"
+            return dataclasses.replace(verdict, action=Action(do="stop", because=because, source="run.json"))
+    return verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +168,14 @@ def judge_directory(path: Path, *, live: bool = False) -> Verdict:
             reduce_many(run)
     cell = load_run(path)
     verdict_s = (time.monotonic_ns() - cell.started_mono_ns) / 1e9 if live and cell.started_mono_ns else None
-    if live and cell.stopped == "hang":
-        # The answer was there before the job was ended.
-        first = read_json(run.verdict, {}).get("times", {}).get("verdict_s")
-        verdict_s = first if first is not None else verdict_s
     verdict = judge(cell, verdict_s=verdict_s)
+    if live and cell.stopped == "hang":
+        # The answer was there before the job was ended; another one, as a second look gives, was not.
+        first = read_json(run.verdict, {})
+        told_s = first.get("times", {}).get("verdict_s")
+        if told_s is not None and first.get("signature") == verdict.signature:
+            verdict = dataclasses.replace(verdict, times=dataclasses.replace(verdict.times, verdict_s=told_s))
+    verdict = _knowing_attempts(verdict, run)
     try:
         write_json(run.verdict, verdict.to_json())
     except OSError as error:

@@ -84,7 +84,7 @@ def bisect(
 
 @app.command(
     short_help="Reduce a failing run to a short, self-contained script",
-    epilog="Example: nsadiag shrink artifacts/20261120-101500-train --out repro/train",
+    epilog="Example: nsadiag shrink artifacts/20261120-101500-train --out short",
 )
 def shrink(
     path: Annotated[

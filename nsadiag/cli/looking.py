@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from nsadiag.cli import completion
 from nsadiag.cli.shared import (
     FORCE,
     FORMAT,
@@ -39,7 +41,12 @@ def attach(
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="DIR", help="A run directory whose job is still running"),
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="A run directory whose job is still running",
+            autocompletion=completion.runs,
+        ),
     ] = None,
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
@@ -71,6 +78,7 @@ def analyze(
             "--why-not",
             metavar="CLASS | MECHANISM",
             help="Print the facts for which this is not the verdict, and the path to the code that found them",
+            autocompletion=completion.classes,
         ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="List every rule and its result")] = False,
@@ -119,13 +127,27 @@ def report(
         typer.Argument(
             metavar="PATH...",
             help="A run or matrix directory, or files of other tools  [default: the newest under artifacts/]",
+            autocompletion=completion.runs,
         ),
     ] = None,
     format_: Annotated[str, FORMAT] = "terminal",
     verbose: Annotated[bool, VERBOSE] = False,
+    editor: Annotated[
+        str | None,
+        typer.Option(
+            "--editor",
+            metavar="NAME",
+            help="html: lines open in it: vscode, cursor, pycharm, zed, ..., or a pattern with {file} and {line}",
+            envvar="NSADIAG_EDITOR",
+        ),
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show a report on stdout, in any format."""
+    if editor:
+        from nsadiag.reports.formats import editors
+
+        os.environ[editors.VARIABLE] = editors.check(editor)
     from nsadiag.reports.experiments import is_experiment, render_experiment
     from nsadiag.reports.load import load_report
 
@@ -150,9 +172,12 @@ def diff(
         typer.Argument(
             metavar="A",
             help="A run, a cell of a matrix, a rank (RUN/ranks/00000), or a file, folder or archive of other tools",
+            autocompletion=completion.runs,
         ),
     ],
-    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with")],
+    b: Annotated[
+        Path, typer.Argument(metavar="B", help="What to compare it with", autocompletion=completion.runs)
+    ],
     everything: Annotated[bool, typer.Option("--all", help="Also show what is equal")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -175,7 +200,9 @@ def diff(
     epilog="Example: nsadiag invariants artifacts/today --against good.json",
 )
 def invariants(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory")],
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory", autocompletion=completion.runs)
+    ],
     kept: Annotated[
         Path | None,
         typer.Option("--against", metavar="FILE", help="Invariants of a good run, to check this one against"),
@@ -210,6 +237,7 @@ def facts(
         typer.Argument(
             metavar="PATH... [TABLE]",
             help="A run directory, or files of other tools; the name of a table  [default: a list of all tables]",
+            autocompletion=completion.runs_or_tables,
         ),
     ],
     ranks: Annotated[
@@ -246,13 +274,14 @@ def where(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PID | DIR",
-            help="The launcher, or ranks; or a run directory  [default: the newest under artifacts/]",
+            metavar="PID | DIR | slurm:JOBID | ray:JOB",
+            help="The launcher, or ranks; a run directory; or a job of Slurm's or Ray's  [default: the newest run under artifacts/]",
+            autocompletion=completion.runs,
         ),
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show where every rank on this machine stands now. Nothing is paused, judged or written."""
+    """Show where every rank stands now. Nothing is paused, judged or written."""
     from nsadiag.commands.live import where as command
 
     found = command.look(targets or [])
@@ -270,7 +299,9 @@ def top(
     directory: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DIR", help="A run or matrix in progress  [default: the newest under artifacts/]"
+            metavar="DIR",
+            help="A run or matrix in progress  [default: the newest under artifacts/]",
+            autocompletion=completion.runs,
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit")] = False,
@@ -301,8 +332,9 @@ def ls(
 ) -> None:
     """List the runs under artifacts/, newest first: when, outcome, class, guilty ranks, the times that it failed like this, directory."""
     from nsadiag.commands import runs
+    from nsadiag.reports import history
 
-    known = runs.runs(runs.existing(folder))
+    known = history.runs(runs.existing(folder))
     found = [run for run in known if run.failed or not failed]
     none = f"no {'failed ' if failed else ''}run in {folder}"
     show(runs.as_json(found) if as_json else "\n".join(runs.lines(found, known) or [none]))

@@ -205,7 +205,7 @@ def _run(
 ) -> None:
     """Run the cells here, on static nodes or through a scheduler, whose options are `asked`."""
     from nsadiag.commands.matrix.run import run_matrix
-    from nsadiag.reports.live import matrix_progress
+    from nsadiag.reports.terminal.live import matrix_progress
 
     progress = matrix_progress(console(stderr=True))
     if place is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from nsadiag.agent import interrupts
+from nsadiag.cli import completion
 from nsadiag.cli.mistakes import no_such_option, options_of
 from nsadiag.cli.shared import (
     FORCE,
@@ -111,6 +112,7 @@ Probes = Annotated[
     typer.Option(
         metavar="LIST",
         help="What to record: light, full, none, or names separated by commas (nsadiag list)",
+        autocompletion=completion.probes,
         rich_help_panel="Recording",
     ),
 ]
@@ -194,7 +196,7 @@ def _check_option(context: typer.Context) -> None:
     short_help="Run a launcher line, watch it, and give the verdict",
     options_metavar="[OPTIONS] -- CMD...",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="Example: nsadiag run -- torchrun --standalone --nproc-per-node 2 repro/rank_conditional_collective/rank_conditional_save.py",
+    epilog="Example: nsadiag run -- torchrun --nproc-per-node 8 train.py",
 )
 def run(
     context: typer.Context,

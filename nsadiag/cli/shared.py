@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
+from nsadiag.cli import completion
 from nsadiag.cli.help import Application
 from nsadiag.errors import UsageError, did_you_mean
 from nsadiag.printing import show
@@ -72,10 +73,12 @@ FORMAT = typer.Option(
     "--format",
     metavar="FORMAT",
     help="terminal, md, html, json, junit, github, sarif, issue, perfetto or speedscope",
+    autocompletion=completion.formats,
 )
 PATHS = typer.Argument(
     metavar="PATH...",
     help="A run or matrix directory; or dumps, stacks and logs of other tools: files, folders, archives, - for standard input",
+    autocompletion=completion.runs,
 )
 VERBOSE = typer.Option("--verbose", "-v", help="Print all evidence, and everything that was ruled out")
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from nsadiag.cli import completion
 from nsadiag.cli.shared import FORCE, JSON, OUT, app, console, print_directory
 from nsadiag.printing import show
 
@@ -21,7 +22,12 @@ from nsadiag.printing import show
 )
 def demo(
     fault: Annotated[
-        str, typer.Argument(metavar="FAULT", help="A script of repro/, or a class: nsadiag list --faults")
+        str,
+        typer.Argument(
+            metavar="FAULT",
+            help="A script, or a class: nsadiag list --faults",
+            autocompletion=completion.faults,
+        ),
     ] = "local_lock_deadlock_dropped_record",
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
@@ -73,7 +79,12 @@ def doctor(
 )
 def explain(
     name: Annotated[
-        str, typer.Argument(metavar="CLASS | MECHANISM", help="A name that a verdict, or nsadiag list, shows")
+        str,
+        typer.Argument(
+            metavar="CLASS | MECHANISM",
+            help="A name that a verdict, or nsadiag list, shows",
+            autocompletion=completion.classes,
+        ),
     ],
 ) -> None:
     """Show what a class or a mechanism means, how it is detected, an example, and what to do about it."""

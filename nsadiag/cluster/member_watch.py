@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.captures import capture_slow
+from nsadiag.agent.captures.capturing import capture_slow
 from nsadiag.agent.job.launch import Job
 from nsadiag.agent.stillness.motion import Motion, joined
 from nsadiag.agent.watching.state import Look, Pair, WatchOptions

@@ -19,7 +19,7 @@ def parts() -> dict[str, dict[str, str]]:
     from nsadiag.analysis.rules import catalogue
     from nsadiag.engines.registry import engines
 
-    captures = _registered("agent/captures/__init__.py", "CAPTURES", "NODE_CAPTURES")
+    captures = _registered("agent/captures/capturing.py", "CAPTURES", "NODE_CAPTURES")
     probes = _registered("worker/probes/__init__.py", "PROBES")
     in_file = Counter(file for file, _ in probes.values())
     return {

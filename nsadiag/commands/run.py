@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import threading
@@ -36,10 +37,20 @@ from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.spans import shortened
+from nsadiag.experiments.commits import code_at
 from nsadiag.printing import note
 
 MOST_OF_NAME = 200
 STOPPING = f"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). {CONSEQUENCE}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Root:
+    """An attempt, and what it failed of."""
+
+    directory: str
+    signature: str
+    guilty_ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +71,7 @@ class RunRequest:
     ring: Choice = "auto"
     die_with_me: bool = False
     attempt: int = 1
+    earlier: tuple[Root, ...] = ()  # of --restart-on, the attempts before this one
     log_limit_mib: float = 0.0  # of each log; 0: none
     notify: tuple[str, ...] = ()  # addresses and commands
     metrics: Path | None = None
@@ -291,9 +303,17 @@ def begin(run: RunDir, request: RunRequest) -> dict[str, Any]:
         "command": request.command,
         "started_at": output.now(),
         **({"attempt": request.attempt} if request.attempt > 1 else {}),
+        **({"earlier": [dataclasses.asdict(each) for each in request.earlier]} if request.earlier else {}),
+        **({"code": code} if (code := code_of(request.command)) else {}),
     }
     output.write_run(run, **about)
     return about
+
+
+def code_of(command: list[str]) -> dict[str, Any] | None:
+    """The commit of the checkout that the script is in, or the working directory; None where there is none."""
+    script = next((Path(word) for word in command if word.endswith(".py") and Path(word).exists()), None)
+    return code_at((script.parent if script else Path()).resolve())
 
 
 def options_of(request: RunRequest) -> WatchOptions:
@@ -378,6 +398,7 @@ def exit_code(verdict: Verdict | None, watch: Watch | None, *, passthrough: bool
 
 
 def name_of(command: list[str]) -> str:
-    script = next((w for w in command if w.endswith(".py")), None)
+    # In `bash -c '... python train.py'` the script is the last of several words.
+    script = next((w.split()[-1] for w in command if w.endswith(".py")), None)
     module = command[command.index("-m") + 1] if "-m" in command[:-1] else None
     return (Path(script).stem if script else module or Path(command[0]).name)[:MOST_OF_NAME]

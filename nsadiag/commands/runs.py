@@ -5,75 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from nsadiag.errors import UsageError
-from nsadiag.evidence.layout import make_private_dir, read_json, replace_private
+from nsadiag.evidence.layout import make_private_dir, replace_private
 from nsadiag.evidence.ownership import check_not_planted
+from nsadiag.reports.history import Run, again, runs
 
 FOLDER = Path("artifacts")
 LATEST = "latest"
-# The name that nsadiag gives a directory itself; one that a person named is never removed.
-OWN_NAME = re.compile(r"\d{8}-\d{6}-.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One line of the list."""
-
-    directory: Path
-    kind: str
-    name: str
-    started_at: str
-    ended: bool
-    outcome: str | None  # None: no verdict yet
-    cls: str | None
-    guilty_ranks: tuple[int, ...] = ()
-    signature: str | None = None
-
-    @property
-    def failed(self) -> bool:
-        """Whether its verdict is anything but healthy; a run without one is none of these."""
-        return self.outcome not in (None, "healthy")
-
-    @property
-    def is_own(self) -> bool:
-        """Whether nsadiag chose the directory's name."""
-        return bool(OWN_NAME.match(self.directory.name))
-
-    def to_json(self) -> dict[str, Any]:
-        body = asdict(self)
-        return {**body, "directory": str(self.directory), "class": body.pop("cls")}
-
-
-def runs(folder: Path = FOLDER) -> list[Run]:
-    """The runs directly under a folder, newest first; links are passed over."""
-    found = (_run(path) for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    return sorted((run for run in found if run), key=lambda run: run.started_at, reverse=True)
-
-
-def _run(path: Path) -> Run | None:
-    document = read_json(path / "run.json", {})
-    if not document.get("kind"):
-        return None
-    verdict = read_json(path / "verdict.json", {})
-    return Run(
-        directory=path,
-        kind=str(document["kind"]),
-        name=str(document.get("name") or path.name),
-        started_at=str(document.get("started_at") or ""),
-        ended=bool(document.get("ended_at")),
-        outcome=verdict.get("outcome"),
-        cls=verdict.get("class"),
-        guilty_ranks=tuple(verdict.get("guilty_ranks") or ()),
-        signature=verdict.get("signature"),
-    )
 
 
 def existing(folder: Path) -> Path:
@@ -140,19 +83,6 @@ def _age_s(run: Run) -> float | None:
     return (datetime.now(timezone.utc) - started.astimezone(timezone.utc)).total_seconds()
 
 
-def again(found: Sequence[Run]) -> dict[Path, tuple[int, str]]:
-    """The number of times up to each run whose failure came before, and the first time. `found` has the newest first."""
-    seen: dict[str, tuple[int, str]] = {}
-    counted = {}
-    for run in reversed(found):
-        if run.failed and run.signature:
-            times, first = seen.get(run.signature, (0, _when(run)))
-            seen[run.signature] = times + 1, first
-            if times:
-                counted[run.directory] = seen[run.signature]
-    return counted
-
-
 def lines(found: Sequence[Run], known: Sequence[Run] | None = None) -> list[str]:
     """A line a run: when, outcome, class, ranks, the times that it failed like this, directory. `known`: all that may have failed before."""
     counted = again(found if known is None else known)
@@ -161,7 +91,7 @@ def lines(found: Sequence[Run], known: Sequence[Run] | None = None) -> list[str]
             _when(run),
             run.outcome or _without_verdict(run),
             _what(run),
-            _times(counted.get(run.directory)),
+            str(counted.get(run.directory, "")),
             str(run.directory),
         )
         for run in found
@@ -171,16 +101,6 @@ def lines(found: Sequence[Run], known: Sequence[Run] | None = None) -> list[str]
     # A column that no run fills takes no room.
     shown = [column for column in range(last) if widths[column]]
     return ["  ".join((*(f"{row[n]:{widths[n]}}" for n in shown), row[last])) for row in rows]
-
-
-def _times(counted: tuple[int, str] | None) -> str:
-    return "" if counted is None else f"{ordinal(counted[0])} time since {counted[1][:10]}"
-
-
-def ordinal(number: int) -> str:
-    """`2nd`, `3rd`, `11th`."""
-    ends = {1: "st", 2: "nd", 3: "rd"}
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else ends.get(number % 10, 'th')}"
 
 
 def _when(run: Run) -> str:
@@ -196,7 +116,8 @@ def _what(run: Run) -> str:
 
     guilty = run.guilty_ranks
     ranks = f", rank{'s' * (len(guilty) > 1)} {spans(guilty)}" if guilty else ""
-    return f"{run.cls or '-'}{ranks}"
+    # A class that only repeats the outcome says nothing more.
+    return f"{'-' if run.cls in (None, run.outcome) else run.cls}{ranks}"
 
 
 def as_json(found: Iterable[Run]) -> str:

@@ -48,15 +48,25 @@ def running_job(job: str) -> RunningJob:
 
 def on_each_node(job: RunningJob, command: Sequence[str]) -> str:
     """Runs it once on each node, beside what runs there; what it and srun said on stderr."""
+    return _step(job, command, STEP_S)[1]
+
+
+def answers_of_each_node(job: RunningJob, command: Sequence[str]) -> tuple[str, str]:
+    """The same of a command that answers at once: what all of them and srun said on stdout and stderr."""
+    return _step(job, command, ASK_S)
+
+
+def _step(job: RunningJob, command: Sequence[str], seconds: float) -> tuple[str, str]:
     count = str(len(job.nodes))
     step = (
         "srun", f"--jobid={job.job_id}", "--overlap", "--nodes", count, "--ntasks", count, "--ntasks-per-node=1",
         "--cpus-per-task=1", "--cpu-bind=none", "--kill-on-bad-exit=0", "--input=none", "--job-name=nsadiag-attach",
     )  # fmt: skip
     try:
-        return programs.run([*step, *command], seconds=STEP_S, grace_s=CANCEL_S).stderr
+        done = programs.run([*step, *command], seconds=seconds, grace_s=CANCEL_S)
     except programs.Unfinished as late:
-        return late.stderr
+        return late.stdout, late.stderr
+    return done.stdout, done.stderr
 
 
 def error_in(said: str) -> str:

@@ -101,3 +101,21 @@ def together(remarks: Iterable[str]) -> list[str]:
         if found:
             known.append(int(found[1]))
     return [f"{these(sorted({*known}))}{said}" if known else said for said, known in ranks.items()]
+
+
+# Where the time of a step goes, by the names of columns (`compute_s`) and of colours.
+TIME_PARTS = {
+    "compute": "compute",
+    "peers": "waiting for peers",
+    "input": "input",
+    "saving": "saving",
+    "rest": "rest",
+}
+
+
+def middle_left_out(text: str, most: int) -> str:
+    """The text, or its two ends with ` ... ` between them: of a condition or a path the end says as much as the beginning."""
+    if len(text) <= most:
+        return text
+    half = (most - 5) // 2
+    return f"{text[:half].rstrip()} ... {text[len(text) - half :].lstrip()}"

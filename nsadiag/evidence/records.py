@@ -167,6 +167,8 @@ class PeerWait:
     what: str | None = None  # they wait in, now
     at: Place | None = None  # where it is now
     source: str | None = None
+    lost_s: float = 0.0  # by all its peers together
+    on_gpus: bool = False  # whether each of them holds a GPU
 
 
 @dataclass(frozen=True, kw_only=True)

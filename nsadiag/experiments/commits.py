@@ -13,6 +13,7 @@ from nsadiag.deadlines import programs
 from nsadiag.errors import MachineError, UsageError
 
 GIT_S = 600.0  # for one command: a checkout of a large tree over a network file system
+ASK_S = 1.0  # before a job is started
 UNLOCK_S = 5.0  # for git to remove its locks when it is ended
 
 
@@ -26,6 +27,34 @@ class Commit:
     @property
     def label(self) -> str:
         return self.sha[:12]
+
+
+def code_at(folder: Path) -> dict[str, str | bool | None] | None:
+    """`commit` of the checkout that the folder is in, and whether tracked files are `changed` there (None where git took too long to say).
+
+    None outside of a checkout, and where git does not answer.
+    """
+    if not any((above / ".git").exists() for above in (folder, *folder.parents)):
+        return None
+    try:
+        commit = _asked(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    except (OSError, TimeoutError):
+        return None
+    if commit.returncode:
+        return None
+    with contextlib.suppress(OSError, TimeoutError):
+        told = _asked(folder, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules")
+        return {
+            "commit": commit.stdout.strip(),
+            "changed": bool(told.stdout) if not told.returncode else None,
+        }
+    return {"commit": commit.stdout.strip(), "changed": None}
+
+
+def _asked(folder: Path, *words: str) -> programs.Finished:
+    """A question before a job's start: it takes no lock, starts no program that the checkout names, and nobody waits for it."""
+    line = ("git", "--no-optional-locks", "-C", str(folder), "-c", "core.fsmonitor=false", *words)
+    return programs.run(line, seconds=ASK_S, grace_s=0.2)
 
 
 def top_of(folder: Path) -> Path:

@@ -30,6 +30,7 @@ ENDS_SHOWN = 4
 RANKS_SHOWN = 64
 FEW = 32  # ranks, of which each leaves its evidence here
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+LOST_FROM_S, SEVERAL = 600.0, 1.5  # from which on what peers lost together says more than how long one waited
 FELT_S, WAITS_SHOWN = 1.0, 2  # of waits: from how many seconds on, and of how many ranks
 
 
@@ -52,6 +53,7 @@ def facts_of(run: RunReport) -> list[Fact]:
         *_pace(run.verdict),
         *_waits(run.verdict),
         *_ends(run),
+        *([Fact(label="before", text=one_line(run.again))] if run.again else []),
         *_mechanism(run.verdict),
         *_action(run.verdict),
     ]
@@ -208,11 +210,29 @@ def _wait_text(wait: PeerWait, blocked: int) -> str:
     """`rank 0 has waited 110 s for rank 1 (115 s in all)`; of very many ranks only some have left what tells how long."""
     total = duration(wait.total_s)
     if not wait.now_s:
-        return f"peers waited {total} in all for rank {wait.rank}, {duration(wait.longest_s)} at most"
+        return f"peers waited {total} in all for rank {wait.rank}, {duration(wait.longest_s)} at most{_lost(wait)}"
     who = f"ranks {spans(wait.waiters)} have" if len(wait.waiters) > 1 else f"rank {spans(wait.waiters)} has"
     who = "peers have" if len(wait.waiters) < blocked > FEW else who
     now = duration(wait.now_s)
-    return f"{who} waited {now} for rank {wait.rank}" + (f" ({total} in all)" if total != now else "")
+    return (
+        f"{who} waited {now} for rank {wait.rank}"
+        + (f" ({total} in all)" if total != now else "")
+        + _lost(wait)
+    )
+
+
+def _lost(wait: PeerWait) -> str:
+    """`, which cost them 3.1 GPU hours`: of a straggler with several peers, whose seconds add up, and of any from some minutes on."""
+    adds_up = not wait.now_s and wait.lost_s >= SEVERAL * wait.total_s
+    if wait.lost_s < LOST_FROM_S and not adds_up:
+        return ""
+    of = "GPU" if wait.on_gpus else "rank"
+    hours = wait.lost_s / 3600
+    return (
+        f", which cost them {hours:.1f} {of} hours"
+        if hours >= 1
+        else f", which cost them {duration(wait.lost_s)} of {of} time"
+    )
 
 
 def earlier_text(attempt: EarlierAttempt, world_size: int) -> str:

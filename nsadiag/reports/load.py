@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.types import Gaps, fitting, read_value
 from nsadiag.evidence.layout import COLLECTED, RankDir, RunDir, read_json
-from nsadiag.evidence.phrases import count
+from nsadiag.evidence.phrases import TIME_PARTS, count
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.rehearsal.calls import Rehearsal
 from nsadiag.evidence.rehearsal.repair import Repair
 from nsadiag.evidence.secrets.masking import mask_text, mask_variables
 from nsadiag.evidence.secrets.published import mask_likely
-from nsadiag.reports import values
+from nsadiag.reports import history, values
 from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankReport, Report, RunReport
 
 if TYPE_CHECKING:
@@ -96,10 +96,14 @@ def _load_run(directory: Path) -> RunReport:
 
 def _run(directory: Path, document: dict[str, Any], verdict: Verdict | None, gaps: list[str]) -> RunReport:
     started_at, ended_at = values.text(document.get("started_at")), values.text(document.get("ended_at"))
+    code = values.mapping(document.get("code"))
+    failed = verdict is not None and verdict.outcome != "healthy"
     paths = document.get("paths") if document.get("kind") == COLLECTED else None
     return RunReport(
         directory=directory,
         given=tuple(map(Path, map(str, paths))) if isinstance(paths, list) else (),
+        code=history.commit_text(values.text(code.get("commit")), changed=code.get("changed") is True),
+        again=history.told_of(directory) if failed else "",
         name=values.text(document.get("name")) or directory.resolve().name,
         command=values.command(document.get("command")),
         started_at=started_at,
@@ -234,6 +238,11 @@ def _costs(document: Mapping[str, Any]) -> Costs:
         step_s_median=values.number(document.get("step_s_median")),
         forward_s_median=values.number(document.get("forward_s_median")),
         backward_s_median=values.number(document.get("backward_s_median")),
+        parts={
+            part: seconds
+            for part in TIME_PARTS
+            if (seconds := values.number(document.get(f"{part}_s_mean"))) is not None
+        },
         peak_rss_mib=values.number(document.get("peak_rss_mib")),
         steps=values.whole(document.get("steps")),
     )

@@ -99,6 +99,11 @@ class Run:
         return _frame(self._case.steps)
 
     @property
+    def parts(self) -> pd.DataFrame:
+        """The parts of each step: `compute_s`, `peers_s` (waiting for peers), `input_s`, `saving_s`, `rest_s`. Raises UsageError for a matrix."""
+        return _frame(self._case.parts)
+
+    @property
     def calls(self) -> pd.DataFrame:
         """The newest calls in each rank's flight recorder: one row a collective. Raises UsageError for a matrix."""
         return _frame(self._case.calls)

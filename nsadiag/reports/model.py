@@ -59,6 +59,8 @@ class RunReport:
     repair: Repair | None = None  # where `nsadiag fix` has tried one
     ranks: tuple[RankReport, ...] = ()
     gaps: tuple[str, ...] = ()
+    code: str = ""  # the commit that ran, where that is known
+    again: str = ""  # how often its failure came before, in words
     given: tuple[Path, ...] = ()  # the paths that were named, of what other tools left
     written: Path | None = None  # the directory of the verdict on them, where one was asked for
     # That evidence as it was read: to read it again may take a minute.
@@ -87,6 +89,7 @@ class Costs:
     step_s_median: float | None = None
     forward_s_median: float | None = None
     backward_s_median: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)  # of a mean step, in seconds, by name
     peak_rss_mib: float | None = None
     steps: int | None = None
 

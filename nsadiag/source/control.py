@@ -45,6 +45,8 @@ class Condition:
     ends: int = 0  # last line of the statement
     branch_ends: int = 0  # and of the branch
     rank: int | None = None  # the one rank that the test names; -1 for the last
+    written: str = ""  # the test, with the author's own quotes and brackets
+    deciding: str = ""  # the same of a test of several terms, without those that cannot differ
 
     @property
     def is_loop(self) -> bool:
@@ -158,12 +160,28 @@ class Program:
     def _made(
         self, scope: Scope, node: ast.stmt | ast.expr, kind: Kind, branch: str, test: ast.expr, **more: object
     ) -> Condition:
+        provenance = self._provenance(scope, test, node.lineno, kind)
         return Condition(
             file=scope.file, line=node.lineno, function=scope.function, kind=kind, branch=branch,
-            provenance=self._provenance(scope, test, node.lineno, kind), test=ast.unparse(test), ends=node.end_lineno or 0, rank=self.dataflow.named_rank(test, scope),
-            branch_ends=_end_of(node, branch),
+            provenance=provenance, test=ast.unparse(test), ends=node.end_lineno or 0, rank=self.dataflow.named_rank(test, scope),
+            branch_ends=_end_of(node, branch), written=self._written(scope, test), deciding=self._deciding(scope, test, provenance),
             **more,  # type: ignore[arg-type]
         )  # fmt: skip
+
+    def _written(self, scope: Scope, node: ast.expr) -> str:
+        return self.files[scope.file].written(node) if scope.file in self.files else ast.unparse(node)
+
+    def _deciding(self, scope: Scope, test: ast.expr, provenance: Provenance) -> str:
+        """The terms of `a and b and c` on which it depends as the whole does; others as `...`."""
+        if not isinstance(test, ast.BoolOp) or provenance == "uniform":
+            return ""
+        word = " and " if isinstance(test.op, ast.And) else " or "
+        kept = [self.dataflow.of(term, scope) == provenance for term in test.values]
+        shown = [
+            self._written(scope, term) if keeps else "..."
+            for term, keeps in zip(test.values, kept, strict=True)
+        ]
+        return word.join(text for text, _ in itertools.groupby(shown)) if any(kept) else ""
 
     def provenance_of(self, condition: Condition) -> Provenance:
         """The provenance of a condition of this program, worked out once more."""

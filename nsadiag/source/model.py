@@ -38,8 +38,8 @@ class Scope(NamedTuple):
 class SourceFile:
     """One file."""
 
-    def __init__(self, path: str, tree: ast.Module) -> None:
-        self.path, self.tree = path, tree
+    def __init__(self, path: str, tree: ast.Module, text: str = "") -> None:
+        self.path, self.tree, self._text = path, tree, text
         self._scopes: dict[int, Scope] = {}
 
     @cached_property
@@ -49,6 +49,16 @@ class SourceFile:
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
         return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def _lines(self) -> list[bytes]:
+        return [line.encode() for line in self._text.split("\n")]
+
+    def written(self, node: ast.expr) -> str:
+        """The expression with the author's own quotes and brackets, where it stands on one line; else as Python would write it."""
+        if not self._text or node.end_lineno != node.lineno:
+            return ast.unparse(node)
+        return self._lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode(errors="replace")
 
     def all(self, kind: type[Node]) -> Iterator[Node]:
         """Every node of that kind."""
@@ -146,7 +156,7 @@ class SourceModel:
 def parsed(path: str, text: str | None) -> SourceFile | None:
     """The text as a file of that name; None where it is not Python."""
     try:
-        return SourceFile(path, parse(text)) if text is not None else None
+        return SourceFile(path, parse(text), text) if text is not None else None
     except (SyntaxError, ValueError, RecursionError):
         return None
 

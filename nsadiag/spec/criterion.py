@@ -10,6 +10,9 @@ METRICS = {
     "step time": "step_s_median",
     "forward time": "forward_s_median",
     "backward time": "backward_s_median",
+    "compute time": "compute_s_mean",
+    "waiting time": "peers_s_mean",  # for peers
+    "input time": "input_s_mean",
     "cpu time": "step_cpu_s_median",  # of a step; other jobs on the machine change it little
     "wall time": "wall_s",
     "peak memory": "peak_mib",  # of the GPU where there is one, else the resident set

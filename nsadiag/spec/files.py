@@ -12,21 +12,25 @@ from nsadiag.errors import UsageError
 from nsadiag.spec.matrix import Matrix
 
 BUILT_IN = "nsa-quick"
-EXAMPLE_HINT = "see configs/matrices/nsa-quick.yaml"
+HERE = Path(__file__).parents[1]
+FOLDERS = (HERE / "configs", HERE.parent / "configs" / "matrices")  # in the package, and beside it
 
 
 def find_spec(name: str) -> Path:
     """A path as given, or a name in configs/matrices, in the package or beside it. Raises UsageError."""
-    here = Path(__file__).parents[1]
-    folders = (here / "configs", here.parent / "configs" / "matrices")
-    candidates = [Path(name), *(folder / f"{name}.yaml" for folder in folders)]
+    candidates = [Path(name), *(folder / f"{name}.yaml" for folder in FOLDERS)]
     for path in candidates:
         if path.is_file():
             return path
-    known = sorted({p.stem for folder in folders for p in folder.glob("*.yaml")})
+    known = sorted({p.stem for folder in FOLDERS for p in folder.glob("*.yaml")})
     raise UsageError(
         f"no such matrix: {name}", f"give the path of a YAML file, or one of: {', '.join(known)}"
     )
+
+
+def _hint() -> str:
+    """One that works, where it lies on this machine."""
+    return f"one that works: {find_spec(BUILT_IN)}"
 
 
 def load_matrix(path: Path) -> Matrix:
@@ -37,7 +41,7 @@ def load_matrix(path: Path) -> Matrix:
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", error.hint) from None
     except ValidationError as error:
-        raise UsageError(f"{path}: {_problem(error)}", EXAMPLE_HINT) from None
+        raise UsageError(f"{path}: {_problem(error)}", _hint()) from None
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -46,9 +50,9 @@ def _document(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}") from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {_yaml_problem(error)}", EXAMPLE_HINT) from None
+        raise UsageError(f"{path} is not YAML: {_yaml_problem(error)}", _hint()) from None
     if not isinstance(document, dict):
-        raise UsageError(f"{path} holds no mapping", EXAMPLE_HINT)
+        raise UsageError(f"{path} holds no mapping", _hint())
     return document
 
 

@@ -7,7 +7,11 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from support.golden import GOLDEN, unpack
 from support.jobs import Jobs
+
+from nsadiag.analysis.verdict import judge_directory
+from nsadiag.evidence.layout import read_json, write_json
 
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 # Rank 1 is ended from outside, as by a node that is drained, in as many attempts as the argument says.
@@ -69,6 +73,27 @@ def test_there_are_no_more_attempts_than_were_asked_for(jobs: Jobs) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert (jobs.directory / "attempts").read_text() == "xx"
     assert document(jobs.directory / "run.attempt2" / "verdict.json")["class"] == "rank_killed"
+
+
+@pytest.mark.slow
+def test_the_same_root_twice_is_no_retry(jobs: Jobs) -> None:
+    line = ("run", "--out", "run", "--restart-on", "retry=5", "--", *TORCHRUN)
+    done = jobs.run(*line, script(jobs, DRAINED), "9")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert (jobs.directory / "attempts").read_text() == "xx"
+    action = document(jobs.directory / "run.attempt2" / "verdict.json")["action"]
+    assert action["do"] == "stop" and action["because"].startswith("attempt 1 failed of the same")  # type: ignore[index]
+
+
+def test_another_root_is_another_chance(tmp_path: Path) -> None:
+    run = unpack(GOLDEN / "rank_killed_drained.tar.xz", tmp_path)
+    found = judge_directory(run.path)
+    assert found.action and found.action.do == "retry"
+    before = {"directory": "elsewhere", "signature": found.signature, "guilty_ranks": [*found.guilty_ranks]}
+    for changed, do in (({}, "stop"), ({"guilty_ranks": [7]}, "retry"), ({"signature": "other"}, "retry")):
+        write_json(run.run, read_json(run.run) | {"earlier": [before | changed]})
+        action = judge_directory(run.path).action
+        assert action and action.do == do
 
 
 @pytest.mark.slow

@@ -17,8 +17,12 @@ from typer.testing import CliRunner
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.cli.main import app
 from nsadiag.commands import output, runs
+from nsadiag.commands.run import code_of
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import read_json, write_json
+from nsadiag.experiments.commits import code_at
+from nsadiag.reports import RunReport, history, load_report
+from nsadiag.reports.terminal.run import render_terminal
 
 
 def made(folder: Path, name: str, *, started_at: str, ended: bool = True) -> Path:
@@ -39,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_runs_are_listed_newest_first(folder: Path) -> None:
-    assert [run.name[16:] for run in runs.runs(folder)] == ["third", "second", "first"]
+    assert [run.name[16:] for run in history.runs(folder)] == ["third", "second", "first"]
 
 
 def test_a_line_has_the_verdict(folder: Path, tmp_path: Path) -> None:
@@ -88,9 +92,45 @@ def test_a_failure_that_came_before_is_counted(folder: Path) -> None:
     judged(folder / "20260103-000000-third", "hung", "abc")
     lines = CliRunner().invoke(app, ["ls"]).stdout.splitlines()
     assert ["2nd time since 2026-01-01" in line for line in lines] == [True, False, False]
-    assert [run.name[16:] for run in runs.runs(folder) if run.failed] == ["third", "first"]
+    assert [run.name[16:] for run in history.runs(folder) if run.failed] == ["third", "first"]
     only = CliRunner().invoke(app, ["ls", "--failed"]).stdout.splitlines()
     assert len(only) == 2 and "2nd time" in only[0]
+
+
+def at_commit(path: Path, commit: str, *, changed: bool = False) -> None:
+    write_json(
+        path / "run.json", read_json(path / "run.json") | {"code": {"commit": commit, "changed": changed}}
+    )
+
+
+def test_a_failure_names_the_commits_between_which_it_began(folder: Path) -> None:
+    days = {"first": "healthy", "second": "hung", "third": "hung"}
+    for n, (name, outcome) in enumerate(days.items(), 1):
+        path = folder / f"2026010{n}-000000-{name}"
+        judged(path, outcome, "abc")
+        write_json(path / "run.json", read_json(path / "run.json") | {"name": "train"})
+        at_commit(path, str(n) * 40, changed=n == 2)
+    said = "2nd time since 2026-01-02, first at commit 2222222222, changed, last healthy at commit 1111111111"
+    assert said in CliRunner().invoke(app, ["ls"]).stdout
+    report = load_report(folder / "20260103-000000-third")
+    assert isinstance(report, RunReport) and (report.again, report.code) == (said, "3333333333")
+    shown = " ".join(render_terminal(report).split())
+    assert f"before {said}" in shown
+    assert load_report(folder / "20260102-000000-second").again == ""  # type: ignore[union-attr]
+
+
+def test_the_commit_of_the_script_is_known_and_whether_its_files_are_changed(tmp_path: Path) -> None:
+    assert code_at(tmp_path) is None
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(tmp_path))
+    (tmp_path / "train.py").write_text("pass")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        subprocess.run([*git, *words], check=True)
+    sha = subprocess.run(
+        [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert code_at(tmp_path) == {"commit": sha, "changed": False}
+    (tmp_path / "train.py").write_text("pass  # more")
+    assert code_of(["torchrun", str(tmp_path / "train.py")]) == {"commit": sha, "changed": True}
 
 
 def test_clean_takes_the_failed_or_the_old_alone(folder: Path) -> None:
@@ -101,14 +141,14 @@ def test_clean_takes_the_failed_or_the_old_alone(folder: Path) -> None:
     gone = json.loads(CliRunner().invoke(app, ["clean", "--failed", "--dry-run", "--json"]).stdout)
     assert [row["name"][16:] for row in gone] == ["recent", "first"]
     CliRunner().invoke(app, ["clean", "--failed", "--older", "7d"], catch_exceptions=False)
-    assert sorted(run.name[16:] for run in runs.runs(folder)) == ["recent", "second", "third"]
+    assert sorted(run.name[16:] for run in history.runs(folder)) == ["recent", "second", "third"]
 
 
 @pytest.mark.parametrize(
     "number, word", [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (22, "22nd")]
 )
 def test_ordinals(number: int, word: str) -> None:
-    assert runs.ordinal(number) == word
+    assert history.ordinal(number) == word
 
 
 def test_clean_wants_to_be_told_how_many_to_keep(folder: Path) -> None:
@@ -131,7 +171,7 @@ def test_a_run_without_out_is_the_latest_and_unknown_to_git(
         subprocess.run(["git", "status", "--short"], capture_output=True, text=True, check=True).stdout == ""
     )
     assert runs.latest() == run.path.resolve()
-    assert [each.directory.name[16:] for each in runs.runs()] == ["two", "one"]
+    assert [each.directory.name[16:] for each in history.runs(Path("artifacts"))] == ["two", "one"]
 
 
 def test_runs_that_start_in_the_same_second_have_a_directory_each(
@@ -141,7 +181,7 @@ def test_runs_that_start_in_the_same_second_have_a_directory_each(
     with ThreadPoolExecutor(16) as pool:
         made = list(pool.map(lambda _: output.prepare(None, "train", force=False).path, range(64)))
     assert len(set(made)) == 64 and all(path.is_dir() for path in made)
-    assert len(runs.runs(Path("artifacts"))) == 0, "none has begun"
+    assert len(history.runs(Path("artifacts"))) == 0, "none has begun"
 
 
 def test_a_run_with_out_changes_nothing_under_artifacts(

@@ -18,7 +18,7 @@ import pytest
 from support.jobs import GIVE_UP_S, Jobs, wait_until
 from support.reported import HUNG
 
-from nsadiag.agent import captures
+from nsadiag.agent.captures import capturing as captures
 from nsadiag.agent.captures.failure import CaptureError
 from nsadiag.agent.captures.gpu import cuda_core, gpus, nccl_ras
 from nsadiag.agent.captures.python import py_spy

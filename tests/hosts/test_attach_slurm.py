@@ -85,3 +85,21 @@ def test_of_a_node_that_does_not_answer_nothing_is_claimed(slurm: Slurm, tmp_pat
     assert done.returncode == 1 and verdict["outcome"] == "unknown" and verdict["guilty_ranks"] == []
     assert "node1: no snapshot of its ranks could be taken" in verdict["gaps"]
     assert (tmp_path / "out/ranks/00000/captures/02/py_spy.json").exists()
+
+
+def test_where_every_rank_of_a_job_on_two_nodes_stands(slurm: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "job.sh").write_text(BATCH)
+    job = slurm.head.run("sbatch", "--parsable", "job.sh", cwd=tmp_path).stdout.strip()
+    wait_until((tmp_path / "stuck").exists, f"rank 3 is stuck: {slurm.logs()}")
+
+    def ranks() -> dict[int, dict[str, str]]:
+        done = slurm.head.run(NSADIAG, "where", f"slurm:{job}", "--json", cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stderr
+        return {row["rank"]: row for row in json.loads(done.stdout)["ranks"]}
+
+    wait_until(lambda: all("all_reduce" in ranks()[r]["call"] for r in (0, 1, 2)), "the others wait for it")
+    found = ranks()
+    assert [found[r]["host"] for r in range(4)] == ["node0", "node0", "node1", "node1"]
+    assert found[3]["place"].endswith("in upload")
+    slurm.head.run("scancel", job)

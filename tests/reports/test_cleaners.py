@@ -26,7 +26,7 @@ from nsadiag.analysis.verdict import judge_directory
 from nsadiag.cli.shared import app, console
 from nsadiag.commands.agents import tools
 from nsadiag.commands.agents.server import answers_of
-from nsadiag.commands.live.top import rendered
+from nsadiag.commands.live.screen import table_of
 from nsadiag.evidence.layout import write_json
 from nsadiag.reports import MatrixReport, load_report
 from nsadiag.reports.cleaners.chat import chat
@@ -336,7 +336,8 @@ def test_what_ranks_do_now_is_shown_without_controls(capsys: pytest.CaptureFixtu
             ended=False,
         )  # fmt: skip
         screen = console()
-        screen.print(rendered({payload: [rank], "b": [rank]}, screen))
+        rows = [(payload, rank), ("b", rank)]
+        screen.print(table_of(rows, rows, screen))
     text = capsys.readouterr().out
     assert text.count("owned") > 1
     nothing_on_a_terminal(text)

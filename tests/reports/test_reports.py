@@ -33,6 +33,7 @@ from nsadiag.evidence.layout import make_private_dir, write_json
 from nsadiag.evidence.phrases import rate
 from nsadiag.evidence.records import (
     Evidence,
+    PeerWait,
     Progress,
     Rejected,
     Verdict,
@@ -45,8 +46,8 @@ from nsadiag.reports.facts import Fact, facts_of
 from nsadiag.reports.formats.plot import panels_of
 from nsadiag.reports.formats.registry import REPORTERS, write_reports
 from nsadiag.reports.grid import grid_of
-from nsadiag.reports.live import LiveProgress, PlainProgress, matrix_progress
 from nsadiag.reports.sources import source_href
+from nsadiag.reports.terminal.live import LiveProgress, PlainProgress, matrix_progress
 from nsadiag.reports.terminal.screen import Screen
 from nsadiag.reports.words import duration, mebibytes, rank_list
 
@@ -95,8 +96,8 @@ def rendered(directory: Path, name: str) -> str:
 
 
 def flowing(text: str) -> str:
-    """The text as a reader's eye takes it: line ends are spaces."""
-    return " ".join(text.split())
+    """The text as a reader's eye takes it: line ends are spaces, and what buttons copy is not seen."""
+    return " ".join(re.sub(r"<textarea.*?</textarea>", "", text, flags=re.DOTALL).split())
 
 
 def without_code(text: str) -> str:
@@ -779,3 +780,18 @@ def test_a_verdict_on_very_many_ranks_is_shown_as_quickly_as_one_on_few(tmp_path
 
     few, many = seconds(500), seconds(200_000)
     assert many < 5 * few, (few, many)
+
+
+def test_what_a_straggler_costs_its_peers_is_said_in_the_time_that_they_lost(tmp_path: Path) -> None:
+    slow = replace(HUNG, outcome="slow", cls="straggler_rank", certainty=None)
+    for lost_s, on_gpus, said in (
+        (180.0, False, "at most, which cost them 3 min of rank time"),
+        (7200.0, True, "at most, which cost them 2.0 GPU hours"),
+        (3.1, False, "113 ms at most"),
+    ):
+        wait = PeerWait(
+            rank=1, total_s=2.9, now_s=0.0, longest_s=0.113, times=30, lost_s=lost_s, on_gpus=on_gpus
+        )
+        run = make_run(tmp_path / said[-9:], replace(slow, peer_waits=(wait,)))
+        line = next(line for line in facts_of(load_report(run)) if line.label == "waits").text  # type: ignore[arg-type]
+        assert line.endswith(said)

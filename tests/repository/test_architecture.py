@@ -71,7 +71,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "nsadiag.repair": frozenset({"nsadiag.evidence", "nsadiag.source"}),
     "nsadiag.reports": frozenset(
-        {"rich", "jinja2", "markupsafe", "pandas", "nsadiag.analysis", "nsadiag.evidence"}
+        {"rich", "jinja2", "markupsafe", "pandas", "pygments", "nsadiag.analysis", "nsadiag.evidence"}
     ),
     "nsadiag.commands": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
     "nsadiag.cli": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
@@ -89,7 +89,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "nsadiag.reports",
         }
     ),
-    "nsadiag.pytest_plugin": frozenset({"pytest", "nsadiag.worker"}),
+    "nsadiag.pytest_plugin": frozenset({"pytest", "torch", "nsadiag.worker"}),
     "nsadiag": frozenset({"nsadiag.commands", "nsadiag.worker", "nsadiag.reports"}),
 }
 # The warm launcher is torch's, and a rank forked from it is a worker before it is the user's command; agents meet in

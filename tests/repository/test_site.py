@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import yaml
-from support.site import ROOT, stage
+from support.site import ROOT, menu, stage
+
+from nsadiag.analysis.rules.registry import CLASSES
 
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 
@@ -43,3 +45,9 @@ def test_every_page_that_the_site_lists_is_there() -> None:
     assert [page for page in sorted(pages) if not (ROOT / page).is_file()] == []
     # Nothing is loaded from elsewhere.
     assert config["theme"]["font"] is False and config["plugins"] == ["search"]
+
+
+def test_the_menu_has_every_class_once_in_a_group() -> None:
+    groups = [(title, page) for group in menu() for title, pages in group.items() for page in pages]
+    assert sorted(cls for _, page in groups for cls in page) == sorted(CLASSES)
+    assert ("A rank is blocked", {"io_stall": "docs/classes/io_stall.md"}) in groups

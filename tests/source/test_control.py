@@ -7,6 +7,7 @@ import textwrap
 import pytest
 from support.sources import source_file
 
+from nsadiag.analysis.explain.candidate import LONGEST, shown
 from nsadiag.analysis.explain.candidates.first_divergence import DRAWS
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.relations.timeline import suspects
@@ -303,3 +304,22 @@ def test_names_that_are_bound_to_one_another_many_times_are_looked_into_once() -
     source = f"a0 = rank\n{bound}\nif a0:\n    barrier()  # HERE\n"
     (condition,) = around(source)
     assert (condition.provenance, condition.rank) == ("rank", None)
+
+
+def test_a_condition_is_quoted_as_it_stands_in_the_file() -> None:
+    (condition,) = around('rank = dist.get_rank()\nif (mode == "train") and rank==0:\n    save()  # HERE')
+    assert condition.written == '(mode == "train") and rank==0'
+    assert condition.deciding == "... and rank==0"
+
+
+def test_of_a_long_condition_the_terms_that_can_differ_are_shown() -> None:
+    test = 'step % args.every == 0 and args.checkpoint_directory is not None and epoch < args.epochs and dist.get_rank() == 0 and mode == "train"'
+    (condition,) = around(f"if {test}:\n    save()  # HERE")
+    assert len(test) > LONGEST and shown(condition) == "if ... and dist.get_rank() == 0 and ..."
+
+
+def test_of_a_long_term_both_ends_are_shown() -> None:
+    name = "a_very_long_name" * 10
+    (condition,) = around(f"if {name}.rank == 0:\n    save()  # HERE")
+    assert shown(condition).startswith("if a_very_long") and shown(condition).endswith(".rank == 0")
+    assert len(shown(condition)) <= LONGEST

@@ -198,6 +198,11 @@ def make_cell(cell_id: str, factors: dict[str, str], verdict: Verdict | None) ->
             "peak_rss_mib": 410.0 + 30 * layers,
             "forward_s_median": 0.3 * step,
             "backward_s_median": 0.6 * step,
+            "compute_s_mean": 0.7 * step,
+            "peers_s_mean": 0.2 * step,
+            "input_s_mean": 0.0,
+            "saving_s_mean": 0.0,
+            "rest_s_mean": 0.1 * step,
         },
         "verdict": verdict.to_json() if verdict else None,
     }

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from nsadiag.analysis.rules import catalogue
 from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.commands.faults import faults
@@ -85,6 +86,28 @@ def _without_links(page: str) -> str:
     return page.replace('<a class="source" href=', '<a class="source" data-was=')
 
 
+# Words for the families of rules, in the order of README's table.
+MENU = {
+    "exit": "A rank is gone",
+    "structure": "Ranks do not fit together",
+    "divergence": "Ranks took different ways",
+    "waiting": "Ranks wait for each other",
+    "blocked": "A rank is blocked",
+    "performance": "Slow",
+    "correctness": "Wrong",
+    "terminal": "Nothing found",
+}
+
+
+def menu() -> list[dict[str, list[dict[str, str]]]]:
+    """The pages of classes in groups, as a reader looks for them."""
+    families = {cls: entry.family for entry in catalogue.entries() for cls in entry.means}
+    grouped: dict[str, list[dict[str, str]]] = {title: [] for title in MENU.values()}
+    for cls in CLASSES:
+        grouped[MENU[families[cls]]].append({cls: f"docs/classes/{cls}.md"})
+    return [{title: pages} for title, pages in grouped.items() if pages]
+
+
 def main() -> None:
     source = BUILD / "site-source"
     shutil.rmtree(source, ignore_errors=True)
@@ -93,7 +116,7 @@ def main() -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     for entry in config["nav"]:
         if "Classes" in entry:
-            entry["Classes"] += [{cls: f"docs/classes/{cls}.md"} for cls in CLASSES]
+            entry["Classes"] += menu()
     config |= {"docs_dir": str(source), "site_dir": str(BUILD / "site")}
     (BUILD / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False))
     print(f"{len(shown)} pages of runs, {sum(1 for _ in source.rglob('*.md'))} pages in all")

@@ -7,4 +7,4 @@ from nsadiag.source.model import SourceFile
 
 def source_file(path: str, text: str) -> SourceFile:
     """Raises SyntaxError."""
-    return SourceFile(path, ast.parse(text))
+    return SourceFile(path, ast.parse(text), text)

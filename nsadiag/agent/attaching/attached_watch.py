@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nsadiag.agent.attaching.recorder_pipe import dump_by_pipe
-from nsadiag.agent.captures import capture_slow
+from nsadiag.agent.captures.capturing import capture_slow
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.processes import Process
 from nsadiag.agent.stillness.judgement import Judgement

@@ -11,9 +11,10 @@ from typing import Any
 import psutil
 
 from nsadiag.agent import processes
-from nsadiag.agent.attaching.attach import AttachedRank, as_rank, is_python, socket_dir_of, states_of
+from nsadiag.agent.attaching.attach import socket_dir_of, states_of
 from nsadiag.agent.attaching.attached_watch import APART_S, AttachedJob, AttachedWatch
-from nsadiag.agent.captures import capture_slow
+from nsadiag.agent.attaching.finding import AttachedRank, as_rank, is_python
+from nsadiag.agent.captures.capturing import capture_slow
 from nsadiag.agent.stillness.judgement import Judgement, judge
 from nsadiag.agent.stillness.motion import Motion, Stance, joined
 from nsadiag.evidence.layout import DIRECTORY_MODE, RunDir, make_private_dir, read_json, this_node, write_json

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nsadiag.agent import processes
-from nsadiag.agent.attaching.attach import AttachedRank, living_process
+from nsadiag.agent.attaching.finding import AttachedRank, living_process
 from nsadiag.agent.namespaces import pid_of
 from nsadiag.agent.whereabouts import Sought
 from nsadiag.evidence.layout import RunDir, read_json

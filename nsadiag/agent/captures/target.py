@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nsadiag.agent.captures.failure import CaptureError, NotApplicable
-from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.evidence.layout import CaptureDir
+
+if TYPE_CHECKING:
+    from nsadiag.agent.captures.worker_server import WorkerServer
 
 __all__ = ["CaptureError", "NodeTarget", "NotApplicable", "Target"]
 
@@ -26,6 +29,8 @@ class Target:
     @functools.cached_property
     def server(self) -> WorkerServer:
         """One for all that is asked in a look, so that a server found silent is not waited for again."""
+        from nsadiag.agent.captures.worker_server import WorkerServer  # with a client of HTTP
+
         return WorkerServer(self.socket)
 
 

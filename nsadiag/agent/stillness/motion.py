@@ -169,6 +169,13 @@ def issued(fr: dict[str, Any]) -> dict[str, int]:
     return counts
 
 
+def _issued_between(first: CaptureDir, second: CaptureDir) -> int:
+    """Collectives issued between two captures; none where one of them holds no record, as a recorder may answer one look alone."""
+    records = [read_json(capture.flight_recorder, {}) for capture in (first, second)]
+    counts = [sum(issued(record).values()) for record in records]
+    return max(counts[1] - counts[0], 0) if all(records) else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     """Notes on one rank around a pair of captures, besides what the captures themselves hold."""
@@ -188,7 +195,6 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         return None
     procs = looked[0] or NO_PROCESS, looked[1] or NO_PROCESS
     seconds, free_s = max(after.t_s - before.t_s, 1e-3), unqueued_s(before, after)
-    counts = [sum(issued(read_json(c.flight_recorder, {})).values()) for c in (a, b)]
     then, now = main_frames(a), main_frames(b)
     busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].pid)) is not None]
     stands = now if [f[:2] for f in then] == [f[:2] for f in now] else []
@@ -217,7 +223,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         gpu_pct=min(busy) if busy else None,
         events=seen.events,
         # The recorder does not know threads: what a heartbeat issues beside the training looks the same to it.
-        collectives=0 if seen.beside and not seen.events else max(counts[1] - counts[0], 0),
+        collectives=0 if seen.beside and not seen.events else _issued_between(a, b),
         wakes_in_s=own_nap_s,
         helper_wakes_in_s=helper_nap_s,
         limit_s=limit_s(*procs, stands),

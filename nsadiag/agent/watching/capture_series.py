@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import processes
-from nsadiag.agent.captures import capture_all
+from nsadiag.agent.captures.capturing import capture_all
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.job.launch import Job
 from nsadiag.agent.watching.state import Look, RankState

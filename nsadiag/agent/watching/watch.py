@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.captures import capture_last, capture_slow
+from nsadiag.agent.captures.capturing import capture_last, capture_slow
 from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.agent.job.launch import Job

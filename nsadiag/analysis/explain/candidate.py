@@ -8,10 +8,11 @@ from enum import Enum, IntEnum
 
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.evidence.phrases import middle_left_out
 from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.source.control import Condition
 
-LONGEST = 80
+LONGEST = 100
 DEPENDS = {"rank": "the rank", "data": "this rank's own data or state", "input": "whether data are left", "uniform": "counters"}  # fmt: skip
 
 
@@ -142,9 +143,11 @@ def stated(condition: Condition) -> str:
 
 
 def shown(condition: Condition) -> str:
-    """The condition as the source has it, shortened."""
+    """The condition as the source has it; of a long one the terms that decide, and of a long term its two ends."""
     if condition.kind == "only":
         return f"@{condition.test}"
     word = {"for": "for ... in", "while": "while", "except": "except"}.get(condition.kind, "if")
-    text = f"{word} {condition.test}"
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    whole = f"{word} {condition.written or condition.test}"
+    if len(whole) > LONGEST and condition.deciding:
+        whole = f"{word} {condition.deciding}"
+    return middle_left_out(whole, LONGEST)

@@ -44,6 +44,7 @@ class CompletedWait:
     waiters: tuple[int, ...]
     at_s: float  # when it was over
     what: str
+    lost_s: float = 0.0  # by all waiters together
 
 
 def participations_of(
@@ -100,6 +101,7 @@ def waits_in(participations: Iterable[Participation]) -> Iterator[CompletedWait]
                 waited[last].append((before[last] - each.blocked_s, each.rank, before[last]))
         for rank, rows in waited.items():
             longest_s, _, at_s = max(rows)
+            lost_s = sum({each: waited_s for waited_s, each, _ in sorted(rows)}.values())
             who = tuple(sorted({each for _, each, _ in rows}))
             one = together[0]
             yield CompletedWait(
@@ -108,6 +110,7 @@ def waits_in(participations: Iterable[Participation]) -> Iterator[CompletedWait]
                 waiters=who,
                 at_s=at_s,
                 what=call_name(one.op, one.call, one.group),
+                lost_s=lost_s,
             )
 
 

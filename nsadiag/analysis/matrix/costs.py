@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.phrases import TIME_PARTS
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.table import Column
 
@@ -12,8 +13,14 @@ def _median(values: Column) -> float | None:
     return round(float(values.median()), 6) if len(values) else None
 
 
+def _mean(values: Column) -> float | None:
+    """The mean of what is known: a checkpoint is saved in few steps, and its median would be nothing."""
+    known = values.known
+    return round(sum(known) / len(known), 6) if known else None
+
+
 def costs(cell: CellEvidence) -> dict[str, float | int | None]:
-    """Medians over ranks and steps after the first; None where nothing was measured."""
+    """Medians over ranks and steps after the first, of the parts of a step means; None where nothing was measured."""
     case = Case(cell)
     steps, events = case.steps, case.events
     exits = events[(events.kind == Kind.PROCESS) & (events.phase == Phase.END)]
@@ -23,6 +30,7 @@ def costs(cell: CellEvidence) -> dict[str, float | int | None]:
         "step_s_median": _median(steps.step_s),
         "forward_s_median": _median(steps.forward_s),
         "backward_s_median": _median(steps.backward_s),
+        **{f"{part}_s_mean": _mean(case.parts[f"{part}_s"]) for part in TIME_PARTS},
         # Of all threads of a rank: what others on the machine do changes it little.
         "step_cpu_s_median": _median(steps.cpu_s),
         "peak_rss_mib": round(float(exits.a.max()) / 1024, 1) if len(exits) else None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from nsadiag.analysis.paths.chain import Chains, Found
 from nsadiag.analysis.paths.partings import Compared, Parting
 from nsadiag.analysis.paths.walk import Announced, Executed, Walk
-from nsadiag.evidence.phrases import count
+from nsadiag.evidence.phrases import count, middle_left_out
 from nsadiag.evidence.records import Because, Link, Place, ValueOfRanks
 from nsadiag.evidence.rehearsal.calls import SEND
 from nsadiag.evidence.rehearsal.reads import Read
@@ -124,8 +124,7 @@ def _where(step: Executed | None, parting: Parting) -> str:
 
 
 def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    return middle_left_out(" ".join(text.split()), LONGEST)
 
 
 def _values(

@@ -56,8 +56,9 @@ def _in_backward(steps: Table) -> Iterator[CompletedWait]:
         if longest_s > AT_LEAST_S:
             waiters = tuple(sorted(rank for _, rank in held))
             yield CompletedWait(
-                rank=last, for_s=longest_s, waiters=waiters, at_s=last_s, what=f"the backward of step {step}"
-            )
+                rank=last, for_s=longest_s, waiters=waiters, at_s=last_s, what=f"the backward of step {step}",
+                lost_s=sum(waited for waited, _ in held),
+            )  # fmt: skip
 
 
 def completed_waits(case: Case) -> tuple[CompletedWait, ...]:
@@ -82,6 +83,7 @@ def peer_waits(case: Case) -> PeerWaits:
             total_s=before.total_s + wait.for_s,
             longest_s=max(before.longest_s, wait.for_s),
             times=before.times + 1,
+            lost_s=before.lost_s + wait.lost_s,
         )
     for rank, now in _now(case).items():
         before = found.get(rank, _none_of(rank))
@@ -90,7 +92,10 @@ def peer_waits(case: Case) -> PeerWaits:
             total_s=before.total_s + now.now_s,
             longest_s=before.longest_s,
             times=before.times + 1,
+            lost_s=before.lost_s + now.lost_s,
         )
+    if any(rank.meta.memory.get("device_peak_kib") for rank in case.cell.ranks):
+        found = {rank: replace(wait, on_gpus=True) for rank, wait in found.items()}
     # Where one ring has lost what its peers still have, how long those stood says as much.
     longest_s = max([longest_blocked_s(case.once(_participations)), *(w.longest_s for w in found.values())])
     return PeerWaits(by_rank=found, longest_s=longest_s)
@@ -112,10 +117,12 @@ def _now(case: Case) -> dict[int, PeerWait]:
             continue
         before = found.get(rank, _none_of(rank))
         longer = now_s > before.now_s
+        lost_s = before.lost_s + (0.0 if waiter in before.waiters else now_s)
         at = case.thread_states.get(rank)
         found[rank] = replace(
             before,
             now_s=max(now_s, before.now_s),
+            lost_s=lost_s,
             waiters=tuple(sorted({waiter, *before.waiters})),
             what=what if longer else before.what,
             at=at.place if at else None,

@@ -76,8 +76,9 @@ def compare(a: str, b: str) -> str:
 def runs(folder: str = "artifacts") -> str:
     """The runs in a folder, newest first, with outcome, class and guilty ranks."""
     from nsadiag.commands import runs as listing
+    from nsadiag.reports import history
 
-    found = listing.runs(listing.existing(Path(folder)))[:20]
+    found = history.runs(listing.existing(Path(folder)))[:20]
     return "\n".join(listing.lines(found)) or f"no run in {folder}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent.attaching import attach
+from nsadiag.agent.attaching import attach, finding
 from nsadiag.agent.attaching.attached_watch import AttachedJob, AttachedWatch, Told
 from nsadiag.agent.watching.state import RankState
 from nsadiag.commands import output
@@ -69,7 +69,7 @@ Found = tuple[RunDir, dict[str, Any], list[RankState]]
 
 def _from_pids(request: AttachRequest) -> Found:
     pids = _pids(request.targets)
-    found, gaps = attach.find_ranks(pids)
+    found, gaps = finding.find_ranks(pids)
     run = output.prepare(request.out, f"attach-{pids[0]}", force=request.force)
     about = _about(run, name=f"attach-{pids[0]}", command=["nsadiag", "attach", *request.targets], gaps=gaps)
     return run, about, attach.states_of(found, run)
@@ -87,7 +87,7 @@ def _from_run(request: AttachRequest) -> Found:
         )
     name = f"attach-{request.run.resolve().name}"
     source = RunDir(path=request.run)
-    attach.check_alive(source)
+    finding.check_alive(source)
     run = output.prepare(request.out, name, force=request.force)
     command = read_json(source.run, {}).get("command") or ["nsadiag", "attach", "--run", str(request.run)]
     return run, _about(run, name=name, command=command, gaps=[]), attach.ranks_of_run(source, run)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nsadiag.agent.attaching.object_waits import Layout, object_waits
 from nsadiag.agent.attaching.recorder_pipe import dump_by_pipe
-from nsadiag.agent.captures import QUICK, capture_rank
+from nsadiag.agent.captures.capturing import QUICK, capture_rank
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.layout import RunDir, make_private_dir, this_node, write_json

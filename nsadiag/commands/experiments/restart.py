@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 
 from nsadiag.agent import interrupts
-from nsadiag.commands.run import RunRequest, RunResult, run_once
+from nsadiag.commands.run import Root, RunRequest, RunResult, run_once
 from nsadiag.errors import UsageError
+from nsadiag.evidence.records import Verdict
 from nsadiag.printing import note
+
+MOST_NAMED = 64  # guilty ranks
 
 
 def restarts_of(text: str) -> int:
@@ -31,15 +34,25 @@ def run_again(request: RunRequest, restarts: int) -> RunResult:
     outs = [out_of(request.out, attempt) for attempt in range(1, restarts + 2)]
     if not request.force:
         _check_free(outs[1:])
+    earlier: list[Root] = []
     for attempt, out in enumerate(outs, start=1):
-        result = run_once(dataclasses.replace(request, out=out, attempt=attempt))
+        result = run_once(dataclasses.replace(request, out=out, attempt=attempt, earlier=tuple(earlier)))
         why = why_again(result)
+        if result.verdict:
+            earlier.append(root_of(result.directory, result.verdict))
         if why is None or attempt == len(outs):
             return result
         note(
             f"nsadiag: attempt {attempt} of at most {len(outs)}, in {result.directory}: {why} Starting the job again."
         )
     raise AssertionError("there is a first attempt")
+
+
+def root_of(directory: Path, verdict: Verdict) -> Root:
+    """This attempt as a further one knows it: by the action of its verdict the same root twice is no chance."""
+    return Root(
+        directory=str(directory), signature=verdict.signature, guilty_ranks=verdict.guilty_ranks[:MOST_NAMED]
+    )
 
 
 def out_of(out: Path | None, attempt: int) -> Path | None:

@@ -1,35 +1,28 @@
-"""`nsadiag top`: every rank's step, phase, last event and rate, while the job runs."""
+"""`nsadiag top`: every rank's step, phase, line and rate, while the job runs."""
 
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.live import Live
-from rich.measure import Measurement
-from rich.table import Table
 
 from nsadiag.analysis.snapshot import RankNow, is_over, ranks_now, running_in
+from nsadiag.commands.live.keys import keys
+from nsadiag.commands.live.lines import Lines
+from nsadiag.commands.live.screen import Row, View, header, in_order, job_of, screen_of, table_of
 from nsadiag.evidence.layout import SCHEMA_VERSION
 from nsadiag.evidence.phrases import count
-from nsadiag.evidence.spans import spans
 from nsadiag.printing import ascii_only
 from nsadiag.reports.terminal.screen import Screen
 from nsadiag.reports.terminal.text import Text
-from nsadiag.reports.words import NOT_KNOWN, duration
 
-REFRESH_S = 1.0
-QUIET_S = 5.0  # from here on a silence is worth a colour
+REFRESH_S, POLL_S = 1.0, 0.2
+SHARE = 0.5  # of the time, that looking may take where there are very many ranks
 ROOM = 5  # lines of a terminal that are not ranks
-NUMBERS = ("rank", "step", "steps/s", "quiet", "waited for")
-TITLES = ("cell", *NUMBERS, "doing", "at", "last event")
-SPARED = (
-    "last event",
-    "steps/s",
-    "waited for",
-)  # where the terminal is too narrow for all, the first of these first
+NOTHING = "nothing runs there at the moment: no rank has opened its recorder"
 
 Cells = dict[str, list[RankNow]]
 
@@ -47,68 +40,111 @@ def as_json(cells: Cells) -> str:
     return json.dumps(document, indent=1)
 
 
-def follow(directory: Path, console: Screen, *, once: bool) -> None:
-    """Shows it again and again until the job is over, or Ctrl-C; once where nothing can be redrawn."""
-    if once or not console.is_terminal or console.is_dumb_terminal:
-        console.print(rendered(look(directory), console))
-        return
-    with Live(rendered(look(directory), console), console=console, auto_refresh=False) as live:
+class Looking:
+    """A look in a thread that nobody waits for."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._found: Cells = {}
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._look, name="nsadiag-top", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def cells(self) -> Cells:
+        """Raises what the look raised."""
+        if self._error:
+            raise self._error
+        return self._found
+
+    def _look(self) -> None:
         try:
-            while not is_over(directory):
-                time.sleep(REFRESH_S)
-                live.update(rendered(look(directory), console), refresh=True)
+            self._found = look(self._directory)
+        except Exception as error:
+            self._error = error
+
+
+def follow(directory: Path, console: Screen, *, once: bool) -> None:
+    """A screen of its own until the job is over, q or Ctrl-C, and then the last of it; once where nothing can be redrawn."""
+    running_in(directory)  # what is no run is refused before the screen is taken
+    if once or not console.is_terminal or console.is_dumb_terminal:
+        cells = look(directory)
+    else:
+        cells = _watched(directory, console)
+    _print(directory, console, cells)
+
+
+def _watched(directory: Path, console: Screen) -> Cells:
+    """The last that was seen. Looks are made beside the screen: of very many ranks one takes seconds, and keys are answered meanwhile."""
+    view, lines, cells = View(), Lines(directory), Cells()
+    with keys() as typed, Live(console=console, screen=True, auto_refresh=False) as live:
+        live.update(Text("looking at the recorders ..."), refresh=True)
+        began = due = time.monotonic()
+        asked: Looking | None = Looking(directory)
+        try:
+            while True:
+                if asked and asked.is_done:
+                    now = time.monotonic()
+                    cells, asked, due = (
+                        asked.cells(),
+                        None,
+                        max(began + REFRESH_S, now + (now - began) / SHARE),
+                    )
+                    if _is_over(directory, cells):
+                        break
+                    _draw(directory, console, cells, view, lines, live)
+                key = typed.wait(POLL_S if asked else max(due - time.monotonic(), 0.0))
+                if not view.press(key, page=max(console.size.height - ROOM, 1)):
+                    break
+                if key and cells:
+                    _draw(directory, console, cells, view, lines, live)
+                if not asked and time.monotonic() >= due:
+                    began = due = time.monotonic()
+                    due += REFRESH_S
+                    asked = None if view.is_paused else Looking(directory)
         except KeyboardInterrupt:
-            return  # that is how one leaves such a view
+            pass  # that is how one leaves such a view
+    return cells
 
 
-def rendered(cells: Cells, console: Screen) -> Table | Text:
-    """A row a rank, those that lag behind first; as many as there is room for."""
-    rows = [(name, rank) for name, ranks in cells.items() for rank in ranks]
+def _draw(directory: Path, console: Screen, cells: Cells, view: View, lines: Lines, live: Live) -> None:
+    rows = _rows(cells)
     if not rows:
-        return Text("nothing runs there at the moment: no rank has opened its recorder")
-    rows.sort(key=lambda row: (row[0], row[1].ended, row[1].step, -(row[1].quiet_s or 0.0), row[1].rank))
-    furthest = max(rank.step for _, rank in rows)
+        live.update(Text(NOTHING), refresh=True)
+        return
+    lines.ask([rank.rank for _, rank in in_order(rows, view.order) if not (rank.place or rank.ended)])
+    job = job_of(directory, rows)
+    shown = screen_of(rows, job, view, console, line_of=lines.of, height=console.size.height)
+    live.update(shown, refresh=True)
+
+
+def _is_over(directory: Path, cells: Cells) -> bool:
+    """Whether nothing changes any more; a job that was left running has ranks that live."""
+    return is_over(directory) and all(rank.ended for _, rank in _rows(cells))
+
+
+def _rows(cells: Cells) -> list[Row]:
+    return [(name, rank) for name, ranks in cells.items() for rank in ranks]
+
+
+def _print(directory: Path, console: Screen, cells: Cells) -> None:
+    """The header and a row a rank; in a terminal as many as there is room for."""
+    rows = in_order(_rows(cells), "b")
+    if not rows:
+        console.print(Text(NOTHING))
+        return
     room = max(console.size.height - ROOM, 8) if console.is_terminal else len(rows)
-    shown = [(Text(name), *_row(rank, furthest)) for name, rank in rows[:room]]
-    if console.options.ascii_only:
-        return Text(ascii_only("\n".join(" ".join(str(cell) for cell in row[1:]) for row in shown)))
-    table = _widest(shown, console, TITLES[len(cells) == 1 :])
+    parts = [*header(rows, job_of(directory, rows), console), Text(), table_of(rows[:room], rows, console)]
     if len(rows) > room:
-        table.caption = f"and {count(len(rows) - room, 'rank')} more, further on"
-    return table
-
-
-def _widest(rows: Sequence[Sequence[Text]], console: Screen, titles: Sequence[str]) -> Table:
-    """The table with as many columns as fit beside each other, each value whole."""
-    for left_out in range(len(SPARED) + 1):
-        table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
-        kept = [title for title in titles if title not in SPARED[:left_out]]
-        for title in kept:
-            number = title in NUMBERS
-            table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
-        for row in rows:
-            table.add_row(*(cell for title, cell in zip(TITLES, row, strict=True) if title in kept))
-        if Measurement.get(console, console.options, table).maximum < console.width:
-            break
-    return table
-
-
-def _row(rank: RankNow, furthest: int) -> list[Text]:
-    quiet = rank.quiet_s is not None and rank.quiet_s > QUIET_S and not rank.ended
-    return [
-        Text(str(rank.rank)),
-        Text(str(rank.step), style="yellow" if rank.step < furthest and not rank.ended else ""),
-        Text(NOT_KNOWN if rank.rate_per_s is None else f"{rank.rate_per_s:.2f}"),
-        Text(NOT_KNOWN if rank.quiet_s is None else duration(rank.quiet_s), style="red" if quiet else ""),
-        Text(_waited_for(rank), style="red" if rank.waited_for_s > QUIET_S and not rank.ended else ""),
-        Text(rank.phase, style="dim" if rank.ended else ""),
-        Text(rank.place),
-        Text(rank.last, style="dim"),
-    ]
-
-
-def _waited_for(rank: RankNow) -> str:
-    """`12.0 s by 0,2-7`; where nobody waits now, what it has cost them so far."""
-    if rank.waited_for_s:
-        return f"{duration(rank.waited_for_s)} by {spans(rank.waiters)}"
-    return f"({duration(rank.waited_for_total_s)})" if rank.waited_for_total_s else NOT_KNOWN
+        parts.append(Text(f"and {count(len(rows) - room, 'rank')} more, further on", style="dim"))
+    if not console.options.ascii_only:
+        for part in parts:
+            console.print(part)
+        return
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    console.write(ascii_only(captured.get()))

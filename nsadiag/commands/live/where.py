@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from nsadiag.agent.attaching import attach
+from nsadiag.agent.attaching import finding
 from nsadiag.agent.attaching.seeking import sought_among, sought_in
 from nsadiag.agent.whereabouts import Sought, Whereabouts, whereabouts
 from nsadiag.errors import UsageError
@@ -20,8 +20,18 @@ from nsadiag.reports.words import NOT_KNOWN, duration
 
 
 def look(targets: Sequence[str]) -> list[Whereabouts]:
-    """The ranks of the processes, or of the run in a directory. Raises NsadiagError."""
-    return whereabouts(_sought(targets))
+    """The ranks of the processes, of the run in a directory, or of a job of Slurm's or Ray's. Raises NsadiagError."""
+    scheduled = [word for word in targets if word.startswith(("slurm:", "ray:"))]
+    if not scheduled:
+        return whereabouts(_sought(targets))
+    if len(targets) > 1:
+        raise UsageError(
+            f"{scheduled[0]} beside other targets", "one job at a time: nsadiag where slurm:JOBID"
+        )
+    from nsadiag.commands.live import clusters
+
+    scheduler, _, job = scheduled[0].partition(":")
+    return clusters.of_slurm(job) if scheduler == "slurm" else clusters.of_ray(job)
 
 
 def _sought(targets: Sequence[str]) -> list[Sought]:
@@ -31,7 +41,7 @@ def _sought(targets: Sequence[str]) -> list[Sought]:
         return _of_run(latest())
     paths = [Path(word) for word in targets if not word.isdigit()]
     if not paths:
-        ranks, _ = attach.find_ranks([int(word) for word in dict.fromkeys(targets)])
+        ranks, _ = finding.find_ranks([int(word) for word in dict.fromkeys(targets)])
         return sought_among(ranks)
     if len(targets) > 1:
         raise UsageError(
@@ -47,7 +57,7 @@ def _of_run(path: Path) -> list[Sought]:
             "pgrep -af torchrun shows a launcher's pid; nsadiag ls the runs",
         )
     run = RunDir(path=path)
-    attach.check_alive(run)
+    finding.check_alive(run)
     return sought_in(run)
 
 

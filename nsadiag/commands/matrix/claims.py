@@ -83,6 +83,6 @@ def timed_cells(matrix: Matrix, cells: Sequence[Cell]) -> set[str]:
     timed = set()
     for hypothesis, trials in zip(matrix.hypotheses, matrix.trials(list(cells)), strict=True):
         metric = "" if hypothesis.not_tested else hypothesis.criterion().get("metric", "")
-        if metric.endswith(("_s", "_s_median")):
+        if metric.endswith(("_s", "_s_median", "_s_mean")):
             timed |= {name for trial in trials for names in trial.cells.values() for name in names}
     return timed

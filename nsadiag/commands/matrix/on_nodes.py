@@ -23,7 +23,7 @@ from nsadiag.engines.static_member import Member
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, UsageError
 from nsadiag.evidence.layout import RunDir, make_private_dir
 from nsadiag.evidence.secrets.masking import hide
-from nsadiag.reports.live import MatrixProgress
+from nsadiag.reports.terminal.live import MatrixProgress
 from nsadiag.spec import Cell, Matrix
 
 

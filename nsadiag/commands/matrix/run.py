@@ -39,7 +39,7 @@ from nsadiag.evidence.secrets.masking import hide, mask_line, mask_variables
 from nsadiag.spec import Cell, Matrix
 
 if TYPE_CHECKING:
-    from nsadiag.reports.live import MatrixProgress
+    from nsadiag.reports.terminal.live import MatrixProgress
 
 # Writing matrix.json may take so much of the time since it was last written: it grows with the number of cells.
 SHARE_FOR_WRITING = 0.1
@@ -260,6 +260,11 @@ def _directory(request: MatrixRequest) -> RunDir:
             earlier = Running(RunDir(path=request.out))
             earlier.take()
             earlier.release()
+        if not request.force and request.out is not None and (request.out / "matrix.json").exists():
+            raise UsageError(
+                f"{request.out} holds a matrix already",
+                "--resume keeps its finished cells and continues with the rest; --force deletes them; or choose another --out",
+            )
         return output.prepare(request.out, request.matrix.name, force=request.force)
     if request.out is not None and _has_nothing_yet(request.out):
         return RunDir(path=request.out)

@@ -37,7 +37,7 @@ def _wait(run: RunDir, say: Callable[[str], None], over: threading.Event) -> Non
         with contextlib.suppress(OSError, ValueError):  # a recorder that is being made
             ranks, ready = ready_ranks(run)
             if ranks and ready == ranks:
-                say(f"first step done on {all_of(ranks)} after {began - started:.0f} s")
+                say(f"first step done on {all_of(ranks)} within {began - started:.0f} s")
                 return
         wait_s = wait_after(began)
 

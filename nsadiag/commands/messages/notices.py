@@ -46,7 +46,7 @@ class Lines:
         self._told_s = 0.0  # the silence at the last line
         self._looked = 0  # snapshots reported since the last one that led to something
         self._suspected, self._withdrawn_at = "", math.inf
-        self._silent = self._remarked = silent
+        self._remarked = silent
         self._ending = self._in_report = False
         self._tell = tell or (lambda event, text: None)
 
@@ -106,7 +106,7 @@ class Lines:
     def _after_the_end(self, output: bytes) -> bytes | None:
         """The line behind the launcher's report on ranks that we ended, once it is whole."""
         self._in_report |= ROOT_CAUSE in output
-        if self._silent or not self._in_report or not output.endswith(b"==\n"):
+        if not self._in_report or not output.endswith(b"==\n"):
             return None
         self._in_report = False
         return f"nsadiag: {NO_CAUSE}\n".encode()

@@ -8,7 +8,7 @@ import textwrap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from nsadiag.agent import interrupts
 from nsadiag.commands.messages.first_step import EVERY_S, steps_of, wait_after
@@ -25,6 +25,7 @@ SETTLED_S = (
 NO_WIDTH = 80  # columns, where nobody has said
 QUIET_S = 5.0  # without a step: worth saying
 WINDOW_S = 10.0  # of steps, for their rate
+WARM_UP = 2  # steps of each rank that say nothing of its rate: they compile, connect and allocate
 
 
 class StatusLine:
@@ -127,7 +128,10 @@ class Pace:
     def __init__(self, run: RunDir, clock: Callable[[], float] = time.monotonic) -> None:
         self._run, self._clock = run, clock
         self._started = self._moved = clock()
-        self._seen: deque[tuple[float, int]] = deque()  # the time, and the steps of all ranks
+        self._made = 0  # steps of all ranks
+        self._seen: deque[tuple[float, int]] = (
+            deque()
+        )  # the time, and the steps of all ranks, behind the warm-up
 
     def elapsed(self) -> str:
         """`1 min 12 s`."""
@@ -144,20 +148,25 @@ class Pace:
         if len(steps) < world or not all(steps):
             ready = sum(map(bool, steps))
             return f"{elapsed}, {ready} of {max(world, len(steps))} ranks have made a step"
-        self._note(now, sum(steps))
+        self._note(now, steps)
         span = f"step {steps[0]}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}"
         return ", ".join(part for part in (elapsed, span, self._pace(now - self._moved, len(steps))) if part)
 
     def _pace(self, quiet_s: float, ranks: int) -> str:
         """`3.2 steps/s`; `no step for 6 s` of a job that makes none; nothing before that is known."""
+        if not self._seen:
+            return f"no step for {roughly(quiet_s)}" if quiet_s >= QUIET_S else ""
         (first, before), (last, after) = self._seen[0], self._seen[-1]
         if quiet_s >= QUIET_S or (quiet_s >= EVERY_S and after == before):
             return f"no step for {roughly(quiet_s)}"
         return f"{rate((after - before) / ranks / (last - first))} steps/s" if last - first >= EVERY_S else ""
 
-    def _note(self, now: float, steps: int) -> None:
-        if not self._seen or steps != self._seen[-1][1]:
-            self._moved = now
-        self._seen.append((now, steps))
+    def _note(self, now: float, steps: Sequence[int]) -> None:
+        made = sum(steps)
+        if made != self._made:
+            self._made, self._moved = made, now
+        if min(steps) <= WARM_UP:
+            return
+        self._seen.append((now, made))
         while now - self._seen[0][0] > WINDOW_S:
             self._seen.popleft()

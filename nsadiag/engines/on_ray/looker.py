@@ -60,7 +60,7 @@ def look_on_nodes(
 ) -> tuple[set[str], list[str]]:
     """Ask each node, by its id, and unpack the answers; the nodes that answered, and gaps for the others."""
     remote = ray.remote(Looker)
-    actors = {node: remote.options(**_on(ray, node)).remote() for node in questions}
+    actors = {node: remote.options(**on_node(ray, node)).remote() for node in questions}
     asked = {actors[node].look.remote(question): node for node, question in questions.items()}
     try:
         return _answers(ray, asked, into)
@@ -69,7 +69,8 @@ def look_on_nodes(
             ray.kill(actor)
 
 
-def _on(ray: Any, node: str) -> dict[str, Any]:
+def on_node(ray: Any, node: str) -> dict[str, Any]:
+    """Options of an actor that is to be on that node, and to take none of its resources."""
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
     return {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": strategy}
 

@@ -7,6 +7,7 @@ from nsadiag.evidence.documents.shapes import (
     between,
     count,
     either,
+    flag,
     maybe,
     number,
     record,
@@ -35,6 +36,8 @@ RUN = record(
         "kind": text, "name": text, "command": either(TEXTS, text), "world_size": maybe(between(0, MOST_RANKS)),
         "host": text, "started_at": text, "ended_at": maybe(text), "versions": table(anything), "machine": table(anything),
         "environment": table(text), "gaps": maybe(TEXTS), "exit_code": maybe(whole), "nonce": text,
+        "code": record({"commit": text}, {"changed": maybe(flag)}),
+        "earlier": rows(record({"directory": text, "signature": text, "guilty_ranks": rows(whole)}, {})),
     },
 )  # fmt: skip
 TRIAL = record(

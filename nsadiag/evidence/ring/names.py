@@ -75,7 +75,9 @@ def names_in(raw: bytes | memoryview, begin: int, chunks: int) -> dict[int, str]
     usable = min(max(len(raw) - begin, 0) // CHUNK.size, chunks)
     pieces: dict[int, dict[int, bytes]] = {}
     lengths: dict[int, int] = {}
-    for number, part, length, text, again in CHUNK.iter_unpack(raw[begin : begin + usable * CHUNK.size]):
+    # Most of the room is empty as a rule, and zeros are nothing to unpack.
+    taken = -(-len(bytes(raw[begin : begin + usable * CHUNK.size]).rstrip(b"\0")) // CHUNK.size)
+    for number, part, length, text, again in CHUNK.iter_unpack(raw[begin : begin + taken * CHUNK.size]):
         if number and number == again:
             pieces.setdefault(number, {})[part] = text
             lengths[number] = length

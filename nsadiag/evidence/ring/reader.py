@@ -134,8 +134,19 @@ def _table_of(records: list[tuple[int, ...]]) -> Table:
     return Table.of_rows(sorted(records), COLUMNS)
 
 
-def read_blackbox(path: Path) -> Recording:
-    """Everything that `path` holds. Never raises: what is missing is in `gaps`."""
+def _newest_records(raw: bytes, capacity: int, most: int) -> Table:
+    """As many of the newest whole records; the others are not unpacked."""
+    usable = min(max(len(raw) - HEADER_BYTES, 0) // RECORD_BYTES, capacity)
+    slots = memoryview(raw)[HEADER_BYTES : HEADER_BYTES + usable * RECORD_BYTES]
+    newest = max(slots.cast("Q")[:: RECORD_BYTES // 8].tolist(), default=0)
+    numbers = range(max(newest - most, 0) + 1, newest + 1)
+    places = ((number, (number - 1) % capacity * RECORD_BYTES) for number in numbers)
+    found = ((n, RECORD.unpack_from(slots, at)) for n, at in places if at + RECORD_BYTES <= len(slots))
+    return _table_of([record for n, record in found if n == record[0] == record[-1]])
+
+
+def read_blackbox(path: Path, *, newest: int | None = None) -> Recording:
+    """Everything that `path` holds, or its `newest` events alone. Never raises: what is missing is in `gaps`."""
     empty = _table_of([])
     try:
         raw = read_begin(path, MOST_BYTES)
@@ -145,7 +156,11 @@ def read_blackbox(path: Path) -> Recording:
     if header is None:
         gap = f"{path.name} is not a recorder file"
         return Recording(header=None, events=empty, gaps=(gap,), is_damaged=True)
-    events = valid_records(raw, header.capacity)
+    events = (
+        valid_records(raw, header.capacity)
+        if newest is None
+        else _newest_records(raw, header.capacity, newest)
+    )
     gaps = [_cut_short(path.name, len(raw), header)] if len(raw) < _whole_bytes(header) else []
     if lost := header.counters.get(Counter.NAMES_LOST, 0):
         gaps.append(f"{lost} names of events did not fit into the recorder")

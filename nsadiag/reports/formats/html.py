@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
+import shlex
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,20 +15,36 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from nsadiag.evidence.phrases import count
+from nsadiag.analysis.rules.catalogue import classes
+from nsadiag.evidence.phrases import TIME_PARTS, count
+from nsadiag.evidence.records import Verdict
 from nsadiag.reports import facts, scaling, scatter, words
 from nsadiag.reports.cleaners.page import Page, finalized, page, with_code
-from nsadiag.reports.formats import plot
+from nsadiag.reports.formats import editors, plot
 from nsadiag.reports.grid import grid_of
-from nsadiag.reports.model import CellReport, MatrixReport, Report
+from nsadiag.reports.model import CellReport, MatrixReport, Report, RunReport
 from nsadiag.reports.pictures.rows import LETTERS, ROWS
 from nsadiag.reports.sources import source_href
 from nsadiag.version import __version__
 
+AGENT_KEYS = (
+    "outcome",
+    "class",
+    "summary",
+    "guilty_ranks",
+    "world_size",
+    "where",
+    "peers_at",
+    "because",
+    "fix",
+    "next",
+    "mechanism",
+)
 PICTURED = 6  # failures of a matrix, the most frequent first
 LEGEND = {
     "forward": "forward",
     "backward": "backward",
+    "peers": "waiting for peers",
     "optimizer": "optimizer",
     "data": "waits for a batch",
     "file": "checkpoint",
@@ -40,7 +59,15 @@ def render_html(report: Report) -> Page:
 
     links = links_of(report.directory)
     if not isinstance(report, MatrixReport):
-        return page(template_of("run.html.jinja").render(run=report, view=view_of(report), **links))
+        view = view_of(report)
+        return page(
+            template_of("run.html.jinja").render(
+                run=report,
+                view=view,
+                copies=_copies(replace(report, collected=view.cell or report.collected)),
+                **links,
+            )
+        )
     steps = [cell.costs.step_s_median or 0.0 for cell in report.cells]
     text = template_of("matrix.html.jinja").render(
         matrix=report,
@@ -51,6 +78,46 @@ def render_html(report: Report) -> Page:
         **links,
     )
     return page(text)
+
+
+def _copies(run: RunReport) -> dict[str, str]:
+    """Texts to paste elsewhere, by the words on their buttons; nothing of a healthy run."""
+    if run.verdict is None or run.verdict.outcome == "healthy":
+        return {}
+    from nsadiag.reports.formats.issue import render_issue
+    from nsadiag.reports.terminal.run import render_terminal
+
+    found: dict[str, str] = {}
+    for name, render in (
+        ("verdict", render_terminal),
+        ("as issue", render_issue),
+        ("for an agent", _for_agent),
+    ):
+        try:
+            # Plain text again: what is safe as Markdown is not so as HTML, and the template shall escape it.
+            found[name] = "".join(render(run))
+        except Exception:  # as with pictures: damaged evidence costs the button, and not the page
+            continue
+    return found
+
+
+def _for_agent(run: RunReport) -> str:
+    """Instructions, and the verdict as data, in some hundred words."""
+    assert run.verdict
+    verdict = run.verdict.to_json()
+    kept = {name: verdict[name] for name in AGENT_KEYS if verdict.get(name)}
+    kept["evidence"] = [item["claim"] for item in verdict["evidence"]]
+    return (
+        "A distributed PyTorch job failed, and nsadiag judged it. Repair the cause in the code named below, "
+        f"without weakening what the job checks, and run it again: {facts.run_again(run) or 'as before'}\n"
+        f"More of the evidence: nsadiag report {shlex.quote(str(run.directory.resolve()))} --json\n\n"
+        f"{json.dumps(kept, indent=1)}\n"
+    )
+
+
+def _about(verdict: Verdict | None) -> str:
+    """The class in a sentence; empty of a healthy run, and of what no rule names."""
+    return "" if verdict is None or verdict.outcome == "healthy" else classes().get(verdict.cls, "")
 
 
 def template_of(name: str) -> Template:
@@ -96,6 +163,9 @@ def _environment() -> Environment:
         rows_of=ROWS,
         letters_of=LETTERS,
         legend_of=LEGEND,
+        part_words=TIME_PARTS,
+        editor_link=editors.link_to,
+        about_of=_about,
         place_text=facts.place_text,
         version=__version__,
         mark_of=words.mark_of,

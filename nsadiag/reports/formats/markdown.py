@@ -9,12 +9,14 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from nsadiag.evidence.phrases import count
+from nsadiag.evidence.phrases import TIME_PARTS, count
 from nsadiag.reports import facts, scaling, scatter, words
 from nsadiag.reports.cleaners.markdown import Markdown, block, code, document, escape, link, table
 from nsadiag.reports.grid import Grid, Slot, grid_of
 from nsadiag.reports.model import CellReport, MatrixReport, Report, RunReport
 from nsadiag.reports.sources import relative_href, source_href
+
+PARTS_SHOWN = ("compute", "peers", "input", "saving")  # of a step, in the table of costs
 
 
 def render_markdown(report: Report) -> Markdown:
@@ -106,9 +108,9 @@ def _header(*names: str) -> list[Markdown]:
 
 def cost_table(matrix: MatrixReport) -> Markdown:
     header = _header(
-        "cell", "verdict", "start", "steps", "step", "forward", "backward", "peak memory", "wall"
+        "cell", "verdict", "steps", "step", *(TIME_PARTS[part] for part in PARTS_SHOWN), "peak memory", "wall"
     )
-    return table(header, [_cost_row(cell) for cell in matrix.failing_first()], right=6)
+    return table(header, [_cost_row(cell) for cell in matrix.failing_first()], right=4 + len(PARTS_SHOWN))
 
 
 def _cost_row(cell: CellReport) -> list[Markdown]:
@@ -116,12 +118,11 @@ def _cost_row(cell: CellReport) -> list[Markdown]:
     measured = (
         words.NOT_KNOWN if costs.steps is None else str(costs.steps),
         words.duration(costs.step_s_median),
-        words.duration(costs.forward_s_median),
-        words.duration(costs.backward_s_median),
+        *(words.duration(costs.parts.get(part)) for part in PARTS_SHOWN),
         words.mebibytes(costs.peak_rss_mib),
         words.duration(cell.wall_s),
     )
-    return [code(cell.id), _slot((cell,)), escape(cell.launch or ""), *map(_measure, measured)]
+    return [code(cell.id), _slot((cell,)), *map(_measure, measured)]
 
 
 def _measure(text: str) -> Markdown:

@@ -147,16 +147,13 @@ def _round_up(value: float) -> float:
     return next((step * unit for step in (1, 2, 4, 6, 8) if step * unit >= value), 10 * unit)
 
 
-def widths_of(cell: CellReport, longest_s: float) -> tuple[float, float, float]:
-    """Percent of a bar that forward, backward and the rest of a step take, the slowest cell filling it."""
-    step, forward, backward = (
-        cell.costs.step_s_median or 0.0,
-        cell.costs.forward_s_median or 0.0,
-        cell.costs.backward_s_median or 0.0,
+def widths_of(cell: CellReport, longest_s: float) -> dict[str, float]:
+    """Percent of a bar that each part of a step takes, the slowest cell filling it."""
+    step_s, parts = cell.costs.step_s_median or 0.0, cell.costs.parts or {"rest": 1.0}
+    # The mean step has another length than the median one, at which the bar ends.
+    whole_s = sum(parts.values())
+    return (
+        {name: 100 * step_s / longest_s * part_s / whole_s for name, part_s in parts.items()}
+        if longest_s > 0 < whole_s
+        else {}
     )
-    if longest_s <= 0:
-        return 0.0, 0.0, 0.0
-    rest = max(0.0, step - forward - backward)
-    # Medians of parts may add up to more than the median of the whole; the bar still ends at the step.
-    scale = 100 * step / longest_s / ((forward + backward + rest) or 1.0)
-    return forward * scale, backward * scale, rest * scale

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts.time_parts import PARTS
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.table import Table
 from nsadiag.reports.pictures.standing import role
-from nsadiag.reports.words import duration
+from nsadiag.reports.words import duration, percent
 
 MOST_CURVES = 5
 MOST_POINTS = 240  # of a curve
 MOST_BARS = 12
 FEW_STEPS = 3
 FELT_S = 0.05  # a wait worth a bar
-PARTS = ("input_s", "forward_s", "backward_s")
+WAIT_SHOWN = 0.02  # of a step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ def costs_of(case: Case, verdict: Verdict | None) -> Costs:
         first_step=first,
         last_step=last,
         left_out=max(len(ranks) - MOST_CURVES, 0),
-        parts=tuple(_parts(steps, ranks[:MOST_BARS], verdict)),
+        parts=tuple(_parts(case.parts, ranks[:MOST_BARS], verdict)),
         waits=waits,
     )
 
@@ -97,29 +98,29 @@ def _peaks(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return kept
 
 
-def _parts(steps: Table, ranks: Sequence[int], verdict: Verdict | None) -> list[Bar]:
-    """The median step of each rank, and its parts."""
-    medians = {rank: _medians(own) for rank, own in steps.groupby("rank")}
-    longest = max(row["step_s"] for row in medians.values()) or 1.0
-    found = []
-    for rank in ranks:
-        row = medians[rank]
-        whole = row["step_s"]
-        parts, left = [], whole
-        for name in PARTS:
-            part = min(max(row[name], 0.0), left)
-            left -= part
-            parts.append((name.removesuffix("_s"), part / longest * 100))
-        parts.append(("rest", left / longest * 100))
-        found.append(
-            Bar(name=f"rank {rank}", role=role(verdict, rank), parts=tuple(parts), text=duration(whole))
+def _parts(parts: Table, ranks: Sequence[int], verdict: Verdict | None) -> list[Bar]:
+    """The mean step of each rank, and its parts; none of ranks whose phases were not recorded."""
+    known = parts[parts.compute_s.notna() & (parts.step_s > 0) & (parts.step_s < 1e7)]
+    # A saving comes in few steps: medians would lose it, and would not add up.
+    means = {
+        rank: {name: own[name].mean() for name in ("step_s", *PARTS)} for rank, own in known.groupby("rank")
+    }
+    longest = max((row["step_s"] for row in means.values()), default=1.0)
+    return [
+        Bar(
+            name=f"rank {rank}",
+            role=role(verdict, rank),
+            parts=tuple((name.removesuffix("_s"), row[name] / longest * 100) for name in PARTS),
+            text=duration(row["step_s"]) + _waiting(row["peers_s"] / row["step_s"]),
         )
-    return found
+        for rank in ranks
+        if (row := means.get(rank))
+    ]
 
 
-def _medians(steps: Table) -> dict[str, float]:
-    """Seconds of a step and of its parts; 0 where one is not known."""
-    return {name: steps[name].median() if steps[name].known else 0.0 for name in ("step_s", *PARTS)}
+def _waiting(share: float) -> str:
+    """`, 81 % waiting`: of what nobody would notice, nothing."""
+    return f", {percent(share)} waiting" if share >= WAIT_SHOWN else ""
 
 
 def _waits(verdict: Verdict | None) -> list[Bar]:

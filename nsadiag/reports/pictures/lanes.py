@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts.collective_waits import WAIT
 from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.ring.blackbox import Kind
 
+PEERS = -1  # the end of a backward that reduces gradients, after the rank's own last one: no kind of event
 WORK = {
+    PEERS: "peers",
     int(Kind.FORWARD): "forward",
     int(Kind.BACKWARD): "backward",
     int(Kind.OPTIMIZER): "optimizer",
@@ -21,6 +25,7 @@ WORK = {
 }
 CALL = int(Kind.COLLECTIVE)
 STEP = int(Kind.STEP)
+SLACK_S = 1e-3  # between the clocks of the two recorders
 NEWEST = 3000  # spans of one rank that are shown
 
 
@@ -60,10 +65,27 @@ def _is_time(seconds: float) -> bool:
 
 def _recorded(case: Case, rank: RankEvidence) -> Iterator[Span]:
     """The newest of the main thread's spans, and of all threads' calls; of an end that cannot be, the begin alone."""
-    for span in case.spans(rank, *WORK, CALL)[-NEWEST:]:
+    reduces = case.cell.world_size > 1 and bool(rank.ddp or rank.units)
+    gradients = sorted(case.events_of(rank.rank, Kind.GRADIENT)["t_s"]) if reduces else []
+    for span in case.spans(rank, *(kind for kind in WORK if kind != PEERS), CALL)[-NEWEST:]:
         if _is_time(span.begin_s) and (span.kind == CALL or span.thread == rank.recording.pid):
             is_possible = span.end_s is None or (span.begin_s <= span.end_s and _is_time(span.end_s))
-            yield span if is_possible else span._replace(end_s=span.begin_s)
+            yield from _in_two(span if is_possible else span._replace(end_s=span.begin_s), gradients)
+
+
+def _in_two(span: Span, gradients: list[float]) -> Iterator[Span]:
+    """A backward, and the wait for peers that ends it, as `time_parts` has them; of one that is not over nobody knows whether it waits."""
+    last = -1 if span.end_s is None else bisect.bisect_right(gradients, span.end_s) - 1
+    if (
+        span.kind != Kind.BACKWARD
+        or last < 0
+        or gradients[last] <= span.begin_s
+        or gradients[last] == span.end_s
+    ):
+        yield span
+        return
+    yield span._replace(end_s=gradients[last])
+    yield span._replace(kind=PEERS, begin_s=gradients[last])
 
 
 def _flight_recorder(case: Case, rank: RankEvidence) -> Iterator[Span]:
@@ -93,14 +115,28 @@ def _flight_recorder(case: Case, rank: RankEvidence) -> Iterator[Span]:
 
 
 def _apart(spans: list[Span]) -> list[Span]:
-    """The same without what the flight recorder says again of a call that Python made."""
-    made = [
-        (s.begin_s, math.inf if s.end_s is None else s.end_s) for s in spans if s.kind == CALL and s.place
-    ]
+    """The same with each call once: the flight recorder says again what Python made.
+
+    Its number is the one that a verdict names, as it counts the calls of C++, too: a call of Python's that it has lost has none.
+    """
+    made = [span for span in spans if span.kind == CALL and span.place]
+    issued = sorted(
+        (span for span in spans if span.kind == CALL and not span.place), key=lambda span: span.begin_s
+    )
+    if not made or not issued:
+        return spans
+    numbers: dict[tuple[str, int], int] = {}
+    said_again: set[int] = set()
+    for span in made:
+        end_s = math.inf if span.end_s is None else span.end_s
+        first = bisect.bisect_left(issued, span.begin_s - SLACK_S, key=lambda each: each.begin_s)
+        last = bisect.bisect_right(issued, end_s + SLACK_S, key=lambda each: each.begin_s)
+        said_again.update(map(id, issued[first:last]))
+        if first < last and not span.name.endswith(WAIT):
+            numbers[span.group, span.number] = issued[first].number
+    known = {id(span): numbers.get((span.group, span.number), 0) for span in made}
     return [
-        span
+        span._replace(number=known[id(span)]) if id(span) in known else span
         for span in spans
-        if span.kind != CALL
-        or span.place
-        or not any(begin - 1e-3 <= span.begin_s <= end + 1e-3 for begin, end in made)
+        if id(span) not in said_again
     ]

@@ -17,6 +17,7 @@ ROWS = {
     "phase": (0, 24),
     "forward": (1, 8),
     "backward": (7, 8),
+    "peers": (9, 4),
     "optimizer": (3, 10),
     "data": (6, 4),
     "file": (1, 14),

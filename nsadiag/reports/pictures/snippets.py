@@ -10,6 +10,7 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.secrets.published import mask_likely
+from nsadiag.reports.pictures.colours import coloured, cut
 
 AROUND = 5  # lines before and after
 LONGEST = 240  # characters of a line
@@ -24,6 +25,7 @@ class Line:
     number: int
     text: str
     marks: tuple[str, ...] = ()
+    pieces: tuple[tuple[str, str], ...] = ()  # of the text, each with its colour's class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +61,15 @@ def snippet_of(text: str, file: str, marks: Mapping[int, Iterable[str]], around:
         last -= 1
     while first < min(marks) and not lines[first - 1].strip():
         first += 1
+    lines = [line.expandtabs(4) for line in lines]
+    colours = coloured(lines)
     shown = tuple(
-        Line(number=n, text=lines[n - 1].expandtabs(4)[:LONGEST], marks=tuple(marks.get(n, ())))
+        Line(
+            number=n,
+            text=lines[n - 1][:LONGEST],
+            marks=tuple(marks.get(n, ())),
+            pieces=tuple(cut(colours[n - 1], LONGEST)),
+        )
         for n in range(first, last + 1)
     )
     return Snippet(file=file, lines=shown)

@@ -33,7 +33,13 @@ DIVERGED = frozenset(
     }
 )  # fmt: skip
 NAMED = ("call", "file", "phase")  # kinds whose spans have a name that is worth saying
-NAMES = {"data": "waits for a batch", "file": "reads or writes a file", "call": "", "phase": "phase"}
+NAMES = {
+    "peers": "waits for peers",
+    "data": "waits for a batch",
+    "file": "reads or writes a file",
+    "call": "",
+    "phase": "phase",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.ingest import sources
+from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.user_code import counted, valid_roots
 from nsadiag.printing import one_line
 from nsadiag.reports.load import cell_of
@@ -36,6 +37,7 @@ class View:
     cited: dict[str, str] = field(default_factory=dict)
     logs: tuple[Log, ...] = ()
     gaps: tuple[str, ...] = ()
+    cell: CellEvidence | None = field(default=None, repr=False)  # as it was read: that may take a minute
 
 
 def view_of(run: RunReport) -> View:
@@ -63,6 +65,7 @@ def view_of(run: RunReport) -> View:
             cited=records,
             logs=logs,
             gaps=tuple(gaps),
+            cell=cell,
         )
 
 

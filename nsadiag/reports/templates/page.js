@@ -67,6 +67,23 @@ for (const figure of document.querySelectorAll(".timeline")) {
   view.addEventListener("pointermove", (event) => { if (from !== null && zoom > 1) view.scrollLeft = from - event.clientX; });
   for (const button of tools.querySelectorAll("button")) button.addEventListener("click", () => keys[button.dataset.key]());
 }
+// Texts to paste elsewhere. Where there is no clipboard, as in a notebook's frame, the text is shown and chosen.
+for (const bar of document.querySelectorAll(".copy")) {
+  const said = bar.querySelector("output");
+  bar.hidden = false;
+  for (const button of bar.querySelectorAll("button")) button.addEventListener("click", async () => {
+    const field = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(field.value);
+      said.textContent = "copied";
+    } catch {
+      field.hidden = false;
+      field.select();
+      said.textContent = document.execCommand("copy") ? "copied" : "choose Copy in the menu";
+      if (said.textContent === "copied") field.hidden = true;
+    }
+  });
+}
 // A table with a filter: rows whose text does not hold the words are hidden.
 for (const field of document.querySelectorAll("input[data-filter]")) {
   field.closest(".filter").hidden = false;

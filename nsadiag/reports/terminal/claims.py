@@ -29,7 +29,10 @@ def claim_lines(matrix: MatrixReport) -> Iterator[RenderableType]:
     for claim in matrix.claims:
         mark = status_mark(claim.status)
         source = f" ({claim.source})" if claim.source else ""
-        said = Text.assemble(claim.text, (source, "dim"), "\n", (one_line(claim.because), "dim"))
+        because = one_line(claim.because)
+        if claim.confirmed_if:
+            because += f" (confirmed if {one_line(claim.confirmed_if)})"
+        said = Text.assemble(claim.text, (source, "dim"), "\n", (because, "dim"))
         rows.append((Text(f"{mark.letter} {mark.word}", style=mark.style), said))
     yield from labelled(rows)
 

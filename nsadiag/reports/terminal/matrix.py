@@ -24,7 +24,8 @@ from nsadiag.reports.words import duration, in_order, mark_of, mebibytes, spent,
 COST_ROWS_SHOWN = 48
 # Of the table of costs, the most first.
 COLUMNS = (
-    ("step", "forward", "backward", "peak", "wall", "start"),
+    ("step", "compute", "peers", "input", "peak", "wall", "start"),
+    ("step", "compute", "peers", "peak", "wall"),
     ("step", "peak", "wall"),
     ("step", "wall"),
     ("step",),
@@ -64,7 +65,9 @@ def _title(matrix: MatrixReport) -> Text:
 
 def _costs(matrix: MatrixReport, console: Screen) -> Padding:
     """As many columns as fit the terminal; where the settings alone do not, they share a column and wrap at blanks."""
-    for columns in COLUMNS:
+    # How cells were started says nothing where all were started alike.
+    alike = len({cell.launch for cell in matrix.cells}) < 2
+    for columns in [tuple(c for c in each if c != "start" or not alike) for each in COLUMNS]:
         if _fits(table := _cost_table(matrix, columns, together=False), console):
             return _indented(table)
     return _indented(_cost_table(matrix, COLUMNS[-1], together=True))
@@ -106,8 +109,7 @@ def _costs_of(cell: CellReport, *, with_start: bool) -> dict[str, str]:
     cold = " cold" if cell.launch == "cold" and not with_start else ""
     return {
         "step": duration(cell.costs.step_s_median),
-        "forward": duration(cell.costs.forward_s_median),
-        "backward": duration(cell.costs.backward_s_median),
+        **{name: duration(cell.costs.parts.get(name)) for name in ("compute", "peers", "input")},
         "peak": mebibytes(cell.costs.peak_rss_mib),
         "wall": duration(cell.wall_s) + cold,
         "start": cell.launch or "",

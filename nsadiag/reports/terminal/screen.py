@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from nsadiag.printing import ascii_only, for_terminal
+from nsadiag.printing import ascii_only, for_terminal, unread
 from nsadiag.reports.cleaners.plain import Plain, plain
 
 
@@ -24,6 +24,11 @@ class Screen(Console):
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(for_terminal(text), style)
+
+    def on_broken_pipe(self) -> None:
+        """As `show` has it; rich would end the process."""
+        self.quiet = True
+        unread()
 
     def write(self, text: str) -> None:
         """Text that was captured from this screen."""

@@ -19,7 +19,7 @@ from support.jobs import GIVE_UP_S, Jobs, wait_until
 from support.warm_python import WarmPython
 
 from nsadiag.agent import processes
-from nsadiag.agent.attaching.attach import find_ranks
+from nsadiag.agent.attaching.finding import find_ranks
 from nsadiag.agent.attaching.joining import InitArguments, _arguments, init_arguments
 from nsadiag.agent.attaching.recorder_pipe import dump_by_pipe, plain
 from nsadiag.agent.captures.target import CaptureError

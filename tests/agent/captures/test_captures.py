@@ -23,7 +23,7 @@ import pytest
 from support.jobs import wait_until
 
 import nsadiag
-from nsadiag.agent.captures import QUICK, THOROUGH, capture_all, capture_node, capture_rank
+from nsadiag.agent.captures.capturing import QUICK, THOROUGH, capture_all, capture_node, capture_rank
 from nsadiag.agent.captures.gpu import core_files, nccl_ras
 from nsadiag.agent.captures.gpu import cuda_core as cuda_core_capture
 from nsadiag.agent.captures.gpu import gpus as gpu_capture
@@ -755,7 +755,7 @@ def test_a_pipe_that_nobody_reads_is_a_gap_and_no_pipe_is_one_too(tmp_path: Path
 
 
 def test_every_capture_is_in_one_of_the_two_looks_or_comes_last() -> None:
-    from nsadiag.agent.captures import CAPTURES, LAST
+    from nsadiag.agent.captures.capturing import CAPTURES, LAST
 
     assert (*QUICK, *THOROUGH, *LAST) == tuple(CAPTURES)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.agent.captures import capture_all
+from nsadiag.agent.captures.capturing import capture_all
 from nsadiag.agent.captures.target import Target
 from nsadiag.analysis.facts.thread_state import syscall_of, thread_state_of
 from nsadiag.analysis.load import load_cell

@@ -12,7 +12,7 @@ from support.jobs import Jobs
 from nsadiag.evidence.layout import write_json
 from nsadiag.reports import load_report
 from nsadiag.reports.formats.registry import REPORTERS
-from nsadiag.reports.live import Tally
+from nsadiag.reports.terminal.live import Tally
 
 # Memory, since it is the same on a busy machine: how long a cell takes is not.
 CELL = """

@@ -139,6 +139,10 @@ def test_an_ended_matrix_is_taken_up_where_it_stopped(jobs: Jobs, matrix: Path) 
     assert outcomes(matrix) == {"first": "healthy", "hang": None}
     finished = (matrix / "cells/what=first/verdict.json").stat().st_mtime_ns
 
+    refused = jobs.run(*arguments)  # the same line once more
+    assert refused.returncode == 2 and "holds a matrix already" in refused.stderr
+    assert "hint: --resume keeps its finished cells" in refused.stderr
+
     started = jobs.start(*arguments, "--resume")
     assert {jobs.signals.wait() for _ in range(2)} == {"hang 0", "hang 1"}
     started.kill()

@@ -100,6 +100,21 @@ def test_the_status_line_tells_steps_their_rate_and_a_silence(tmp_path: Path) ->
     assert pace.words() == "34 s, step 8, no step for 30 s"
 
 
+def test_the_rate_does_not_count_the_steps_that_warm_up(tmp_path: Path) -> None:
+    run, now = RunDir(path=tmp_path), [100.0]
+    pace = Pace(run, lambda: now[0])
+    run.rank(0).path.mkdir(parents=True)
+    recorder = BlackBox(run.rank(0).blackbox, rank=0, world_size=1)
+    recorder.count(Counter.STEPS, 1)
+    assert pace.words() == "0 s, step 1"
+    now[0] += 8  # the second step compiles
+    recorder.count(Counter.STEPS, 3)
+    pace.words()
+    now[0] += 1
+    recorder.count(Counter.STEPS, 33)
+    assert pace.words() == "9 s, step 33, 30 steps/s"
+
+
 def test_a_notice_wraps_at_blanks_in_the_terminals_width(screen: Screen) -> None:
     fcntl.ioctl(screen.writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     path = "artifacts/20261126-213728-a_name_that_is_longer_than_the_terminal"
