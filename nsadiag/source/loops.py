@@ -106,5 +106,15 @@ def condition(loop: Loop) -> str:
     return text.splitlines()[0][:120]
 
 
+def kept_in(loop: Loop) -> str:
+    """What keeps a thread in a loop that it does not leave, in words."""
+    if isinstance(loop, ast.For):
+        return f"`{condition(loop)}` did not run out"
+    leaves = any(isinstance(n, ast.If) and _leaves(n) for n in ast.walk(loop))
+    if not isinstance(loop.test, ast.Constant):
+        return f"`{condition(loop)}` stayed true"
+    return f"`{condition(loop)}` did not come true" if leaves else "nothing in it leaves it"
+
+
 def _leaves(node: ast.If) -> bool:
     return any(isinstance(n, ast.Break | ast.Return) for n in ast.walk(node))

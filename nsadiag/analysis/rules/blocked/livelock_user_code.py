@@ -22,6 +22,9 @@ from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source import loops
 
+BESIDE_SHARE = 0.06  # CPUs of other threads and children
+MOST_NAMES = 5  # in a sentence
+FOREVER = "while True"
 FEWEST_FETCHES = 100  # a few epochs without a batch are nobody's fault
 
 
@@ -32,6 +35,8 @@ def livelock_user_code(case: Case) -> Iterator[Draft | Declined]:
         in_vain = _fetches_in_vain(case, blocked)
         if in_vain and (is_still(case.cell) or was_given_up(case.cell)):
             yield _fetching(case, blocked, *in_vain)
+        elif motion and loop and _stays(case.cell, motion, loop):
+            yield _staying(case.cell, blocked, motion, loop)
         elif motion and loop and _is_endless(case.cell, motion, loop):
             yield _endless(case.cell, blocked, motion, loop)
         elif motion and loop and _asks_in_vain(case.cell, loop):
@@ -60,6 +65,18 @@ def _is_endless(cell: CellEvidence, motion: RankMotion, loop: Loop) -> bool:
         return motion.endless
     limit_s = max(LEAST_S, PAUSES * (cell.watch.longest_quiet_s or 0.0))
     return was_given_up(cell) and not loop.changes and loop.seconds > limit_s
+
+
+def _stays(cell: CellEvidence, motion: RankMotion, loop: Loop) -> bool:
+    """Whether the rank itself told, in answers far enough apart, that what has a say in the loop's end stays.
+
+    Not where another part of the process works, which may be what it waits for.
+    """
+    beside = motion.cpu_share - (motion.loop_cpu_share or 0.0)
+    if is_still(cell):
+        return motion.endless and bool(loop.stays)
+    limit_s = max(LEAST_S, PAUSES * (cell.watch.longest_quiet_s or 0.0))
+    return was_given_up(cell) and beside < BESIDE_SHARE and loop.stays_s > limit_s
 
 
 def _asks_in_vain(cell: CellEvidence, loop: Loop) -> bool:
@@ -91,6 +108,31 @@ def _endless(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion, loop:
         evidence={
             f"{_seen_in(loop)}, and no new value in {sees}": "watch.json#looks",
             f"its main thread used {cpu:.2f} CPUs, wrote no event and read or wrote {motion.io_bytes} bytes": "watch.json#looks",
+        },
+    )
+
+
+def _staying(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion, loop: Loop) -> Draft:
+    names = ", ".join(f"`{name}`" for name in loop.stays[:MOST_NAMES])
+    ends = (
+        f", which ends where {' or '.join(f'`{each}`' for each in loop.conditions[:MOST_NAMES])}"
+        if loop.text == FOREVER and loop.conditions
+        else ""
+    )
+    pause_s = cell.watch.longest_quiet_s or 0.0
+    stay = (
+        f"nothing that could end it{f' ({names})' if names else ''} took a new value for {loop.stays_s:.0f} s"
+    )
+    cpu = motion.main_cpu_share if motion.loop_cpu_share is None else motion.loop_cpu_share
+    return inside_rank(
+        cell,
+        blocked,
+        strength=Strength.STRONG if loop.constant and is_still(cell) else Strength.LIKELY,
+        summary=f"Rank {blocked.number} spins in `{loop.text}`{at_line(_place(loop))}{ends}: {stay}.",
+        at=_place(loop),
+        evidence={
+            f"the rank was asked in every snapshot since, and told the values of {names or 'its variables'}: none was new": "watch.json#looks",
+            f"its main thread used {cpu:.2f} CPUs; the longest pause of this job before was {pause_s:.1f} s": "watch.json#looks",
         },
     )
 
