@@ -153,7 +153,9 @@ class Loops:
         stacks = {s.frames for s in samples}
         # One that does not move may be a call that keeps the interpreter lock, and would never answer.
         users = [frame for stack in stacks for frame in stack if is_user(frame[0])]
-        if len(samples) < FEWEST or len(stacks) < 2 or not worth_asking(users):
+        if len(samples) < FEWEST or not worth_asking(users):
+            return loop
+        if len(stacks) < 2 and not self._states.has_answered(rank):
             return loop
         try:
             told = ask()

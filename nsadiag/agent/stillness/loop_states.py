@@ -1,13 +1,14 @@
-"""The loop that a rank does not leave, by what has a say in its end: whether any of that still takes a new value.
+"""The loop that a rank does not leave, by what has a say in its end: whether any of that still gets anywhere.
 
 Unlike all variables of a loop, these are few: a counter, a sum or a log may go on growing in a loop that nothing ends.
+A value that makes progress never comes back to one that it has left; one that draws, or walks in a circle, does.
 """
 
 from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,22 +16,25 @@ from nsadiag.agent.stillness.loop_introspection import rounds
 from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.loop_exits import Frame, source_of
 from nsadiag.source.model import Loop as Node
-from nsadiag.source.model import SourceFile, spans
+from nsadiag.source.model import SourceFile, own_nodes, spans
 from nsadiag.source.patterns.endings import EndlessLoop, endless_around, endless_loop
-from nsadiag.source.patterns.loop_state import LoopState, state_of
+from nsadiag.source.patterns.loop_state import LoopState, state_of, written_in
 
 FEWEST_ROUNDS = 3  # in all answers together: else one round, slow as it may be, would pass for many
+RETURNS = 0.5  # of the values that a name takes, so many have been there before
+MOST_STACKS = 200
 FOREVER = ("itertools.cycle", "itertools.count", "itertools.repeat")
 # Kinds of values of which a part is unseen, and that part counts only where something is called on the value.
 SHALLOW = "object "
 SEEN_BY_WHAT_COMES = ("random.", "numpy.random.", "torch._C.Generator", "itertools.")
+SCALAR = "="  # a token of a number, a text or None begins with it
 
-Tokens = dict[str, dict[str, tuple[list[str], list[str]]]]
+Tokens = Mapping[str, Mapping[str, Sequence[str]]]  # by function and name, in order, none twice in a row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stays:
-    """A loop that goes round while nothing that has a say in its end takes a new value."""
+    """A loop that goes round while nothing that has a say in its end gets anywhere."""
 
     file: str
     function: str
@@ -39,26 +43,52 @@ class Stays:
     text: str  # the loop's own statement
     conditions: tuple[str, ...]
     names: tuple[str, ...]  # that have a say
-    seconds: float  # since the last new value
+    seconds: float  # since one of them last got somewhere
     constant: bool  # each had one value only
-
-
-@dataclass
-class _Known:
-    at: tuple[str, int]
-    since: float
-    rounds: int = 0
-    answers: int = 0
-    tokens: dict[tuple[str, str], set[str]] = field(default_factory=dict)
 
 
 class _Candidate(NamedTuple):
     file: str
     function: str
     lines: list[int]
-    turns: int  # in one answer
+    turns: int
+    node: Node
     loop: EndlessLoop
     state: LoopState
+
+
+@dataclass
+class _Series:
+    """All values of one name."""
+
+    seen: set[str] = field(default_factory=set)
+    last: str | None = None
+
+    def takes(self, values: Sequence[str]) -> bool:
+        """Whether these, the newest, got somewhere: most of those that it went on to had never been there."""
+        if self.last is None:
+            half = len(values) // 2
+            # The first answer's first half only shows what belongs to it.
+            self.takes_in(values[:half] or values[:1])
+            values = values[half:]
+        went_on = set(values[1:] if values[:1] == [self.last] else values)
+        new = went_on - self.seen
+        self.takes_in(values)
+        return bool(new) and len(went_on - new) < RETURNS * len(went_on)
+
+    def takes_in(self, values: Sequence[str]) -> None:
+        self.seen.update(values)
+        self.last = values[-1] if values else self.last
+
+
+@dataclass
+class _Known:
+    at: tuple[str, int]
+    since: float
+    answers: int = 0
+    turns: int = 0
+    series: dict[tuple[str, str], _Series] = field(default_factory=dict)
+    context: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 class LoopStates:
@@ -66,43 +96,53 @@ class LoopStates:
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
+        self._stacks: dict[int, list[tuple[Frame, ...]]] = {}
 
     def forget(self) -> None:
         """There was progress: a loop that is met later is another one."""
         self._known.clear()
+        self._stacks.clear()
+
+    def has_answered(self, rank: int) -> bool:
+        """Whether it did in this silence, so that it does not keep its interpreter to itself."""
+        return rank in self._stacks
 
     def of(self, rank: int, told: dict[str, Any], stacks: Sequence[tuple[Frame, ...]]) -> Stays | None:
         """By the newest answer of the rank; None as long as nothing speaks for a loop without an end.
 
         `stacks` were seen of it from outside, in order: its own interpreter answers at few of a loop's lines.
         """
-        found = _candidate(told, stacks)
+        seen = self._stacks[rank] = [*self._stacks.get(rank, []), *stacks][-MOST_STACKS:]
+        found = _candidate(told, seen)
         if found is None:
             return None  # chance, as often as not: a loop that was left shows by another, or by an event
-        file, function, loop = found.file, found.function, found.loop
-        known = self._known.get(rank)
-        if known is None or known.at != (file, loop.first):
-            known = self._known[rank] = _Known(at=(file, loop.first), since=time.monotonic())
-        names, is_new = _compared(told["state"]["tokens"], known, _within(told, file, function), found.state)
-        known.rounds += found.turns
+        known, context = self._known.get(rank), _context(told, found)
+        if known is None or known.at != (found.file, found.loop.first) or _differ(known.context, context):
+            known = self._known[rank] = _Known(at=(found.file, found.loop.first), since=time.monotonic())
+        known.context |= context
+        names, moved = _taken(
+            told["state"]["tokens"], known, _within(told, found.file, found.function), found.state
+        )
+        known.turns = max(known.turns, found.turns)
         known.answers += 1
-        if is_new:
+        if moved:
             known.since = time.monotonic()
-        if known.rounds < FEWEST_ROUNDS or known.answers < 2:
+        if known.turns < FEWEST_ROUNDS or known.answers < 2:
             return None
         return Stays(
-            file=file, function=function, line=loop.first, lines=sorted({*found.lines}), text=loop.text,
-            conditions=found.state.conditions, names=names, seconds=time.monotonic() - known.since,
-            constant=all(len(seen) == 1 for seen in known.tokens.values()),
+            file=found.file, function=found.function, line=found.loop.first, lines=sorted(set(found.lines)),
+            text=found.loop.text, conditions=found.state.conditions, names=names,
+            seconds=time.monotonic() - known.since, constant=all(len(each.seen) == 1 for each in known.series.values()),
         )  # fmt: skip
 
 
-def worth_asking(frames: list[tuple[str, str, int]]) -> bool:
+def worth_asking(frames: list[Frame]) -> bool:
     """Whether any of these lines is in a loop that may go on for ever."""
     return any(
-        any(isinstance(node, ast.While) or not _is_bounded(node) for node in source.loops_around(line))
+        not _is_bounded(node)
         for file, _, line in frames
         if (source := source_of(file)) is not None
+        for node in source.loops_around(line)
     )
 
 
@@ -120,7 +160,7 @@ def _candidate(told: dict[str, Any], stacks: Sequence[tuple[Frame, ...]]) -> _Ca
         file, function, lines = str(frame["filename"]), str(frame["name"]), list(map(int, frame["lines"]))
         source = source_of(file)
         for node in source.loops_around(lines[-1])[::-1] if source is not None else ():
-            turns = _turns(node, file, function, lines, stacks)
+            turns = _turns(node, told, (file, function, lines), stacks)
             if source is None or not turns:
                 continue
             found = _endless(source, node, told, f"{file}:{function}")
@@ -128,21 +168,28 @@ def _candidate(told: dict[str, Any], stacks: Sequence[tuple[Frame, ...]]) -> _Ca
                 return None
             state = state_of(source, found, node)
             unknown = state.asks or _unseen(told, file, function, state)
-            return None if unknown else _Candidate(file, function, lines, turns, found, state)
+            return None if unknown else _Candidate(file, function, lines, turns, node, found, state)
     return None
 
 
 def _turns(
-    node: Node, file: str, function: str, lines: list[int], stacks: Sequence[tuple[Frame, ...]]
+    node: Node, told: dict[str, Any], at: tuple[str, str, list[int]], stacks: Sequence[tuple[Frame, ...]]
 ) -> int:
-    """The number of times that the loop was seen to go round, of which no line lies outside."""
+    """The number of times that the loop was seen to go round; none where it was left.
+
+    By its lines, or by the values of the names that it alone writes in each round.
+    """
+    file, function, lines = at
     own = ([line for f, name, line in s if f == file and name.rpartition(".")[2] == function] for s in stacks)
     seen = [
         lines_of[0] for lines_of in own if lines_of
     ]  # some are read while the thread is calling or returning
     if not spans(node, *lines, *seen):
         return 0
-    return max(rounds(node, lines), rounds(node, seen))
+    inner = {name for each in own_nodes(node) if isinstance(each, Node) for name in written_in(each)}
+    tokens = told["state"]["tokens"].get(f"{file}:{function}", {})
+    changes = [len(tokens.get(".".join(each), ())) - 1 for each in written_in(node) - inner]
+    return max(rounds(node, lines), rounds(node, seen), *changes, 0)
 
 
 def _endless(source: SourceFile, node: Node, told: dict[str, Any], function: str) -> EndlessLoop | None:
@@ -155,45 +202,60 @@ def _endless(source: SourceFile, node: Node, told: dict[str, Any], function: str
     return endless_loop(source, node) if kind.startswith(FOREVER) else None
 
 
+def _context(told: dict[str, Any], found: _Candidate) -> dict[tuple[str, str], str]:
+    """Numbers and texts of the loop's callers, and of its own function as far as the loop leaves them alone.
+
+    Where one of these changes, the loop was left and entered anew.
+    """
+    written = {".".join(each) for each in written_in(found.node)}
+    own = f"{found.file}:{found.function}"
+    outer = [f"{frame['filename']}:{frame['name']}" for frame in told["frames"]]
+    shown: Tokens = told["state"]["tokens"]
+    return {
+        (function, name): values[-1]
+        for function in outer[: outer.index(own) + 1]
+        for name, values in shown.get(function, {}).items()
+        if values and values[-1].startswith(SCALAR) and "." not in name and not (function == own and name in written)
+    }  # fmt: skip
+
+
+def _differ(before: Mapping[tuple[str, str], str], now: Mapping[tuple[str, str], str]) -> bool:
+    return any(before.get(key, value) != value for key, value in now.items())
+
+
 def _within(told: dict[str, Any], file: str, function: str) -> list[str]:
     """The functions, as keys of tokens, whose variables may have a say: the loop's own, and those that it calls."""
     inner = {f"{f}:{name}" for f, name, _ in told["within"]}
     depth = [f"{frame['filename']}:{frame['name']}" for frame in told["frames"]]
     own = f"{file}:{function}"
-    below = depth[depth.index(own) :] if own in depth else [own]
-    return list(dict.fromkeys([own, *below, *sorted(inner)]))
+    return list(dict.fromkeys([own, *depth[depth.index(own) :], *sorted(inner)]))
 
 
 def _keys(
-    state: LoopState, functions: list[str], shown: dict[str, dict[str, Any]]
+    state: LoopState, functions: list[str], shown: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, Read]]:
-    """(function, name) of all that has a say and is told; of the functions that it calls, attributes of `self` and locals."""
+    """(function, name) of all that has a say and is told: in the loop's own function, and all of those that it calls."""
     own, *called = functions
     for read in sorted(state.reads):
-        for name in (".".join(read[:2]), read[0]):
-            if name in shown.get(own, {}):
-                yield own, name, read
-                break
+        name = next((each for each in (".".join(read[:2]), read[0]) if each in shown.get(own, {})), None)
+        if name is not None:
+            yield own, name, read
     for function in called:
         for name in shown.get(function, {}):
             yield function, name, (name,)
 
 
-def _compared(
+def _taken(
     tokens: Tokens, known: _Known, functions: list[str], state: LoopState
 ) -> tuple[tuple[str, ...], bool]:
-    """The names that have a say, and whether any of them has a value that it never had before."""
-    names, is_new = [], False
-    for function, name, read in _keys(state, functions, tokens):
-        early, late = tokens[function][name]
-        seen = known.tokens.get((function, name))
-        # The first answer's first half only shows what belongs to it; so does that of a function met for the first time.
-        new = set(late) - set(early) if seen is None else {*early, *late} - seen
-        is_new = is_new or bool(new and (seen is not None or early))
-        known.tokens.setdefault((function, name), set()).update(early, late)
+    """The names that have a say, and whether any of them got somewhere."""
+    names, moved = [], False
+    for function, name, _ in _keys(state, functions, tokens):
+        series = known.series.setdefault((function, name), _Series())
+        moved = series.takes(tokens[function][name]) or moved
         if function == functions[0]:
-            names.append(".".join(read[:2]) if "." in name else name)
-    return tuple(dict.fromkeys(names)), is_new
+            names.append(name)
+    return tuple(dict.fromkeys(names)), moved
 
 
 def _unseen(told: dict[str, Any], file: str, function: str, state: LoopState) -> bool:

@@ -79,6 +79,11 @@ def _parts_of_modules(file: SourceFile) -> dict[str, str]:
     }
 
 
+def written_in(node: ast.AST) -> frozenset[Read]:
+    """Names and attributes that the statements of a loop write to, its own target among them."""
+    return frozenset(written for each in (node, *own_nodes(node)) for written, _ in _writes(each))
+
+
 class _Slice:
     """Names that have a say, until nothing is added any more."""
 

@@ -18,7 +18,7 @@ from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.introspection.loop_values import Values
 from nsadiag.worker.place import is_user_code
 
-SECONDS, INTERVAL_S = 0.8, 0.01
+SECONDS, INTERVAL_S = 1.2, 0.01
 FEWEST, MOST_S = 40, 2.5  # samples, also on a busy machine, where there is time for so many
 INNERMOST = 8  # functions whose values are told in full
 MOST_FRAMES, MOST_NAMES, MOST_VALUES = 32, 200, 64
@@ -86,7 +86,7 @@ def _look(
         for name, value in [*held.items()][:MOST_NAMES]:
             _note(known, name, value, late=late)
         if number < INNERMOST:
-            state.note(function, {**_globals_of(frame), **held}, late=late)
+            state.note(function, {**_globals_of(frame), **held})
     return [(frame.f_code.co_filename, frame.f_code.co_name, line) for frame, line in reversed(frames)]
 
 

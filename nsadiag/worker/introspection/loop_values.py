@@ -20,6 +20,7 @@ MOST_PLAIN, MOST_ITEMS, MOST_NUMBERS = 100_000, 64, 1 << 16
 DEEP = 2  # levels of objects and containers that are looked into
 # What they do shows in what they deliver: random numbers, the next item.
 DELIVERS = ("random.", "numpy.random.", "torch._C.Generator", "itertools.")
+SCALAR = "="  # tokens of plain values begin with it
 NOTHING = "~"  # the token of what says nothing of its own
 
 
@@ -27,41 +28,37 @@ class Values:
     """The tokens of names and of attributes, by function, and the types of what could not be seen in full."""
 
     def __init__(self) -> None:
-        self.tokens: dict[str, dict[str, tuple[dict[str, None], dict[str, None]]]] = {}
+        self.tokens: dict[str, dict[str, list[str]]] = {}  # in order, none twice in a row
         self.unseen: dict[str, dict[str, str]] = {}
 
-    def note(self, function: str, values: dict[str, Any], *, late: bool) -> None:
+    def note(self, function: str, values: dict[str, Any]) -> None:
         """One look at the variables of a function."""
         for name, value in [*values.items()][:MOST_NAMES]:
             if name.startswith("__") or isinstance(value, CONSTANT):
                 continue
-            self._note(function, name, value, late=late)
+            self._note(function, name, value)
             for attribute, held in [*_attributes(value).items()][:MOST_ATTRIBUTES]:
-                self._note(function, f"{name}.{attribute}", held, late=late)
+                self._note(function, f"{name}.{attribute}", held)
 
-    def _note(self, function: str, name: str, value: Any, *, late: bool) -> None:
+    def _note(self, function: str, name: str, value: Any) -> None:
         token, unseen = token_of(value)
-        seen = self.tokens.setdefault(function, {}).setdefault(name, ({}, {}))[late]
-        if len(seen) < MOST_TOKENS:
-            seen[token] = None
+        seen = self.tokens.setdefault(function, {}).setdefault(name, [])
+        if seen[-1:] != [token] and len(seen) < MOST_TOKENS:
+            seen.append(token)
         if unseen:
             self.unseen.setdefault(function, {})[name] = unseen
 
     def told(self) -> dict[str, Any]:
         """The same, for JSON."""
-        tokens = {
-            function: {name: (list(early), list(late)) for name, (early, late) in names.items()}
-            for function, names in self.tokens.items()
-        }
-        return {"tokens": tokens, "unseen": self.unseen}
+        return {"tokens": self.tokens, "unseen": self.unseen}
 
 
 def token_of(value: Any) -> tuple[str, str]:
     """Its token, and the type of whatever of it could not be seen; "" where all was."""
     unseen: list[str] = []
     words = _words(value, DEEP, unseen)
-    short = words if words in ("nan", "inf", "-inf", NOTHING) else _digest(words)
-    return short, unseen[0] if unseen else ""
+    short = words if words == NOTHING else _digest(words)
+    return SCALAR * (type(value) in PLAIN) + short, unseen[0] if unseen else ""
 
 
 def _digest(words: str) -> str:
