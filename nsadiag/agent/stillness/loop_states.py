@@ -21,7 +21,9 @@ from nsadiag.source.patterns.endings import EndlessLoop, endless_around, endless
 from nsadiag.source.patterns.loop_state import LoopState, state_of, written_in
 
 FEWEST_ROUNDS = 3  # in all answers together: else one round, slow as it may be, would pass for many
-RETURNS = 0.5  # of the values that a name takes, so many have been there before
+RETURNS = (
+    0.25  # of the values that a name goes on to: with as many that have been there before it gets nowhere
+)
 MOST_STACKS = 200
 FOREVER = ("itertools.cycle", "itertools.count", "itertools.repeat")
 # Kinds of values of which a part is unseen, and that part counts only where something is called on the value.
