@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from functools import cached_property
 
 from nsadiag.analysis.case import Case
@@ -14,9 +15,10 @@ from nsadiag.analysis.relations.timeline import Divergence, Timelines
 from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Collective, Evidence, Place
 from nsadiag.source.control import Condition, Program
-from nsadiag.source.model import CallPath
+from nsadiag.source.model import CallPath, calls_in, name_of
 
 # What only a peer can end. A transfer waits for one peer, and the store for a key: both have classes of their own.
+JOINS = {"Join", "join"}  # torch's contexts for ranks with uneven inputs
 PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
 
 
@@ -93,6 +95,15 @@ class Context:
         left = self.cell.rank(rank).leaving
         at = locations.of_text(left.place) if left else None
         return at is not None and any(loop.has_in_body(p) for p in (at, *self.call_paths.to(at)))
+
+    def is_joined(self, loop: Condition, rank: int) -> bool:
+        """Whether the loop is in a `with Join(...)`, or `with model.join()`, at which the rank stands now."""
+        here = self.place_of(rank)
+        around = (n for n in self.program.path_to(loop.file, loop.line) if isinstance(n, ast.With))
+        joins = [
+            n for n in around if any(name_of(call) in JOINS for item in n.items for call in calls_in(item))
+        ]
+        return here is not None and any(n.lineno == here.line and loop.file == here.file for n in joins)
 
     def in_collective(self, rank: int) -> bool:
         """Whether it waits in one, or was in one when its peer's end ended it."""
