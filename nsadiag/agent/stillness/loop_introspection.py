@@ -6,7 +6,6 @@ variables alone, and while its interpreter runs.
 
 from __future__ import annotations
 
-import ast
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -100,7 +99,7 @@ def _innermost(told: dict[str, Any]) -> tuple[LoopSource, str, list[int]] | None
     return None
 
 
-def rounds(loop: ast.stmt, lines: Sequence[int]) -> int:
+def rounds(loop: object, lines: Sequence[int]) -> int:
     """Number of times that an earlier statement of the loop's own came after a later one: what loops within it count as one."""
     begins = [statement.lineno for statement in getattr(loop, "body", ())]
     places = [sum(begin <= line for begin in begins) for line in lines]

@@ -6,7 +6,6 @@ A value that makes progress never comes back to one that it has left; one that d
 
 from __future__ import annotations
 
-import ast
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +15,16 @@ from nsadiag.agent.stillness.loop_introspection import rounds
 from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.loop_exits import Frame, source_of
 from nsadiag.source.model import Loop as Node
-from nsadiag.source.model import SourceFile, own_nodes, spans
+from nsadiag.source.model import SourceFile, spans
 from nsadiag.source.patterns.endings import EndlessLoop, endless_around, endless_loop
-from nsadiag.source.patterns.loop_state import LoopState, state_of, written_in
+from nsadiag.source.patterns.loop_state import (
+    LoopState,
+    inner_loops,
+    is_bounded,
+    iterated,
+    state_of,
+    written_in,
+)
 
 FEWEST_ROUNDS = 3  # in all answers together: else one round, slow as it may be, would pass for many
 RETURNS = (
@@ -141,16 +147,11 @@ class LoopStates:
 def worth_asking(frames: list[Frame]) -> bool:
     """Whether any of these lines is in a loop that may go on for ever."""
     return any(
-        not _is_bounded(node)
+        not is_bounded(node)
         for file, _, line in frames
         if (source := source_of(file)) is not None
         for node in source.loops_around(line)
     )
-
-
-def _is_bounded(node: Node) -> bool:
-    given = node.iter if isinstance(node, ast.For) else None
-    return isinstance(given, ast.Call) and isinstance(given.func, ast.Name) and given.func.id == "range"
 
 
 def _candidate(told: dict[str, Any], stacks: Sequence[tuple[Frame, ...]]) -> _Candidate | None:
@@ -188,7 +189,7 @@ def _turns(
     ]  # some are read while the thread is calling or returning
     if not spans(node, *lines, *seen):
         return 0
-    inner = {name for each in own_nodes(node) if isinstance(each, Node) for name in written_in(each)}
+    inner = {name for each in inner_loops(node) for name in written_in(each)}
     tokens = told["state"]["tokens"].get(f"{file}:{function}", {})
     changes = [len(tokens.get(".".join(each), ())) - 1 for each in written_in(node) - inner]
     return max(rounds(node, lines), rounds(node, seen), *changes, 0)
@@ -196,11 +197,10 @@ def _turns(
 
 def _endless(source: SourceFile, node: Node, told: dict[str, Any], function: str) -> EndlessLoop | None:
     found = next((each for each in endless_around(source, node.lineno) if each.first == node.lineno), None)
-    if found is not None or isinstance(node, ast.While):
+    if found is not None:
         return found
     # A `for` over what never runs out, by its type.
-    name = ast.unparse(node.iter)
-    kind = told["state"]["unseen"].get(function, {}).get(name, "")
+    kind = told["state"]["unseen"].get(function, {}).get(iterated(node), "")
     return endless_loop(source, node) if kind.startswith(FOREVER) else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from functools import cached_property
 
 from nsadiag.analysis.case import Case
@@ -15,10 +14,10 @@ from nsadiag.analysis.relations.timeline import Divergence, Timelines
 from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Collective, Evidence, Place
 from nsadiag.source.control import Condition, Program
-from nsadiag.source.model import CallPath, calls_in, name_of
+from nsadiag.source.model import CallPath
+from nsadiag.source.patterns.joins import joins_around
 
 # What only a peer can end. A transfer waits for one peer, and the store for a key: both have classes of their own.
-JOINS = {"Join", "join"}  # torch's contexts for ranks with uneven inputs
 PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
 
 
@@ -99,11 +98,8 @@ class Context:
     def is_joined(self, loop: Condition, rank: int) -> bool:
         """Whether the loop is in a `with Join(...)`, or `with model.join()`, at which the rank stands now."""
         here = self.place_of(rank)
-        around = (n for n in self.program.path_to(loop.file, loop.line) if isinstance(n, ast.With))
-        joins = [
-            n for n in around if any(name_of(call) in JOINS for item in n.items for call in calls_in(item))
-        ]
-        return here is not None and any(n.lineno == here.line and loop.file == here.file for n in joins)
+        joins = joins_around(self.program.files.get(loop.file), loop.line)
+        return here is not None and here.file == loop.file and here.line in joins
 
     def in_collective(self, rank: int) -> bool:
         """Whether it waits in one, or was in one when its peer's end ended it."""

@@ -59,6 +59,22 @@ def state_of(file: SourceFile, loop: EndlessLoop, node: Loop) -> LoopState:
     )
 
 
+def is_bounded(node: Loop) -> bool:
+    """Whether it is a `for` over a range."""
+    given = node.iter if isinstance(node, ast.For) else None
+    return isinstance(given, ast.Call) and name_of(given) == "range"
+
+
+def iterated(node: Loop) -> str:
+    """What a `for` goes over, as written; "" of a `while`."""
+    return ast.unparse(node.iter) if isinstance(node, ast.For) else ""
+
+
+def inner_loops(node: Loop) -> Iterator[Loop]:
+    """The loops within it, in its function."""
+    return (each for each in own_nodes(node) if isinstance(each, Loop))
+
+
 def _leaving(node: Loop) -> Iterator[ast.If]:
     leaves = ast.Break | ast.Return | ast.Raise
     for each in own_nodes(node):
