@@ -113,7 +113,7 @@ def condition(loop: Loop) -> str:
 
 
 def kept_in(loop: Loop) -> str:
-    """What keeps a thread in a loop that it does not leave, in words."""
+    """The reason that keeps a thread in a loop that it does not leave, in words."""
     if isinstance(loop, ast.For):
         return f"`{ast.unparse(loop.iter).splitlines()[0]}` did not run out"
     leaves = any(isinstance(n, ast.If) and _leaves(n) for n in ast.walk(loop))

@@ -16,7 +16,7 @@ from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.target import CaptureError, NotApplicable
 from nsadiag.agent.stillness.activity import RUNNABLE
 from nsadiag.agent.stillness.loop_introspection import Ask, Rounds
-from nsadiag.agent.stillness.loop_states import LoopStates, worth_asking
+from nsadiag.agent.stillness.loop_states import LoopStates, told_by, worth_asking
 from nsadiag.evidence.documents.kernel import KernelProcess
 from nsadiag.evidence.documents.python_stacks import PythonThread, frames_of_main
 from nsadiag.evidence.user_code import is_installed, is_user
@@ -158,14 +158,10 @@ class Loops:
         if len(stacks) < 2 and not self._states.has_answered(rank):
             return loop
         try:
-            told = ask()
+            told = told_by(ask())
         except (CaptureError, NotApplicable):
             return loop
-        stays = (
-            self._states.of(rank, told, [s.frames for s in samples])
-            if isinstance(told, dict) and told.get("state")
-            else None
-        )
+        stays = self._states.of(rank, told, [s.frames for s in samples]) if told is not None else None
         if stays is None:
             return loop
         if loop is None or (loop.file, loop.line) != (stays.file, stays.line):

@@ -55,6 +55,28 @@ class Stays:
     constant: bool  # each had one value only
 
 
+class Told(NamedTuple):
+    """One answer of a rank (worker/introspection/loop_rounds.py)."""
+
+    frames: list[tuple[str, str, list[int]]]  # file, function and lines, outermost first
+    within: frozenset[str]  # functions that were seen to run below, as keys of the tokens
+    tokens: Tokens
+    unseen: Mapping[str, Mapping[str, str]]  # types of what could not be seen in full, by function and name
+
+
+def told_by(answer: Any) -> Told | None:
+    """The answer as a value; None where it is none, as of a rank that failed to answer."""
+    try:
+        return Told(
+            frames=[(str(f["filename"]), str(f["name"]), list(map(int, f["lines"]))) for f in answer["frames"]],
+            within=frozenset(f"{file}:{name}" for file, name, _ in answer["within"]),
+            tokens=dict(answer["state"]["tokens"]),
+            unseen=dict(answer["state"]["unseen"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 class _Candidate(NamedTuple):
     file: str
     function: str
@@ -115,7 +137,7 @@ class LoopStates:
         """Whether it did in this silence, so that it does not keep its interpreter to itself."""
         return rank in self._stacks
 
-    def of(self, rank: int, told: dict[str, Any], stacks: Sequence[tuple[Frame, ...]]) -> Stays | None:
+    def of(self, rank: int, told: Told, stacks: Sequence[tuple[Frame, ...]]) -> Stays | None:
         """By the newest answer of the rank; None as long as nothing speaks for a loop without an end.
 
         `stacks` were seen of it from outside, in order: its own interpreter answers at few of a loop's lines.
@@ -128,9 +150,7 @@ class LoopStates:
         if known is None or known.at != (found.file, found.loop.first) or _differ(known.context, context):
             known = self._known[rank] = _Known(at=(found.file, found.loop.first), since=time.monotonic())
         known.context |= context
-        names, moved = _taken(
-            told["state"]["tokens"], known, _within(told, found.file, found.function), found.state
-        )
+        names, moved = _taken(told.tokens, known, _within(told, found.file, found.function), found.state)
         known.turns = max(known.turns, found.turns)
         known.answers += 1
         if moved:
@@ -154,13 +174,12 @@ def worth_asking(frames: list[Frame]) -> bool:
     )
 
 
-def _candidate(told: dict[str, Any], stacks: Sequence[tuple[Frame, ...]]) -> _Candidate | None:
+def _candidate(told: Told, stacks: Sequence[tuple[Frame, ...]]) -> _Candidate | None:
     """The outermost loop that goes round, if it has no end of its own and all is known that has a say in its end.
 
     Whatever goes round within it comes to its end each time.
     """
-    for frame in told.get("frames", ()):
-        file, function, lines = str(frame["filename"]), str(frame["name"]), list(map(int, frame["lines"]))
+    for file, function, lines in told.frames:
         source = source_of(file)
         for node in source.loops_around(lines[-1])[::-1] if source is not None else ():
             turns = _turns(node, told, (file, function, lines), stacks)
@@ -176,7 +195,7 @@ def _candidate(told: dict[str, Any], stacks: Sequence[tuple[Frame, ...]]) -> _Ca
 
 
 def _turns(
-    node: Node, told: dict[str, Any], at: tuple[str, str, list[int]], stacks: Sequence[tuple[Frame, ...]]
+    node: Node, told: Told, at: tuple[str, str, list[int]], stacks: Sequence[tuple[Frame, ...]]
 ) -> int:
     """The number of times that the loop was seen to go round; none where it was left.
 
@@ -190,29 +209,29 @@ def _turns(
     if not spans(node, *lines, *seen):
         return 0
     inner = {name for each in inner_loops(node) for name in written_in(each)}
-    tokens = told["state"]["tokens"].get(f"{file}:{function}", {})
+    tokens = told.tokens.get(f"{file}:{function}", {})
     changes = [len(tokens.get(".".join(each), ())) - 1 for each in written_in(node) - inner]
     return max(rounds(node, lines), rounds(node, seen), *changes, 0)
 
 
-def _endless(source: SourceFile, node: Node, told: dict[str, Any], function: str) -> EndlessLoop | None:
+def _endless(source: SourceFile, node: Node, told: Told, function: str) -> EndlessLoop | None:
     found = next((each for each in endless_around(source, node.lineno) if each.first == node.lineno), None)
     if found is not None:
         return found
     # A `for` over what never runs out, by its type.
-    kind = told["state"]["unseen"].get(function, {}).get(iterated(node), "")
+    kind = told.unseen.get(function, {}).get(iterated(node), "")
     return endless_loop(source, node) if kind.startswith(FOREVER) else None
 
 
-def _context(told: dict[str, Any], found: _Candidate) -> dict[tuple[str, str], str]:
+def _context(told: Told, found: _Candidate) -> dict[tuple[str, str], str]:
     """Numbers and texts of the loop's callers, and of its own function as far as the loop leaves them alone.
 
     Where one of these changes, the loop was left and entered anew.
     """
     written = {".".join(each) for each in written_in(found.node)}
     own = f"{found.file}:{found.function}"
-    outer = [f"{frame['filename']}:{frame['name']}" for frame in told["frames"]]
-    shown: Tokens = told["state"]["tokens"]
+    outer = [f"{file}:{name}" for file, name, _ in told.frames]
+    shown: Tokens = told.tokens
     return {
         (function, name): values[-1]
         for function in outer[: outer.index(own) + 1]
@@ -225,12 +244,11 @@ def _differ(before: Mapping[tuple[str, str], str], now: Mapping[tuple[str, str],
     return any(before.get(key, value) != value for key, value in now.items())
 
 
-def _within(told: dict[str, Any], file: str, function: str) -> list[str]:
+def _within(told: Told, file: str, function: str) -> list[str]:
     """The functions, as keys of tokens, whose variables may have a say: the loop's own, and those that it calls."""
-    inner = {f"{f}:{name}" for f, name, _ in told["within"]}
-    depth = [f"{frame['filename']}:{frame['name']}" for frame in told["frames"]]
+    depth = [f"{file}:{name}" for file, name, _ in told.frames]
     own = f"{file}:{function}"
-    return list(dict.fromkeys([own, *depth[depth.index(own) :], *sorted(inner)]))
+    return list(dict.fromkeys([own, *depth[depth.index(own) :], *sorted(told.within)]))
 
 
 def _keys(
@@ -260,9 +278,9 @@ def _taken(
     return tuple(dict.fromkeys(names)), moved
 
 
-def _unseen(told: dict[str, Any], file: str, function: str, state: LoopState) -> bool:
+def _unseen(told: Told, file: str, function: str, state: LoopState) -> bool:
     """Whether something that has a say could not be looked into."""
-    unseen, tokens = told["state"]["unseen"], told["state"]["tokens"]
+    unseen, tokens = told.unseen, told.tokens
     functions = _within(told, file, function)
     asked = {".".join(each[:2]) for each in state.methods} | {each[0] for each in state.methods}
     for place, name, read in _keys(state, functions, tokens):

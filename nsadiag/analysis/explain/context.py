@@ -15,7 +15,7 @@ from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Collective, Evidence, Place
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import CallPath
-from nsadiag.source.patterns.joins import joins_around
+from nsadiag.source.patterns.statements import joins_around
 
 # What only a peer can end. A transfer waits for one peer, and the store for a key: both have classes of their own.
 PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")

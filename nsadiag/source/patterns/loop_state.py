@@ -25,7 +25,7 @@ BUILTINS = PURE | {
 
 @dataclass(frozen=True, kw_only=True)
 class LoopState:
-    """What has a say in when a loop ends.
+    """The names and calls that have a say in when a loop ends.
 
     `reads`: names and attributes. `methods`: values on which something is called, of whose types it depends whether that asks
     the world. `functions`: those of the same file that are called on the way. `asks`: a call of which nobody knows
@@ -66,7 +66,7 @@ def is_bounded(node: Loop) -> bool:
 
 
 def iterated(node: Loop) -> str:
-    """What a `for` goes over, as written; "" of a `while`."""
+    """The iterable of a `for`, as written; "" of a `while`."""
     return ast.unparse(node.iter) if isinstance(node, ast.For) else ""
 
 
@@ -115,7 +115,7 @@ class _Slice:
         self._imported = {**_modules(file), **_parts_of_modules(file)}
 
     def take(self, *given: ast.AST) -> None:
-        """Whatever these expressions read and call."""
+        """Adds all that these expressions read and call."""
         for node in given:
             for read in _read_in(node):
                 if read[0] not in self._imported:
@@ -124,7 +124,7 @@ class _Slice:
                 self._take_call(call)
 
     def take_all(self, node: ast.AST) -> None:
-        """Whatever any statement of a loop or a function reads and calls."""
+        """Adds all that any statement of a loop or a function reads and calls."""
         for statement in (node, *own_nodes(node)):
             if isinstance(statement, ast.stmt):
                 self.take(*(each for each in ast.iter_child_nodes(statement) if isinstance(each, ast.expr)))
@@ -186,7 +186,7 @@ def names_in_statements(node: ast.AST) -> Iterator[Read]:
 
 
 def _read_in(node: ast.AST) -> Iterator[Read]:
-    """What an expression reads, without counters of which only a remainder counts."""
+    """Names that an expression reads, without counters of which only a remainder counts."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Name):
         yield from _read_in(node.right)
         return
@@ -205,7 +205,7 @@ def _read_in(node: ast.AST) -> Iterator[Read]:
 
 
 def _writes(node: ast.AST) -> Iterator[tuple[Read, list[ast.expr]]]:
-    """What a statement writes to, with what it writes: assignments, targets of loops, and what is called on a value."""
+    """Names that a statement writes to, with the expressions it writes: assignments, targets of loops, and what is called on a value."""
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for each in (t for target in targets for t in _flat(target)):

@@ -1,4 +1,4 @@
-"""What the variables of a loop hold, for a reader who asks whether anything that could end it is still new.
+"""Values of the variables of a loop, for a reader who asks whether anything that could end it is still new.
 
 Each value is told by a token that is equal for equal values: the whole of a container or a tensor counts, and what
 cannot be looked into is named by its type instead.
@@ -129,7 +129,7 @@ def _of_numbers(value: Any, name: str, unseen: list[str]) -> str:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """What an object of the user's holds; nothing of what libraries made, whose parts say nothing to a reader."""
+    """Attributes of an object of the user's; nothing of what libraries made, whose parts say nothing to a reader."""
     kind = type(value)
     if kind in PLAIN or kind.__module__.partition(".")[0] in ("builtins", "torch", "numpy", "collections"):
         return {}
