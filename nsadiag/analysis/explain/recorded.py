@@ -34,7 +34,7 @@ def as_recorded(case: Case, best: Candidate) -> Candidate:
         kind=Kind.BRANCH,
         condition=branch,
         depends_on="data",
-        because=f"{best.because}; the ranks parted before, at `{shown(branch)}` ({at})",
+        because=f"{best.because}; the ranks diverged before, at `{shown(branch)}` ({at})",
     )
 
 

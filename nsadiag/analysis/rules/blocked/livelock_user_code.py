@@ -139,7 +139,7 @@ def _staying(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion, loop:
         summary=f"Rank {blocked.number} spins in `{loop.text}`{at_line(_place(loop))}{ends}: {stay}.",
         at=_place(loop),
         evidence={
-            f"the rank was asked in every snapshot since, and told the values of {names or 'its variables'}: none was new": "watch.json#looks",
+            f"the rank was asked in every snapshot since, and reported the values of {names or 'its variables'}: none was new": "watch.json#looks",
             f"its main thread used {cpu:.2f} CPUs; the longest pause of this job before was {pause_s:.1f} s": "watch.json#looks",
         },
     )
@@ -230,7 +230,7 @@ def _events_a_second(blocked: BlockedRank) -> float:
 RULE = Rule(
     means={"livelock_user_code": "A rank spins in a loop of its own code that never ends."},
     family="blocked",
-    detected="The rank uses a full CPU in one loop of the user's code, and no variable in the loop takes a new value over several snapshots: for 20 s, or for 8 s where compared numbers decide when it ends. The loop reads no clock, and no other part of the process works. Or the rank itself, asked in every snapshot, told of what has a say in the loop's end (by the source) nothing that had not been there before, for 20 s, whatever else in it changed; where it told something new, nothing is concluded. Or, when the job was given up, the values that would end the loop have stayed the same for a minute and ten of the longest pauses, while other variables changed (at 60 %). Or, when the job was cut off, the rank had kept its peers waiting for 20 s and ten times longer than any rank before, in a `while` in whose last snapshot nothing changed, whatever it calls. Or its last 100 events or more are fetches from loaders that ran out without a batch.",
+    detected="The rank uses a full CPU in one loop of the user's code, and no variable in the loop takes a new value over several snapshots: for 20 s, or for 8 s where compared numbers decide when it ends. The loop reads no clock, and no other part of the process works. Or the rank itself, asked in every snapshot, reported of what has a say in the loop's end (by the source) nothing that had not been there before, for 20 s, whatever else in it changed; where it reported something new, nothing is concluded. Or, when the job was given up, the values that would end the loop have stayed the same for a minute and ten of the longest pauses, while other variables changed (at 60 %). Or, when the job was cut off, the rank had kept its peers waiting for 20 s and ten times longer than any rank before, in a `while` in whose last snapshot nothing changed, whatever it calls. Or its last 100 events or more are fetches from loaders that ran out without a batch.",
     fix="Make sure that each iteration changes what the loop's condition tests, or let the loop give up with an error after a number of iterations.",
     check=livelock_user_code,
     needs=("stacks", "looks"),
