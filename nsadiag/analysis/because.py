@@ -20,7 +20,9 @@ from nsadiag.analysis.paths.walks import walks_of
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.evidence.records import Because, Evidence, Finding, Link, Place, ValueOfRanks, Verdict
+from nsadiag.source import loops
 from nsadiag.source.control import Condition
+from nsadiag.source.model import place
 
 # What the source's provenance of a condition is called as an origin.
 ORIGINS = {"rank": "rank", "data": "data", "input": "data", "uniform": "unknown"}
@@ -45,7 +47,10 @@ def lines_of(case: Case, cause: Finding) -> BothLines:
         return BothLines()
     try:
         found = (
-            _of_a_loop(case, cause) or _recorded(case, cause) or (_inferred(case, cause) if parted else None)
+            _of_a_loop(case, cause)
+            or _recorded(case, cause)
+            or _of_spinning(case, cause)
+            or (_inferred(case, cause) if parted else None)
         )
         return BothLines(stands_at=_stands_at(case, cause) if parted or found else None, because=found)
     except Exception as error:
@@ -80,6 +85,23 @@ def _of_a_loop(case: Case, cause: Finding) -> Because | None:
         origin="unknown",
         chain=(link,),
     )
+
+
+def _of_spinning(case: Case, cause: Finding) -> Because | None:
+    """The statement of the loop in which a rank spins, by its source: what keeps it in."""
+    where = cause.where
+    if cause.cls != "livelock_user_code" or where is None or where.file is None or where.line is None:
+        return None
+    file = case.cell.code.file(where.file)
+    nest = file.loops_around(where.line) if file else []
+    loop = next((each for each in nest if each.lineno == where.line), None) or next(iter(nest), None)
+    if loop is None:
+        return None
+    at = place(where.file, loop.lineno, where.function, where.code if loop.lineno == where.line else None)
+    link = Link(at=at, because=loops.kept_in(loop), how="inferred", ranks=cause.guilty_ranks)
+    return Because(
+        file=at.file, line=at.line, function=at.function, code=at.code, how="inferred", origin="unknown", chain=(link,)
+    )  # fmt: skip
 
 
 def _recorded(case: Case, cause: Finding) -> Because | None:

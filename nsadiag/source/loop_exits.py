@@ -37,7 +37,7 @@ class LoopSource:
     @property
     def text(self) -> str:
         """The loop, and the functions of its file that it calls, as written."""
-        source = _source(self.file)
+        source = source_of(self.file)
         return source.text_with_callees(self.node) if source else ast.unparse(self.node)
 
     def asks_a_clock(self, within: Iterable[Frame]) -> bool:
@@ -83,13 +83,14 @@ def loop_around(file: str, function: str, lines: set[int]) -> LoopSource | None:
 def _function(file: str, function: str, lines: set[int]) -> Function | None:
     # py-spy may put the class before the name.
     name = function.rpartition(".")[2]
-    source = _source(file)
+    source = source_of(file)
     functions = source.functions if source else ()
     found = [node for node in functions if node.name == name and spans(node, *lines)]
     return max(found, key=lambda node: node.lineno, default=None)
 
 
-def _source(file: str) -> SourceFile | None:
+def source_of(file: str) -> SourceFile | None:
+    """The file as it is on this disk; None where it is not Python."""
     try:
         return _parsed(file, Path(file).read_text(errors="replace"))
     except (OSError, ValueError):

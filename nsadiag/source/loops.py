@@ -97,13 +97,29 @@ def on_rank(code: SourceModel, frames: tuple[Place, ...]) -> bool:
     return any(each.kind == "if" and each.provenance == "rank" for each in around)
 
 
+def statement(loop: ast.While) -> str:
+    """The loop's own line, without its colon."""
+    return f"while {ast.unparse(loop.test)}".splitlines()[0][:120]
+
+
 def condition(loop: Loop) -> str:
-    """The loop's condition, in one line."""
-    text = ast.unparse(loop.test) if isinstance(loop, ast.While) else ast.unparse(loop.iter)
-    if text == "True":
-        leaves = [n for n in ast.walk(loop) if isinstance(n, ast.If) and _leaves(n)]
-        text = ast.unparse(leaves[0].test) if leaves else text
-    return text.splitlines()[0][:120]
+    """The condition that ends the loop, in one line; what it iterates over where it has none, and "" where nothing does."""
+    test = loop.test if isinstance(loop, ast.While) and not isinstance(loop.test, ast.Constant) else None
+    if test is None:
+        test = next((n.test for n in ast.walk(loop) if isinstance(n, ast.If) and _leaves(n)), None)
+    if test is None:
+        test = loop.iter if isinstance(loop, ast.For) else None
+    return ast.unparse(test).splitlines()[0][:120] if test is not None else ""
+
+
+def kept_in(loop: Loop) -> str:
+    """The reason that keeps a thread in a loop that it does not leave, in words."""
+    if isinstance(loop, ast.For):
+        return f"`{ast.unparse(loop.iter).splitlines()[0]}` did not run out"
+    leaves = any(isinstance(n, ast.If) and _leaves(n) for n in ast.walk(loop))
+    if not isinstance(loop.test, ast.Constant):
+        return f"`{condition(loop)}` stayed true"
+    return f"`{condition(loop)}` did not come true" if leaves else "nothing in it leaves it"
 
 
 def _leaves(node: ast.If) -> bool:

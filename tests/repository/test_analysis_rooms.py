@@ -25,7 +25,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "facts": frozenset({"records", "ingest"}),
     "case": frozenset({"records", "facts"}),
     "relations": frozenset({"outliers", "records", "ingest", "facts", "case"}),
-    "explain": frozenset({"outliers", "records", "ingest", "facts", "case", "relations"}),
+    "explain": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "paths"}),
     "scale": frozenset({"outliers", "records", "ingest", "facts", "relations"}),
     "paths": frozenset({"case"}),
     "because": frozenset({"records", "case", "explain", "paths", "rules"}),

@@ -92,16 +92,16 @@ def _innermost(told: dict[str, Any]) -> tuple[LoopSource, str, list[int]] | None
         if source is not None:
             shown = told["values"].get(f"{file}:{function}", {})
             fits = source.decided_by and source.decided_by <= set(shown)
-            if not fits or rounds(source, lines) < FEWEST_ROUNDS or source.asks_a_clock(within):
+            if not fits or rounds(source.node, lines) < FEWEST_ROUNDS or source.asks_a_clock(within):
                 return None
             return source, function, sorted(set(lines))
         within += [(file, function, line) for line in set(lines)]
     return None
 
 
-def rounds(loop: LoopSource, lines: Sequence[int]) -> int:
+def rounds(loop: object, lines: Sequence[int]) -> int:
     """Number of times that an earlier statement of the loop's own came after a later one: what loops within it count as one."""
-    begins = [statement.lineno for statement in getattr(loop.node, "body", ())]
+    begins = [statement.lineno for statement in getattr(loop, "body", ())]
     places = [sum(begin <= line for begin in begins) for line in lines]
     return sum(after < before for before, after in itertools.pairwise(places))
 

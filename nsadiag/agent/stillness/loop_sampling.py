@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
-from nsadiag.agent.captures.target import CaptureError
+from nsadiag.agent.captures.target import CaptureError, NotApplicable
 from nsadiag.agent.stillness.activity import RUNNABLE
 from nsadiag.agent.stillness.loop_introspection import Ask, Rounds
+from nsadiag.agent.stillness.loop_states import LoopStates, told_by, worth_asking
 from nsadiag.evidence.documents.kernel import KernelProcess
 from nsadiag.evidence.documents.python_stacks import PythonThread, frames_of_main
 from nsadiag.evidence.user_code import is_installed, is_user
@@ -57,9 +58,17 @@ class Loop:
     # function was called with, took a new value.
     asks: list[str] = field(default_factory=list)
     asks_in_vain_s: float = 0.0
+    # What has a say in its end took no new value for so long, by what the rank tells of itself; "" and 0 where nobody knows.
+    stays: list[str] = field(default_factory=list)
+    stays_s: float = 0.0
+    constant: bool = False  # each of these had one value only
+    text: str = ""  # the loop's own statement
+    conditions: list[str] = field(default_factory=list)  # that would end it
 
     def is_endless(self, longest_pause_s: float) -> bool:
         """Whether it has gone round, without a change, for longer than any honest loop is likely to."""
+        if self.stays_s > max(OPAQUE_S, OPAQUE_PAUSES * longest_pause_s):
+            return True
         if self.changes or (self.hidden and not self.decided):
             return False
         least, pauses = (DECIDED_S, DECIDED_PAUSES) if self.decided else (OPAQUE_S, OPAQUE_PAUSES)
@@ -90,7 +99,7 @@ class Loops:
         self._samples: dict[int, list[Sample]] = {}
         self._known: dict[int, _Known] = {}
         self._next = 0.0
-        self._rounds = Rounds()
+        self._rounds, self._states = Rounds(), LoopStates()
 
     def begin(self) -> None:
         """A new look."""
@@ -117,6 +126,7 @@ class Loops:
         """There was progress: a loop that is met later is another one."""
         self._known.clear()
         self._rounds.forget()
+        self._states.forget()
 
     def reported(self, rank: int, ask: Ask) -> Loop | None:
         """The same where the loop calls into libraries: by what the rank tells of itself, to be asked once a look."""
@@ -136,6 +146,33 @@ class Loops:
             decided=False,
             seconds=found.seconds,
         )
+
+    def staying(self, rank: int, loop: Loop | None, ask: Ask) -> Loop | None:
+        """The loop, with what of it stays, where that can be told; another one where what goes round is around it."""
+        samples = _whole(self._samples.get(rank, []))
+        stacks = {s.frames for s in samples}
+        # One that does not move may be a call that keeps the interpreter lock, and would never answer.
+        users = [frame for stack in stacks for frame in stack if is_user(frame[0])]
+        if len(samples) < FEWEST or not worth_asking(users):
+            return loop
+        if len(stacks) < 2 and not self._states.has_answered(rank):
+            return loop
+        try:
+            told = told_by(ask())
+        except (CaptureError, NotApplicable):
+            return loop
+        stays = self._states.of(rank, told, [s.frames for s in samples]) if told is not None else None
+        if stays is None:
+            return loop
+        if loop is None or (loop.file, loop.line) != (stays.file, stays.line):
+            loop = Loop(
+                file=stays.file, function=stays.function, line=stays.line, lines=stays.lines, stacks=len(stacks),
+                samples=len(samples), changes=[], decided=False, seconds=0.0,
+            )  # fmt: skip
+        return replace(
+            loop, stays=list(stays.names), stays_s=stays.seconds, constant=stays.constant, text=stays.text,
+            conditions=list(stays.conditions),
+        )  # fmt: skip
 
     def of(self, rank: int, *, in_vain: bool = False) -> Loop | None:
         """The loop of this look, to be asked for once a look; None if the rank is in no loop of its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping
 
 from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
@@ -53,9 +54,12 @@ class LoopChecks:
         pid, state = self._running.get(stance.rank), self._ranks.get(stance.rank)
         fetches = state.progress.in_vain if state is not None and state.progress else 0
         loop = self._loops.of(stance.rank, in_vain=fetches >= FEWEST_IN_VAIN)
-        if loop is None and state is not None and state.process and state.process.pid == pid:
+        if state is not None and state.process and state.process.pid == pid:
             asked = server(state, looks[1])
-            loop = self._loops.reported(stance.rank, lambda: asked.ask_json(ROUNDS_HANDLER))
+            # Both ask for the same answer, which takes a second, and only where it may help.
+            ask = functools.cache(lambda: asked.ask_json(ROUNDS_HANDLER))
+            loop = loop or self._loops.reported(stance.rank, ask)
+            loop = self._loops.staying(stance.rank, loop, ask)
         if loop is None or pid is None or stance.motion is None:
             return stance
         procs = (_process(self._directory.rank(stance.rank), number) for number in looks)

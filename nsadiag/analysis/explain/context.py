@@ -15,6 +15,7 @@ from nsadiag.evidence.phrases import call_name
 from nsadiag.evidence.records import Collective, Evidence, Place
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import CallPath
+from nsadiag.source.patterns.statements import joins_around
 
 # What only a peer can end. A transfer waits for one peer, and the store for a key: both have classes of their own.
 PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
@@ -93,6 +94,12 @@ class Context:
         left = self.cell.rank(rank).leaving
         at = locations.of_text(left.place) if left else None
         return at is not None and any(loop.has_in_body(p) for p in (at, *self.call_paths.to(at)))
+
+    def is_joined(self, loop: Condition, rank: int) -> bool:
+        """Whether the loop is in a `with Join(...)`, or `with model.join()`, at which the rank stands now."""
+        here = self.place_of(rank)
+        joins = joins_around(self.program.files.get(loop.file), loop.line)
+        return here is not None and here.file == loop.file and here.line in joins
 
     def in_collective(self, rank: int) -> bool:
         """Whether it waits in one, or was in one when its peer's end ended it."""

@@ -12,6 +12,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import DEPENDS, Candidate, Rejection, ranked, shown
 from nsadiag.analysis.explain.candidates import GENERATORS
 from nsadiag.analysis.explain.context import Context
+from nsadiag.analysis.explain.recorded import as_recorded
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import breaks, first_break, says_mismatch
 from nsadiag.analysis.records import Declined
@@ -90,7 +91,7 @@ def explain(case: Case) -> Explanation | None:
     """The condition that the sides of the divergence depend on differently; None where no candidate is known."""
     if not (found := case.once(candidates)):
         return None
-    context, best = case.once(Context), found[0]
+    context, best = case.once(Context), as_recorded(case, found[0])
     evidence = [*best.evidence]
     if best.condition is not None:
         claim = f"`{shown(best.condition)}` depends on {DEPENDS[best.condition.provenance]}"

@@ -47,6 +47,13 @@ class Loop:
     hidden: bool = False  # it changes objects from within
     asks: tuple[str, ...] = ()  # variables that have a say in when it ends
     asks_in_vain_s: float = 0.0  # for how long none of these took a new value
+    stays: tuple[
+        str, ...
+    ] = ()  # names and attributes that have a say in when it ends, as the rank itself tells
+    stays_s: float = 0.0  # for how long none of these took a value that it had not had before
+    constant: bool = False  # none of these had a second value
+    text: str = ""  # the loop's own statement
+    conditions: tuple[str, ...] = ()  # that would end it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,6 +74,11 @@ def endless_around(file: SourceFile | None, line: int) -> list[EndlessLoop]:
     return [_made(node, imported) for node in file.loops_around(line)[::-1] if _has_no_end(node, file)]
 
 
+def endless_loop(file: SourceFile, node: Loop) -> EndlessLoop:
+    """One loop, of which somebody knows that it has no end of its own."""
+    return _made(node, frozenset(_imported(file)))
+
+
 def _has_no_end(node: Loop, file: SourceFile) -> bool:
     if isinstance(node, ast.While):
         return True

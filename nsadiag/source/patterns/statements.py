@@ -11,9 +11,10 @@ from typing import Literal
 from nsadiag.evidence.records import Origin
 from nsadiag.evidence.rehearsal.reads import Read, chain_of, head_of, names_in, names_read
 from nsadiag.source.bindings import GROWS
-from nsadiag.source.model import Function, SourceFile, name_of
+from nsadiag.source.model import Function, SourceFile, calls_in, name_of
 from nsadiag.source.patterns.origins import origin_of
 
+JOINS = {"Join", "join"}  # contexts under which ranks with fewer inputs answer for their peers' calls
 Kind = Literal["if", "while", "for", "match", "try", "return", "other"]
 KINDS: dict[type[ast.stmt], Kind] = {
     ast.If: "if", ast.While: "while", ast.For: "for", ast.AsyncFor: "for", ast.Match: "match", ast.Try: "try", ast.Return: "return",
@@ -184,3 +185,9 @@ def _targets(node: ast.expr) -> Iterator[Read]:
         yield from _targets(node.value)
     else:
         yield chain_of(node)
+
+
+def joins_around(file: SourceFile | None, line: int) -> set[int]:
+    """Lines of the `with Join([model]):` and `with model.join():` around a line, within its function."""
+    around = file.around(line, ast.With) if file is not None else []
+    return {n.lineno for n in around if any(name_of(c) in JOINS for i in n.items for c in calls_in(i))}

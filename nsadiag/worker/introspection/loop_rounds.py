@@ -15,10 +15,12 @@ from types import FrameType
 from typing import Any
 
 from nsadiag.worker.interruptions import tolerated
+from nsadiag.worker.introspection.loop_values import Values
 from nsadiag.worker.place import is_user_code
 
-SECONDS, INTERVAL_S = 0.8, 0.01
+SECONDS, INTERVAL_S = 1.2, 0.01
 FEWEST, MOST_S = 40, 2.5  # samples, also on a busy machine, where there is time for so many
+INNERMOST = 8  # functions whose values are told in full
 MOST_FRAMES, MOST_NAMES, MOST_VALUES = 32, 200, 64
 MOST_ITEMS, LONGEST_TEXT = 16, 1000
 FEW_ELEMENTS, MOST_ELEMENTS = 64, 1 << 20  # of a tensor: told one by one; told by their sum
@@ -33,13 +35,15 @@ def of_main_thread() -> dict[str, Any]:
 def report(thread: int) -> dict[str, Any]:
     """The lines of the user's functions that the thread is in all the time, outermost first, in order.
 
-    And of each function that was seen, by variable, the values of the first half and of the second, as digests.
+    And of each function that was seen, by variable, the values of the first half and of the second, as digests; of the
+    innermost functions in full, as tokens.
     """
     shown: list[list[tuple[str, str, int]]] = []
     values: dict[str, dict[str, tuple[list[str], list[str]]]] = {}
+    state = Values()
     began = time.monotonic()
     while (passed := time.monotonic() - began) < MOST_S and (passed < SECONDS or len(shown) < FEWEST):
-        shown.append(_look(thread, values, late=len(shown) > FEWEST / 2))
+        shown.append(_look(thread, values, state, late=len(shown) > FEWEST / 2))
         time.sleep(INTERVAL_S)
     # Some are looked at while the thread is calling or returning, and lack their outer frames.
     outer = Counter(s[0][:2] for s in shown if s).most_common(1)
@@ -54,11 +58,16 @@ def report(thread: int) -> dict[str, Any]:
         ],
         "within": sorted({frame for s in shown for frame in s[depth:]}),
         "values": values,
+        "state": state.told(),
     }
 
 
 def _look(
-    thread: int, values: dict[str, dict[str, tuple[list[str], list[str]]]], *, late: bool
+    thread: int,
+    values: dict[str, dict[str, tuple[list[str], list[str]]]],
+    state: Values,
+    *,
+    late: bool,
 ) -> list[tuple[str, str, int]]:
     """The user's frames, outermost first; notes what their variables hold."""
     frames: list[tuple[FrameType, int]] = []
@@ -67,13 +76,23 @@ def _look(
         if is_user_code(frame.f_code) and len(frames) < MOST_FRAMES:
             frames.append((frame, frame.f_lineno))
         frame = frame.f_back
+    if any(line is None for _, line in frames):
+        return []  # between two lines of one of them, which the interpreter has not numbered
     # What follows takes longer, and the thread goes on meanwhile. No frame is held on to: it keeps its variables alive.
-    for frame, _ in frames:
+    for number, (frame, _) in enumerate(frames):
         code = frame.f_code
-        known = values.setdefault(f"{code.co_filename}:{code.co_name}", {})
-        for name, value in [*frame.f_locals.items()][:MOST_NAMES]:
+        function, held = f"{code.co_filename}:{code.co_name}", frame.f_locals
+        known = values.setdefault(function, {})
+        for name, value in [*held.items()][:MOST_NAMES]:
             _note(known, name, value, late=late)
+        if number < INNERMOST:
+            state.note(function, {**_globals_of(frame), **held})
     return [(frame.f_code.co_filename, frame.f_code.co_name, line) for frame, line in reversed(frames)]
+
+
+def _globals_of(frame: FrameType) -> dict[str, Any]:
+    """Those that the function names."""
+    return {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
 
 
 def _note(known: dict[str, tuple[list[str], list[str]]], name: str, value: Any, *, late: bool) -> None:

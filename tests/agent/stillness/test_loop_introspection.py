@@ -132,8 +132,8 @@ def test_rounds_are_counted_by_the_loops_own_statements(tmp_path: Path) -> None:
     )
     loop = loop_around(str(script), "f", {3, 6})
     assert loop is not None
-    assert loop_introspection.rounds(loop, [3, 4, 5, 4, 5, 4, 5, 6]) == 0
-    assert loop_introspection.rounds(loop, [4, 6, 2, 4, 5, 4, 6, 3]) == 2
+    assert loop_introspection.rounds(loop.node, [3, 4, 5, 4, 5, 4, 5, 6]) == 0
+    assert loop_introspection.rounds(loop.node, [4, 6, 2, 4, 5, 4, 6, 3]) == 2
 
 
 # Rank 0 halves an interval of floats that cannot be halved; the others wait for what it finds.

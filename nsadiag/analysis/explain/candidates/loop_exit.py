@@ -45,6 +45,12 @@ def left_loop(
         if context.in_forward(loop):
             yield Rejection(condition=loop, because="iterates over the modules of a model")
             continue
+        if context.is_joined(loop, left[0]):
+            yield Rejection(
+                condition=loop,
+                because=f"was left under Join, in which rank {left[0]} answers for its peers' calls",
+            )
+            continue
         if context.exited_within(loop, left[0]):
             yield Rejection(condition=loop, because=f"was not left: rank {left[0]} called exit inside it")
             return

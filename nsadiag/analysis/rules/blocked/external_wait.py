@@ -22,6 +22,7 @@ from nsadiag.evidence.records import Place, Strength
 from nsadiag.source import loops
 
 OUTSIDE: tuple[Doing, ...] = ("socket", "process", "pipe", "signal", "store", "sleep")
+ONE_SLEEP_S = 60.0
 LOCKS = ("flock", "fcntl")
 
 
@@ -116,13 +117,20 @@ def _polled(cell: CellEvidence, blocked: BlockedRank) -> External | None:
         fix = "Check what it waits for (a lock file left by a dead process?), and give it a timeout."
         return External(what=f"what {library} polls for", fix=fix)
     asked = loops.asks(cell.code, at, has_children=bool(living_children(blocked))) if at else None
-    if asked is None or asked[0] == "inside":
+    if asked is None or asked[0] == "inside" or _sleeps_for_long(cell, blocked):
         return None
     return External(
-        what=f"the condition that it polls, `{asked[1]}`",
+        what=f"the condition that it polls, `{asked[1]}`" if asked[1] else "what it asks for again and again",
         fix="Give the loop a timeout whose error names what is missing; remove what a dead process left behind.",
         strength=Strength.LIKELY,
     )
+
+
+def _sleeps_for_long(cell: CellEvidence, blocked: BlockedRank) -> bool:
+    """Whether it is in one sleep, of which nobody saw the end: who polls wakes in between."""
+    last = cell.watch.last_look
+    moved = last.of(blocked.number) if last else None
+    return moved is not None and (moved.wakes_in_s or 0.0) > ONE_SLEEP_S
 
 
 def _library(blocked: BlockedRank) -> str | None:

@@ -22,6 +22,10 @@ from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source import loops
 
+AT_ONCE_S = 1.0
+BESIDE_SHARE = 0.06  # CPUs of other threads and children
+MOST_NAMES = 5  # in a sentence
+FOREVER = "while True"
 FEWEST_FETCHES = 100  # a few epochs without a batch are nobody's fault
 
 
@@ -32,6 +36,8 @@ def livelock_user_code(case: Case) -> Iterator[Draft | Declined]:
         in_vain = _fetches_in_vain(case, blocked)
         if in_vain and (is_still(case.cell) or was_given_up(case.cell)):
             yield _fetching(case, blocked, *in_vain)
+        elif motion and loop and _stays(case.cell, motion, loop):
+            yield _staying(case.cell, blocked, motion, loop)
         elif motion and loop and _is_endless(case.cell, motion, loop):
             yield _endless(case.cell, blocked, motion, loop)
         elif motion and loop and _asks_in_vain(case.cell, loop):
@@ -56,16 +62,35 @@ def _motion(cell: CellEvidence, rank: int) -> RankMotion | None:
 
 def _is_endless(cell: CellEvidence, motion: RankMotion, loop: Loop) -> bool:
     """Whether the watch judged it endless; or, if the job was given up, nothing new was seen in it for long."""
+    if _gets_somewhere(loop):
+        return False
     if is_still(cell):
         return motion.endless
     limit_s = max(LEAST_S, PAUSES * (cell.watch.longest_quiet_s or 0.0))
     return was_given_up(cell) and not loop.changes and loop.seconds > limit_s
 
 
+def _stays(cell: CellEvidence, motion: RankMotion, loop: Loop) -> bool:
+    """Whether the rank itself told, in answers far enough apart, that what has a say in the loop's end stays.
+
+    Not where another part of the process works, which may be what it waits for.
+    """
+    beside = motion.cpu_share - (motion.loop_cpu_share or 0.0)
+    if is_still(cell):
+        return motion.endless and bool(loop.stays)
+    limit_s = max(LEAST_S, PAUSES * (cell.watch.longest_quiet_s or 0.0))
+    return was_given_up(cell) and beside < BESIDE_SHARE and loop.stays_s > limit_s
+
+
+def _gets_somewhere(loop: Loop) -> bool:
+    """Whether the rank itself told that what has a say in its end went on at the last snapshot: tensors, of which no sample shows more than an address."""
+    return bool(loop.stays) and loop.stays_s < AT_ONCE_S
+
+
 def _asks_in_vain(cell: CellEvidence, loop: Loop) -> bool:
     """Whether its variables change except those that would end it (rejection sampling), in a job given up."""
     limit_s = max(LONG_S, PAUSES * (cell.watch.longest_quiet_s or 0.0))
-    return was_given_up(cell) and not loop.hidden and loop.asks_in_vain_s > limit_s
+    return was_given_up(cell) and not (loop.hidden or _gets_somewhere(loop)) and loop.asks_in_vain_s > limit_s
 
 
 def _place(loop: Loop) -> Place:
@@ -95,6 +120,31 @@ def _endless(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion, loop:
     )
 
 
+def _staying(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion, loop: Loop) -> Draft:
+    names = ", ".join(f"`{name}`" for name in loop.stays[:MOST_NAMES])
+    ends = (
+        f", which ends where {' or '.join(f'`{each}`' for each in loop.conditions[:MOST_NAMES])}"
+        if loop.text == FOREVER and loop.conditions
+        else ""
+    )
+    pause_s = cell.watch.longest_quiet_s or 0.0
+    stay = (
+        f"nothing that could end it{f' ({names})' if names else ''} took a new value for {loop.stays_s:.0f} s"
+    )
+    cpu = motion.main_cpu_share if motion.loop_cpu_share is None else motion.loop_cpu_share
+    return inside_rank(
+        cell,
+        blocked,
+        strength=Strength.STRONG if loop.constant and is_still(cell) else Strength.LIKELY,
+        summary=f"Rank {blocked.number} spins in `{loop.text}`{at_line(_place(loop))}{ends}: {stay}.",
+        at=_place(loop),
+        evidence={
+            f"the rank was asked in every snapshot since, and reported the values of {names or 'its variables'}: none was new": "watch.json#looks",
+            f"its main thread used {cpu:.2f} CPUs; the longest pause of this job before was {pause_s:.1f} s": "watch.json#looks",
+        },
+    )
+
+
 def _fetches_in_vain(case: Case, blocked: BlockedRank) -> tuple[int, Place] | None:
     """The number of fetches, the last things that its thread wrote, that ran out without a batch; and the line that asks."""
     number, at = 0, None
@@ -110,7 +160,7 @@ def _fetches_in_vain(case: Case, blocked: BlockedRank) -> tuple[int, Place] | No
 
 def _fetching(case: Case, blocked: BlockedRank, number: int, at: Place) -> Draft:
     around = loops.while_around(case.cell.code, at)
-    loop = f"`while {loops.condition(around)}`" if around is not None else "a loop"
+    loop = f"`{loops.statement(around)}`" if around is not None else "a loop"
     return inside_rank(
         case.cell,
         blocked,
@@ -152,7 +202,7 @@ def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, loop: Loop) -> It
     waits = case.once(peer_waits)
     wait, around = waits.by_rank.get(blocked.number), loops.while_at(case.cell.code, _place(loop))
     cut_off = case.cell.stopped in ("timeout", "interrupt")
-    if not cut_off or wait is None or around is None or loop.changes:
+    if not cut_off or wait is None or around is None or loop.changes or _gets_somewhere(loop):
         return
     if wait.now_s <= max(LEAST_S, PAUSES * waits.longest_s):
         return
@@ -161,7 +211,7 @@ def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, loop: Loop) -> It
         case.cell,
         blocked,
         strength=Strength.LIKELY,
-        summary=f"{kept[:1].upper()}{kept[1:]}: it is in the loop `while {loops.condition(around)}`, whose variables do not change.",
+        summary=f"{kept[:1].upper()}{kept[1:]}: it is in the loop `{loops.statement(around)}`, whose variables do not change.",
         at=_place(loop),
         evidence={
             f"{_seen_in(loop)}, and no new value of a variable in it": "watch.json#looks",
@@ -180,7 +230,7 @@ def _events_a_second(blocked: BlockedRank) -> float:
 RULE = Rule(
     means={"livelock_user_code": "A rank spins in a loop of its own code that never ends."},
     family="blocked",
-    detected="The rank uses a full CPU in one loop of the user's code, and no variable in the loop takes a new value over several snapshots: for 20 s, or for 8 s where compared numbers decide when it ends. The loop reads no clock, and no other part of the process works. Or, when the job was given up, the values that would end the loop have stayed the same for a minute and ten of the longest pauses, while other variables changed (at 60 %). Or, when the job was cut off, the rank had kept its peers waiting for 20 s and ten times longer than any rank before, in a `while` in whose last snapshot nothing changed, whatever it calls. Or its last 100 events or more are fetches from loaders that ran out without a batch.",
+    detected="The rank uses a full CPU in one loop of the user's code, and no variable in the loop takes a new value over several snapshots: for 20 s, or for 8 s where compared numbers decide when it ends. The loop reads no clock, and no other part of the process works. Or the rank itself, asked in every snapshot, reported of what has a say in the loop's end (by the source) nothing that had not been there before, for 20 s, whatever else in it changed; where it reported something new, nothing is concluded. Or, when the job was given up, the values that would end the loop have stayed the same for a minute and ten of the longest pauses, while other variables changed (at 60 %). Or, when the job was cut off, the rank had kept its peers waiting for 20 s and ten times longer than any rank before, in a `while` in whose last snapshot nothing changed, whatever it calls. Or its last 100 events or more are fetches from loaders that ran out without a batch.",
     fix="Make sure that each iteration changes what the loop's condition tests, or let the loop give up with an error after a number of iterations.",
     check=livelock_user_code,
     needs=("stacks", "looks"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
@@ -29,6 +30,7 @@ def process_group_mismatch(case: Case) -> Iterator[Draft | Declined]:
         return
     if is_still(case.cell):
         yield from _in_a_cycle(case)
+        yield from _crossed(case)
     # Creations that involve only their members may differ.
     created = case.created[~case.created.local.astype(bool) & (case.created.op != "split_group")]
     if created.empty:
@@ -126,6 +128,43 @@ def _in_a_cycle(case: Case) -> Iterator[Draft]:
             evidence=recorded(case.cell, began),
             fix=FIX_LOCAL,
         )
+
+
+def _crossed(case: Case) -> Iterator[Draft]:
+    """Groups of the same members, created at one line in another order on some ranks.
+
+    Ranks then make the same call at the same line, each in a group that its peers know under another name.
+    """
+    open_calls = [(wait, rank) for wait in waits(case) for rank in wait.waiting]
+    asked = {
+        (call.op, repr(call.sizes), wait.issued_at(case.cell, rank))
+        for wait, rank in open_calls
+        for call in [wait.collective(rank)]
+    }
+    groups = {w.group: frozenset((*w.waiting, *w.missing, *w.completed)) for w, _ in open_calls}
+    if len(groups) < 2 or len(asked) > 1 or len({*groups.values()}) > 1:
+        return
+    # As many by each rank as there are groups in which somebody waits.
+    made = Counter(zip(map(str, case.created["place"]), map(int, case.created["rank"]), strict=True))
+    place = next((at for (at, _), times in made.items() if times >= len(groups)), None)
+    if place is None:
+        return
+    cycle = tuple(sorted({rank for _, rank in open_calls}))
+    said = "; ".join(f"rank {rank} in group {wait.group}" for wait, rank in open_calls[:6])
+    at = locations.of_text(place)
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"{named(case.cell, cycle).capitalize()} make the same call in different groups of the same members ({said}), which all were created{at_line(at)}: in another order on each of them.",
+        guilty_ranks=cycle,
+        at=at,
+        peers_at=line_of(case, cycle[:1]),
+        evidence={
+            f"rank {rank} waits in {wait.collective(rank).op} #{wait.seq} of group {wait.group}": wait.source(
+                case.cell, rank
+            )
+            for wait, rank in open_calls[:8]
+        },
+    )
 
 
 def _of_ranks(members: str) -> str:

@@ -59,6 +59,9 @@ def _made(case: Case) -> Place | None:
 def _observed(case: Case) -> Iterator[DifferingSetting]:
     for step in steps_of(case):
         for steps in zip(*step.of("step").values(), strict=False):
+            # Where one rank tries something out by itself, its first steps are not those that its peers make.
+            if len({each.place for each in steps}) > 1:
+                continue
             for setting, values in _apart(dict(zip(step.ranks, steps, strict=True))):
                 at = locations.of_text(steps[0].place)
                 odd = outlier_ranks(values, case.cell.weight)

@@ -1,0 +1,239 @@
+"""The state that decides when a loop ends: whatever its endings read, and whatever has a say in that, around the loop."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.evidence.rehearsal.reads import Read, chain_of, names_in
+from nsadiag.source.model import Function, Loop, SourceFile, calls_in, given_to, name_of, own_nodes
+from nsadiag.source.patterns.endings import PURE, EndlessLoop
+
+# Modules whose functions ask nothing of the world. Random numbers are seen in what is made of them.
+CLOSED = {
+    "base64", "bisect", "collections", "copy", "decimal", "fractions", "functools", "hashlib", "heapq", "itertools", "json",
+    "math", "np", "numpy", "operator", "random", "re", "statistics", "string", "struct", "textwrap", "torch", "unicodedata",
+}  # fmt: skip
+# Parts of these that do ask.
+OPEN = {"cuda", "distributed", "dist", "load", "multiprocessing", "memmap", "fromfile", "loadtxt"}
+BUILTINS = PURE | {
+    "dict", "divmod", "enumerate", "filter", "frozenset", "getattr", "hash", "isinstance", "list", "map", "next", "ord",
+    "print", "range", "reversed", "set", "sorted", "tuple", "type", "zip", "issubclass", "hasattr", "chr", "bytes",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopState:
+    """The names and calls that have a say in when a loop ends.
+
+    `reads`: names and attributes. `methods`: values on which something is called, of whose types it depends whether that asks
+    the world. `functions`: those of the same file that are called on the way. `asks`: a call of which nobody knows
+    what it asks; "" where there is none. `conditions`: the endings, as written.
+    """
+
+    reads: frozenset[Read]
+    methods: frozenset[Read]
+    functions: frozenset[str]
+    asks: str
+    conditions: tuple[str, ...]
+
+
+def state_of(file: SourceFile, loop: EndlessLoop, node: Loop) -> LoopState:
+    """The state of one loop. Where an exception or a bare statement may end it, all that happens in it has a say."""
+    slice_ = _Slice(file, node)
+    if loop.tries or loop.bare or loop.nexts or not loop.endings:
+        slice_.take_all(node)
+    else:
+        own = [node.test] if isinstance(node, ast.While) else []
+        slice_.take(*own, *(each.test for each in _leaving(node)))
+    if isinstance(node, ast.For):
+        slice_.take(node.iter)
+    slice_.close()
+    return LoopState(
+        reads=frozenset(slice_.reads),
+        methods=frozenset(slice_.methods),
+        functions=frozenset(slice_.functions),
+        asks=slice_.asks,
+        conditions=tuple(dict.fromkeys(each.text for each in loop.endings)),
+    )
+
+
+def is_bounded(node: Loop) -> bool:
+    """Whether it is a `for` over a range."""
+    given = node.iter if isinstance(node, ast.For) else None
+    return isinstance(given, ast.Call) and name_of(given) == "range"
+
+
+def iterated(node: Loop) -> str:
+    """The iterable of a `for`, as written; "" of a `while`."""
+    return ast.unparse(node.iter) if isinstance(node, ast.For) else ""
+
+
+def inner_loops(node: Loop) -> Iterator[Loop]:
+    """The loops within it, in its function."""
+    return (each for each in own_nodes(node) if isinstance(each, Loop))
+
+
+def _leaving(node: Loop) -> Iterator[ast.If]:
+    leaves = ast.Break | ast.Return | ast.Raise
+    for each in own_nodes(node):
+        if isinstance(each, ast.If) and any(isinstance(leaf, leaves) for leaf in own_nodes(each)):
+            yield each
+
+
+def _modules(file: SourceFile) -> dict[str, str]:
+    names = [alias for node in file.all(ast.Import) for alias in node.names]
+    return {(alias.asname or alias.name).partition(".")[0]: alias.name for alias in names}
+
+
+def _parts_of_modules(file: SourceFile) -> dict[str, str]:
+    return {
+        alias.asname or alias.name: node.module or ""
+        for node in file.all(ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def written_in(node: ast.AST) -> frozenset[Read]:
+    """Names and attributes that the statements of a loop write to, its own target among them."""
+    return frozenset(written for each in (node, *own_nodes(node)) for written, _ in _writes(each))
+
+
+class _Slice:
+    """Names that have a say, until nothing is added any more."""
+
+    def __init__(self, file: SourceFile, loop: Loop) -> None:
+        self._file, self._loop = file, loop
+        self.reads: set[Read] = set()
+        self.methods: set[Read] = set()
+        self.functions: set[str] = set()
+        self.asks = ""
+        self._writes = [
+            (written, value, each) for each in own_nodes(loop) for written, value in _writes(each)
+        ]
+        self._imported = {**_modules(file), **_parts_of_modules(file)}
+
+    def take(self, *given: ast.AST) -> None:
+        """Adds all that these expressions read and call."""
+        for node in given:
+            for read in _read_in(node):
+                if read[0] not in self._imported:
+                    self.reads.add(read)
+            for call in calls_in(node):
+                self._take_call(call)
+
+    def take_all(self, node: ast.AST) -> None:
+        """Adds all that any statement of a loop or a function reads and calls."""
+        for statement in (node, *own_nodes(node)):
+            if isinstance(statement, ast.stmt):
+                self.take(*(each for each in ast.iter_child_nodes(statement) if isinstance(each, ast.expr)))
+
+    def close(self) -> None:
+        """Adds what the names depend on: values that are written to them, and conditions under which they are."""
+        before = -1
+        while before != len(self.reads):
+            before = len(self.reads)
+            for written, values, node in self._writes:
+                if any(_touches(written, read) for read in self.reads):
+                    self.take(*values, *self._around(node))
+
+    def _around(self, node: ast.AST) -> Iterator[ast.expr]:
+        parents = self._file.parents
+        while node is not self._loop and (node := parents.get(node, self._loop)) is not self._loop:
+            if isinstance(node, ast.If | ast.While):
+                yield node.test
+            elif isinstance(node, ast.For):
+                yield node.iter
+
+    def _take_call(self, call: ast.Call) -> None:
+        name = name_of(call)
+        chain = chain_of(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ()
+        root = self._imported.get(chain[0]) if chain else None
+        if root is not None:
+            if root.partition(".")[0] not in CLOSED or {*chain, *root.split(".")} & OPEN:
+                self.asks = self.asks or ast.unparse(call)
+            return
+        own = [each for each in self._file.functions if each.name == name]
+        if own and (len(chain) == 1 or chain[:1] in (("self",), ("cls",)) or not chain):
+            for function in own:
+                self._take_function(function)
+        elif len(chain) > 1:
+            self.methods.add(chain[:-1])
+            for function in own:
+                self._take_function(function)
+        elif isinstance(call.func, ast.Attribute):
+            pass  # on what another expression comes to, whose own parts are looked at
+        elif name not in BUILTINS:
+            self.asks = self.asks or ast.unparse(call)
+
+    def _take_function(self, function: Function) -> None:
+        if function.name in self.functions:
+            return
+        self.functions.add(function.name)
+        for call in (each for each in own_nodes(function) if isinstance(each, ast.Call)):
+            self._take_call(call)
+        for read in (r for each in function.body for r in names_in_statements(each)):
+            if read[0] in ("self", "cls") and len(read) > 1:
+                self.reads.add(read)
+
+
+def names_in_statements(node: ast.AST) -> Iterator[Read]:
+    """Names and attributes that any expression below reads."""
+    for each in (node, *own_nodes(node)):
+        if isinstance(each, ast.Attribute) and (chain := chain_of(each)):
+            yield chain
+
+
+def _read_in(node: ast.AST) -> Iterator[Read]:
+    """Names that an expression reads, without counters of which only a remainder counts."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Name):
+        yield from _read_in(node.right)
+        return
+    if isinstance(node, ast.Name | ast.Attribute | ast.Lambda):
+        yield from names_in(node)
+        return
+    for child in ast.iter_child_nodes(node):
+        if isinstance(node, ast.Call) and child is node.func:
+            # The method of `self` is looked into; what else a method is called on may be a value.
+            if isinstance(child, ast.Attribute) and chain_of(child)[:1] not in (("self",), ("cls",)):
+                yield from _read_in(child.value)
+            elif isinstance(child, ast.Attribute) and len(chain_of(child)) > 2:
+                yield from names_in(child.value)
+            continue
+        yield from _read_in(child)
+
+
+def _writes(node: ast.AST) -> Iterator[tuple[Read, list[ast.expr]]]:
+    """Names that a statement writes to, with the expressions it writes: assignments, targets of loops, and what is called on a value."""
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for each in (t for target in targets for t in _flat(target)):
+            inside = [each.slice] if isinstance(each, ast.Subscript) else []
+            if (chain := _base(each)) and node.value is not None:
+                yield chain, [node.value, *inside]
+    elif isinstance(node, ast.For):
+        for each in _flat(node.target):
+            yield _base(each), [node.iter]
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        func = node.value.func
+        if isinstance(func, ast.Attribute) and (chain := _base(func.value)):
+            yield chain, given_to(node.value)
+
+
+def _flat(target: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(target, ast.Tuple | ast.List):
+        for each in target.elts:
+            yield from _flat(each)
+    else:
+        yield target.value if isinstance(target, ast.Starred) else target
+
+
+def _base(node: ast.expr) -> Read:
+    while isinstance(node, ast.Subscript | ast.Call):
+        node = node.value if isinstance(node, ast.Subscript) else node.func
+    return chain_of(node) if isinstance(node, ast.Name | ast.Attribute) else ()
+
+
+def _touches(written: Read, read: Read) -> bool:
+    return bool(written) and (written[: len(read)] == read or read[: len(written)] == written)
