@@ -15,7 +15,7 @@ from nsadiag.evidence.arming import home
 from nsadiag.evidence.arming.settings import JOB, SETTINGS, Settings, settings_in, with_variables
 from nsadiag.evidence.layout import make_private_dir
 from nsadiag.version import __version__
-from nsadiag.worker import numbering, session
+from nsadiag.worker import session
 from nsadiag.worker.interruptions import pass_on, tolerated
 
 PROBES = "armed"
