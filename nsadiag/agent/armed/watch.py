@@ -10,6 +10,8 @@ from nsadiag.agent.armed.followed import ends_seen
 from nsadiag.agent.processes import End, Process
 from nsadiag.agent.watching.watch import Watch
 
+SUSPECTED_S = 300.0  # of silence, before which a hang that is not proven is none
+
 
 @dataclass(kw_only=True)
 class ArmedJob:
@@ -78,6 +80,10 @@ class ArmedWatch(Watch):
                 code = None if rank.directory.exception.exists() else 0
                 rank.end = End(t_mono_ns=time.monotonic_ns(), exit_code=code)
         self.job.over = all(rank.end is not None for rank in self.ranks.values())
+
+    def _patience_s(self) -> float:
+        """Longer than where somebody waits: nobody asked. It still precedes NCCL's watchdog, which ends a job after ten minutes."""
+        return max(super()._patience_s(), SUSPECTED_S)
 
     def _end_everything(self) -> None:
         """Nothing: it is not ours."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -95,7 +96,8 @@ def write(environment: Environment, settings: Settings) -> None:
             file.write(text_of(environment, settings))
         beside.replace(environment.file)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise _refused("arm", environment, error) from None
 
 

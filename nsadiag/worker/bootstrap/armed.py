@@ -4,15 +4,33 @@ It waits for torch, and does nothing else. Nothing of ours may raise, or say any
 ARMED_BY is the file that has the settings; where there is none they are in the environment.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 import os
 import sys
 
 # How this file's own path is known where it is executed by its text.
 HERE = globals().get("HERE") or os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 10 ms
+BY = globals().get("ARMED_BY", "")
 _RUN, _JOB = os.environ.get("NSADIAG_RUN_DIR"), os.environ.get("NSADIAG_ARMED_JOB")
 
 
-def _arm(armed_by: str) -> None:
+class Waiting:
+    """Finds nothing by itself; as somebody looks for torch, hands over to what begins once that has been imported."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname != "torch":
+            return None
+        try:
+            sys.meta_path.remove(self)
+            _wait_for_torch()
+        except Exception:
+            return None
+        found = (f.find_spec(fullname, path, target) for f in list(sys.meta_path) if hasattr(f, "find_spec"))
+        return next((spec for spec in found if spec is not None), None)
+
+
+def _wait_for_torch():
     before = set(sys.modules)
     if "nsadiag" not in sys.modules:
         # It may be installed in another environment: as in sitecustomize.py.
@@ -27,26 +45,26 @@ def _arm(armed_by: str) -> None:
         spec.loader.exec_module(module)
     from nsadiag.worker.imports.shadowed import standard_library_first
 
-    with standard_library_first(before, at_start=True):
+    with standard_library_first(before):
         from nsadiag.worker.imports.on_import import when_imported
 
-    def begin() -> None:
-        try:
-            with standard_library_first(set(sys.modules)):
-                from nsadiag.worker.armed import rank
+    when_imported("torch", _begin)
 
-                rank.begin(armed_by)
-        except Exception as error:
-            from nsadiag.worker.interruptions import pass_on
 
-            pass_on(error)
+def _begin():
+    try:
+        from nsadiag.worker.imports.shadowed import standard_library_first
 
-    when_imported("torch", begin)
+        with standard_library_first(set(sys.modules)):
+            from nsadiag.worker.armed import rank
+
+            rank.begin(BY)
+    except Exception as error:
+        from nsadiag.worker.interruptions import pass_on
+
+        pass_on(error)
 
 
 # Not where `nsadiag run` records already; what an armed rank has started may be ranks of another job.
 if sys.version_info >= (3, 10) and (not _RUN or (_JOB and _RUN.endswith("/jobs/" + _JOB))):
-    try:  # noqa: SIM105 - contextlib is one import more
-        _arm(globals().get("ARMED_BY", ""))
-    except Exception:
-        pass
+    sys.meta_path.insert(0, Waiting())
