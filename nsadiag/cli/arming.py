@@ -62,7 +62,6 @@ def arm(
     With --status exits with 1 if the environment is not armed.
     """
     from nsadiag.commands.armed import arm as command
-    from nsadiag.errors import EXIT_FINDING
 
     if variables + status + watch > 1:
         raise UsageError("--variables, --status and --watch are one choice", "give one of them")
@@ -70,10 +69,8 @@ def arm(
         python=python, out=out, notify=tuple(notify or ()), metrics=metrics, quota_mib=quota
     )
     if status:
-        found = command.status(python)
-        show(command.as_json(found) if as_json else "\n".join(command.lines_of(found)))
-        raise typer.Exit(0 if found["armed"] else EXIT_FINDING)
-    if variables:
+        _show_status(python, as_json=as_json)
+    elif variables:
         show("\n".join(command.variable_lines(request)))
     elif watch:
         command.watch(request)
@@ -84,6 +81,15 @@ def arm(
             if as_json
             else f"armed {environment.prefix} by {environment.file}"
         )
+
+
+def _show_status(python: str, *, as_json: bool) -> None:
+    from nsadiag.commands.armed import arm as command
+    from nsadiag.errors import EXIT_FINDING
+
+    found = command.status(python)
+    show(command.as_json(found) if as_json else "\n".join(command.lines_of(found)))
+    raise typer.Exit(0 if found["armed"] else EXIT_FINDING)
 
 
 @app.command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import site
 import subprocess
 import sys
@@ -76,6 +75,7 @@ class Armed:
             env=self.environment(),
             capture_output=True,
             text=True,
+            check=False,
             timeout=120,
         )
 
@@ -159,9 +159,9 @@ class Armed:
 def tree(folder: Path) -> dict[str, str]:
     """Every file below it, with its content and mode; bytecode of others' packages aside."""
     return {
-        str(path.relative_to(folder)): f"{path.lstat().st_mode:o} {path.read_bytes() if path.is_file() else ''!r}"
+        str(
+            path.relative_to(folder)
+        ): f"{path.lstat().st_mode:o} {path.read_bytes() if path.is_file() else ''!r}"
         for path in sorted(folder.rglob("*"))
         if "__pycache__" not in path.parts
     }
-
-

@@ -9,7 +9,6 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from nsadiag.agent import processes
 from nsadiag.agent.namespaces import pid_of
@@ -89,7 +88,7 @@ class Followed:
             self._write_ends()
 
     def _write_ends(self) -> None:
-        document: dict[str, Any] = {
+        document = {
             str(number): {"pid": rank.pid, **vars(rank.end)}
             for number, rank in self.ranks.items()
             if rank.end is not None

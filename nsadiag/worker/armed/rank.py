@@ -14,7 +14,6 @@ from pathlib import Path
 from nsadiag.evidence.arming import home
 from nsadiag.evidence.arming.settings import JOB, SETTINGS, Settings, settings_in, with_variables
 from nsadiag.evidence.layout import make_private_dir
-from nsadiag.version import __version__
 from nsadiag.worker import session
 from nsadiag.worker.interruptions import pass_on, tolerated
 
@@ -76,10 +75,10 @@ def _entered() -> home.Home | None:
 
 def settings_by(armed_by: str) -> Settings:
     """By the file that armed this environment, or by the variables alone. Raises OSError or ValueError."""
-    own = Settings(
-        version=__version__, python=sys.executable, package=str(Path(__file__).resolve().parents[3])
-    )
-    return with_variables(settings_in(Path(armed_by).read_text()) if armed_by else own)
+    if armed_by:
+        return with_variables(settings_in(Path(armed_by).read_text()))
+    package = str(Path(__file__).resolve().parents[3])
+    return with_variables(Settings(version="", python=sys.executable, package=package))
 
 
 def _enter(found: home.Home) -> None:

@@ -54,12 +54,12 @@ def test_an_address_to_notify_is_not_shown(armed: Armed) -> None:
 def test_python_starts_as_before_where_nothing_names_a_rank(armed: Armed) -> None:
     ask = "import sys; print(sorted(m for m in sys.modules if 'nsadiag' in m), sys.meta_path)"
     line = [str(armed.python), "-c", ask]
-    plain = subprocess.run(line, capture_output=True, text=True, env=armed.environment())
+    plain = subprocess.run(line, capture_output=True, text=True, check=False, env=armed.environment())
     armed.arm()
-    seen = subprocess.run(line, capture_output=True, text=True, env=armed.environment())
+    seen = subprocess.run(line, capture_output=True, text=True, check=False, env=armed.environment())
     assert (seen.stdout, seen.stderr) == (plain.stdout, plain.stderr)
     switched_off = armed.environment({"RANK": "0", "WORLD_SIZE": "1", "NSADIAG_ARMED": "0"})
-    left_alone = subprocess.run(line, capture_output=True, text=True, env=switched_off)
+    left_alone = subprocess.run(line, capture_output=True, text=True, check=False, env=switched_off)
     assert left_alone.stdout == plain.stdout
 
 
@@ -67,7 +67,9 @@ def test_a_rank_without_torch_has_no_module_of_ours(armed: Armed) -> None:
     armed.arm()
     ask = "import sys; print([m for m in sys.modules if 'nsadiag' in m])"
     env = armed.environment({"RANK": "0", "WORLD_SIZE": "1"})
-    done = subprocess.run([str(armed.python), "-c", ask], capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        [str(armed.python), "-c", ask], capture_output=True, text=True, check=False, env=env
+    )
     assert (done.stdout, done.stderr) == ("[]\n", "")
     assert not armed.home.exists()
 
@@ -78,7 +80,11 @@ def test_a_file_that_outlives_nsadiag_does_no_harm(armed: Armed) -> None:
     file.write_text(file.read_text().replace("worker/bootstrap", "no/such/folder"))
     env = armed.environment({"RANK": "0", "WORLD_SIZE": "1"})
     done = subprocess.run(
-        [str(armed.python), "-c", "import torch; print('trains')"], capture_output=True, text=True, env=env
+        [str(armed.python), "-c", "import torch; print('trains')"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "trains\n", "")
 
@@ -108,10 +114,11 @@ def test_an_environment_that_cannot_be_written_is_refused(armed: Armed) -> None:
 
 
 @pytest.mark.skipif(
-    subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0, reason="needs to mount"
+    subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0,
+    reason="needs to mount",
 )
 def test_a_read_only_environment_is_refused(armed: Armed) -> None:
-    mounted = f"mount --bind {armed.site} {armed.site} && mount -o remount,ro,bind {armed.site} && exec \"$@\""
+    mounted = f'mount --bind {armed.site} {armed.site} && mount -o remount,ro,bind {armed.site} && exec "$@"'
     behind = ("unshare", "-m", "sh", "-c", mounted, "sh")
     assert "cannot arm" in refusal(armed, 3, "arm", "--python", str(armed.python), behind=behind)
 
@@ -129,7 +136,9 @@ def test_what_is_no_python_is_refused(armed: Armed) -> None:
 
 
 def test_a_quota_smaller_than_a_bundle_and_a_target_that_is_none_are_refused(armed: Armed) -> None:
-    assert "no such command" in refusal(armed, 2, "arm", "--python", str(armed.python), "--notify", "/no/such")
+    assert "no such command" in refusal(
+        armed, 2, "arm", "--python", str(armed.python), "--notify", "/no/such"
+    )
     assert "19" in refusal(armed, 2, "arm", "--python", str(armed.python), "--quota", "19")
     assert not (armed.site / PTH).exists()
 
@@ -141,6 +150,7 @@ def test_the_variables_arm_as_the_file_does(armed: Armed) -> None:
         ["sh", "-c", f'{lines}\nexec {armed.python} -c "{ask}"'],
         capture_output=True,
         text=True,
+        check=False,
         env=armed.environment({"RANK": "0", "WORLD_SIZE": "1"}),
     )
     assert (done.stdout, done.stderr) == ("Waiting\n", "")
