@@ -40,6 +40,7 @@ for _ in range(4):
     step()
 total = sum(p.sum() for p in model.parameters()).item()
 os.write(1, f"rank {rank} ends with {total!r}\\n".encode())
+dist.barrier()
 dist.destroy_process_group()
 """
 
