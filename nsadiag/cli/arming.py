@@ -35,7 +35,9 @@ def arm(
     ] = None,
     notify: Annotated[
         list[str] | None,
-        typer.Option("--notify", metavar="ADDRESS|COMMAND", help="Whom to notify of a stall; may be repeated"),
+        typer.Option(
+            "--notify", metavar="ADDRESS|COMMAND", help="Whom to notify of a stall; may be repeated"
+        ),
     ] = None,
     metrics: Annotated[
         Path | None, typer.Option("--metrics", metavar="FILE", help="OpenMetrics text, replaced every 15 s")

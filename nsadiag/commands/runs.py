@@ -93,7 +93,7 @@ def existing(folder: Path) -> Path:
 
 
 def armed_folder() -> Path:
-    """Where bundles of stalls in armed environments lie, unless `nsadiag arm --out` says otherwise."""
+    """The folder of bundles of stalls in armed environments, unless `nsadiag arm --out` says otherwise."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path("~/.local/state").expanduser()) / "nsadiag" / "artifacts"
 

@@ -195,7 +195,7 @@ def as_json(found: dict[str, Any]) -> str:
 
 
 def variable_lines(request: ArmRequest) -> list[str]:
-    """What to put into the environment of an image or a job, as a shell takes it."""
+    """Lines for the environment of an image or a job, as a shell takes them."""
     return [
         f"export {name}={shlex.quote(value)}"
         for name, value in environments.variables(request.settings()).items()

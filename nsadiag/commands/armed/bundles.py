@@ -27,7 +27,7 @@ NOT_COPIED = ("s", "seen.json", "stall.json")
 
 
 def folder_of(out: str, home: Home) -> Path:
-    """Where bundles go: as was said, or the user's own folder, or where no home can be written to, beside the recordings.
+    """The folder of bundles: as was said, or the user's own folder, or where no home can be written to, beside the recordings.
 
     Raises OSError where not even that can be written.
     """
@@ -64,7 +64,7 @@ def write(live: RunDir, folder: Path, name: str, quota_mib: int) -> RunDir:
 
 
 def _copy(source: Path, target: Path) -> list[str]:
-    """What fits, the most telling first; returns what did not."""
+    """Copies as much as fits, the most telling first; returns the rest."""
     left, left_out = MOST_BYTES, []
     files = sorted(_files(source), key=lambda path: _order(path.relative_to(source)))
     rings = [path for path in files if path.name == "blackbox.bin"]

@@ -51,7 +51,7 @@ class Silent:
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """What the watcher knows of it."""
+    """Knowledge of the watcher on it."""
 
     run: RunDir  # the job's folder
     since: float  # monotonic seconds

@@ -202,7 +202,7 @@ def watch(
 
 
 def _log_to(path: Path) -> None:
-    """What this process and those that it starts say; of one that grew large, nothing is kept."""
+    """Sends output of this process and of those that it starts there; of a log that grew large, nothing is kept."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     with contextlib.suppress(OSError):
         if path.exists() and path.stat().st_size > MOST_LOG:

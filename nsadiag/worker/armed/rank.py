@@ -159,7 +159,7 @@ def start_watcher(found: home.Home, settings: Settings) -> None:
 
 
 def _leave(found: home.Home, directory: Path) -> None:
-    """What a rank leaves is the watcher's to remove; where none lives it goes by itself."""
+    """Clean-up after a rank: its files are the watcher's to remove; where none lives it goes by itself."""
     if found.is_watched():
         return
     import shutil
