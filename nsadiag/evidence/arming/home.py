@@ -44,7 +44,7 @@ class Home:
         return RunDir(path=self.jobs / name)
 
     def job_names(self) -> list[str]:
-        """Of all jobs that are here."""
+        """Names of all jobs that are here."""
         try:
             return sorted(name for name in os.listdir(self.jobs) if not name.startswith("."))  # noqa: PTH208
         except OSError:
@@ -58,7 +58,7 @@ class Home:
 
     @contextlib.contextmanager
     def clearing(self) -> Iterator[bool]:
-        """Whether nobody enters: within the block nobody will."""
+        """Yields True where nobody enters: within the block nobody will."""
         try:
             with _locked(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 yield True
