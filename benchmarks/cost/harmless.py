@@ -8,6 +8,7 @@ python benchmarks/cost/harmless.py --quick          # without those marked slow
 python benchmarks/cost/harmless.py --only torch/    # whose name begins so
 python benchmarks/cost/harmless.py --probes full    # watched with every probe
 python benchmarks/cost/harmless.py --jobs 60 --share 6    # on a large machine, in a few minutes
+python benchmarks/cost/harmless.py --armed          # not under `nsadiag run`: in this environment, armed meanwhile
 python benchmarks/cost/harmless.py --json
 """
 
@@ -18,11 +19,13 @@ import json
 import os
 import platform
 import resource
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,11 +76,13 @@ def main() -> None:
     ask.add_argument("--quick", action="store_true", help="without those marked slow")
     ask.add_argument("--only", nargs="*", default=[], help="names, or beginnings of them")
     ask.add_argument("--probes", default="", help="light or full, for all of them")
+    ask.add_argument("--armed", action="store_true", help="in an armed environment, with no `nsadiag run`")
     ask.add_argument("--jobs", type=int, default=1, help="so many at once")
     ask.add_argument("--share", type=int, default=1000, help="at most so many programs in a job")
     ask.add_argument("--minutes", type=float, default=0, help="show what there is after so many")
     ask.add_argument("--json", action="store_true")
     told = ask.parse_args()
+    told.probes = "armed" if told.armed else told.probes
     if missing := [name for name in ("nsadiag", "torchrun") if not (suite.BIN / name).exists()]:
         ask.error(f"{' and '.join(missing)} must be beside {sys.executable}, which runs the programs")
 
@@ -90,7 +95,7 @@ def main() -> None:
     jobs = [p for p in suite.batched(programs, told.share) if not p.lacks()]
     by_design = {p.name: p.by_design for p in programs if p.by_design}
     is_whole = True
-    with tempfile.TemporaryDirectory(prefix="harmless-") as root:
+    with tempfile.TemporaryDirectory(prefix="harmless-") as root, armed() if told.armed else nullcontext():
         try:
             for program, found in results(jobs, Path(root), told):
                 note(rows[program.family], program, found, by_design)
@@ -104,6 +109,20 @@ def main() -> None:
         if not is_whole:
             sys.stdout.flush()
             os._exit(1)  # not after the last job
+
+
+@contextmanager
+def armed() -> Iterator[None]:
+    """This environment, with a watcher that is not a program's own."""
+    ours = str(suite.BIN / "nsadiag")
+    subprocess.run([ours, "arm"], check=True, stdout=subprocess.DEVNULL)
+    watcher = subprocess.Popen([ours, "arm", "--watch"], stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        watcher.terminate()
+        watcher.wait()
+        subprocess.run([ours, "disarm"], check=True, stdout=subprocess.DEVNULL)
 
 
 def note(row: Row, program: suite.Program, found: dict[str, list[str]], by_design: dict[str, str]) -> None:

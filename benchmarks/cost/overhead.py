@@ -6,6 +6,7 @@
     python benchmarks/cost/overhead.py --json
     python benchmarks/cost/overhead.py --jobs 14          # where cores are idle: as many starts beside each other
     python benchmarks/cost/overhead.py --without modules gradients   # and `light` without the one, and without the other
+    python benchmarks/cost/overhead.py --modes armed     # in place of light, invariants and full: what `nsadiag arm` costs
 
 Four processes train the same 12-layer model of 200 parameters on the same data: one as it is, one with `light`
 probes, one with `light,invariants`, one with `full`. They are forked from one process, because two that are started
@@ -36,7 +37,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MODES = ("none", "light", "invariants", "full", "control")
+MODES = ("light", "invariants", "full")
 WITHOUT = "light-"  # a mode: what comes behind it are the probes that it lacks, joined by "+"
 TURN_S = 0.05
 # The interpreter keeps its frames in chunks of 16 KiB, and takes and returns one with every call that crosses the border
@@ -212,7 +213,7 @@ def compare(
             for mode in modes[1:]
         },
         "rank_mib": statistics.median(
-            max(start.peaks["light"], start.peaks["full"]) - start.peaks["none"] for start in found
+            max(start.peaks[mode] for mode in modes) - start.peaks["none"] for start in found
         ),
     }
 
@@ -329,6 +330,7 @@ def main() -> None:
     parser.add_argument(
         "--without", nargs="+", default=[], metavar="PROBE[+PROBE]", help="light without these, as well"
     )
+    parser.add_argument("--modes", nargs="+", default=MODES, help="probes to compare")
     parser.add_argument("--rounds", type=int, help="of the short step, over all starts; of the long one half")
     parser.add_argument("--nursery", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -338,7 +340,7 @@ def main() -> None:
         return
     from nsadiag.commands.output import machine, versions
 
-    modes = [*MODES, *(WITHOUT + probe for probe in arguments.without)]
+    modes = ["none", *arguments.modes, "control", *(WITHOUT + probe for probe in arguments.without)]
     rounds, starts = (240, 3) if arguments.quick else (1600, 8)
     rounds, starts = arguments.rounds or rounds, max(starts, arguments.jobs)
     p50, p99 = event_us()

@@ -10,6 +10,7 @@ from nsadiag.cli.fix import fix  # isort: skip
 from nsadiag.cli.matrix import matrix  # isort: skip
 from nsadiag.cli.experiments import bisect, shrink  # isort: skip
 from nsadiag.cli.looking import analyze, attach, diff, facts, invariants, report, top, where  # isort: skip
+from nsadiag.cli.arming import arm, disarm  # isort: skip
 from nsadiag.cli.showing import demo, doctor, explain, list_  # isort: skip
 from nsadiag.cli.main import main
 from nsadiag.cli.shared import app
@@ -17,12 +18,14 @@ from nsadiag.cli.shared import app
 __all__ = [
     "analyze",
     "app",
+    "arm",
     "attach",
     "bisect",
     "check",
     "confirm",
     "demo",
     "diff",
+    "disarm",
     "doctor",
     "explain",
     "facts",

@@ -332,9 +332,8 @@ def ls(
 ) -> None:
     """List the runs under artifacts/, newest first: when, outcome, class, guilty ranks, the times that it failed like this, directory."""
     from nsadiag.commands import runs
-    from nsadiag.reports import history
 
-    known = history.runs(runs.existing(folder))
+    known = runs.listed(folder)
     found = [run for run in known if run.failed or not failed]
     none = f"no {'failed ' if failed else ''}run in {folder}"
     show(runs.as_json(found) if as_json else "\n".join(runs.lines(found, known) or [none]))

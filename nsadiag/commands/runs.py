@@ -35,8 +35,22 @@ def existing(folder: Path) -> Path:
     return folder
 
 
+def armed_folder() -> Path:
+    """The folder of bundles of stalls in armed environments, unless `nsadiag arm --out` says otherwise."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path("~/.local/state").expanduser()) / "nsadiag" / "artifacts"
+
+
+def armed(folder: Path) -> list[Run]:
+    """The bundles of this user, which belong beside the runs in a folder that nobody named."""
+    place = armed_folder()
+    return runs(place) if folder == FOLDER and place.is_dir() else []
+
+
 def latest(folder: Path = FOLDER) -> Path:
     """The newest run under a folder. Raises UsageError where there is none."""
+    if folder == FOLDER and not folder.is_dir() and armed(folder):
+        return armed(folder)[0].directory
     link = existing(folder) / LATEST
     if link.is_symlink() and (link / "run.json").exists():
         return link.resolve()
@@ -59,6 +73,13 @@ def enter(path: Path) -> None:
         beside = folder / f".{LATEST}-{os.getpid()}"
         beside.symlink_to(path.name)
         beside.replace(link)
+
+
+def listed(folder: Path) -> list[Run]:
+    """Those of the folder and, where nobody named it, the bundles, newest first. Raises UsageError where there are neither."""
+    bundles = armed(folder)
+    found = runs(existing(folder)) if folder.is_dir() or not bundles else []
+    return sorted([*found, *bundles], key=lambda run: run.started_at, reverse=True)
 
 
 def removable(

@@ -27,6 +27,21 @@ PROBE_NAMES = (
     "invariants",
     "parity",
 )
+# What is recorded of a job that nobody has asked about (`nsadiag arm`): calls and steps, and nothing for each module,
+# parameter or gradient.
+ARMED = (
+    "optimizer",
+    "collectives",
+    "ddp_buckets",
+    "grad_sync",
+    "data",
+    "io",
+    "scaler",
+    "settings",
+    "handlers",
+    "threads",
+    "stops",
+)
 # What `light` and `full` leave out: they read gradients.
 ON_REQUEST = ("invariants", "parity")
 NEEDS = {
@@ -46,12 +61,14 @@ def chosen(spec: str) -> list[str]:
     for word in spec.split(","):
         if word in ("light", "full"):
             names.update(name for name in PROBE_NAMES if name not in ON_REQUEST)
+        if word == "armed":
+            names.update(ARMED)
         names.update((word, *NEEDS.get(word, ())))
     return [name for name in PROBE_NAMES if name in names]
 
 
 def unknown_in(spec: str) -> list[str]:
-    """Words that name no probe."""
+    """Words that name no probe; what `armed` stands for is not asked for by that name."""
     return [word for word in spec.split(",") if word not in (*PROBE_NAMES, "light", "full", "none")]
 
 
@@ -62,4 +79,5 @@ def are_default(spec: str) -> bool:
 
 def is_light(spec: str) -> bool:
     """Whether probes spare the job, as they do by default."""
-    return "light" in spec.split(",") and "full" not in spec.split(",")
+    words = spec.split(",")
+    return not {"light", "armed"}.isdisjoint(words) and "full" not in words

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nsadiag.evidence.arming.settings import JOB
 from nsadiag.evidence.layout import RunDir, this_node, write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_command
@@ -96,9 +97,9 @@ def open_rank(rank: int, world_size: int) -> None:
         opened = recorded.rank = Recorder(directory, rank, world_size)
     except OSError as error:
         pass_on(error)
-        # Standard error may be a file of ours on that very disk.
+        # Standard error may be a file of ours on that very disk; of what nobody has asked for nothing is said.
         with tolerated(Exception):
-            print(f"nsadiag: rank {rank} is not recorded: {error}", file=sys.stderr)
+            JOB in os.environ or print(f"nsadiag: rank {rank} is not recorded: {error}", file=sys.stderr)
         return
     identity = _identity(rank, world_size, output.take_over(directory))
     guess = {numbering.GUESSED: True} if _guessed else {}

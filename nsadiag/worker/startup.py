@@ -45,6 +45,16 @@ def attach_to_warm_process(rank: int, world_size: int) -> Recorder | None:
     return session.current()
 
 
+def attach_to_armed_process() -> None:
+    """For a process whose environment names it as one of several, in an armed environment: torch has just been imported."""
+    from nsadiag.worker import session
+
+    ptracer.allow()
+    if "RANK" in os.environ:
+        session.open_named_rank()
+    _install()
+
+
 def _on_torch() -> None:
     """torch has just been imported: patch it once, whatever this process turns out to be."""
     with standard_library_first(set(sys.modules)):

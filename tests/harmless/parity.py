@@ -205,8 +205,11 @@ def _whose(line: str) -> str:
 
 
 def both(program: Program, where: Path, *, probes: str = "") -> tuple[Outcome, Outcome]:
-    """Plain, then watched."""
+    """Plain, then watched; with probes "armed", of an armed environment, left alone and not."""
     work, out = where / "work", where / "out"
+    if probes == "armed":
+        off, on = (["env", f"NSADIAG_ARMED={switch}", *program.command()] for switch in ("0", "by-file"))
+        return run(off, program, work), run(on, program, work)
     plain = run(program.command(), program, work)
     shutil.rmtree(out, ignore_errors=True)
     seen = run(

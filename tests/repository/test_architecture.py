@@ -239,6 +239,8 @@ READS_ELSE = {
     "commands/messages/github.py": "the summary of GitHub's own job, to add to it",
     "commands/faults.py": "scripts of nsadiag",
     "analysis/rules/catalogue.py": "modules of nsadiag",
+    "commands/armed/environments.py": "what an interpreter answers, and the file by which nsadiag arms its environment",
+    "commands/armed/watcher.py": "settings in the environment of this process",
     "commands/matrix/on_nodes.py": "the channel to other nodes",
     "commands/batch/node.py": "the token of the user's own job",
     "commands/nodes.py": "the channel to other nodes",

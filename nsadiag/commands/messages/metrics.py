@@ -7,13 +7,17 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir, replace_private
 from nsadiag.evidence.records import Verdict
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.snapshot import RankNow
 
 EVERY_S = 5.0
 AT_MOST_SHARE = 0.05  # of the time, should reading many ranks take long
@@ -65,25 +69,13 @@ class MetricsFile:
     def _ranks(self) -> Iterator[str]:
         from nsadiag.analysis.snapshot import ranks_now
 
-        ranks = list(ranks_now(self.run))
-        values: dict[str, list[tuple[int, float | None]]] = {
-            "nsadiag_steps": [(r.rank, float(r.step)) for r in ranks],
-            "nsadiag_steps_per_second": [(r.rank, r.rate_per_s) for r in ranks],
-            "nsadiag_quiet_seconds": [(r.rank, r.quiet_s) for r in ranks],
-            "nsadiag_peer_wait_seconds": [(r.rank, r.waited_for_total_s) for r in ranks],
-            "nsadiag_waited_for_now_seconds": [(r.rank, r.waited_for_s) for r in ranks],
-        }
-        for name, kind, suffix, words in FAMILIES:
-            yield from (f"# TYPE {name} {kind}", f"# HELP {name} {words}")
-            for rank, value in values[name]:
-                if value is not None:
-                    yield f'{name}{suffix}{{{self._run_label},rank="{rank}"}} {value:.6g}'
+        yield from rank_lines([(self.name, ranks_now(self.run))])
 
     def _outcome(self, verdict: Verdict | None) -> Iterator[str]:
         yield "# TYPE nsadiag_outcome gauge"
         yield "# HELP nsadiag_outcome 1 for the outcome that the run has now"
         said, cls = (verdict.outcome, verdict.cls) if verdict else (RUNNING, "")
-        yield f'nsadiag_outcome{{{self._run_label},outcome="{said}",class="{_escaped(cls)}"}} 1'
+        yield f'nsadiag_outcome{{{self._run_label},outcome="{said}",class="{escaped(cls)}"}} 1'
         if verdict:
             yield "# TYPE nsadiag_guilty_rank gauge"
             yield "# HELP nsadiag_guilty_rank 1 for each rank that the verdict names"
@@ -92,7 +84,22 @@ class MetricsFile:
 
     @property
     def _run_label(self) -> str:
-        return f'run="{_escaped(self.name)}"'
+        return f'run="{escaped(self.name)}"'
+
+
+def rank_lines(runs: Iterable[tuple[str, Iterable[RankNow]]]) -> Iterator[str]:
+    """The families of every rank; `runs`: name and ranks."""
+    values: dict[str, list[tuple[str, int, float | None]]] = {name: [] for name, *_ in FAMILIES}
+    for run, ranks in runs:
+        for r in ranks:
+            found = (float(r.step), r.rate_per_s, r.quiet_s, r.waited_for_total_s, r.waited_for_s)
+            for rows, value in zip(values.values(), found, strict=True):
+                rows.append((escaped(run), r.rank, value))
+    for name, kind, suffix, words in FAMILIES:
+        yield from (f"# TYPE {name} {kind}", f"# HELP {name} {words}")
+        for run, rank, value in values[name]:
+            if value is not None:
+                yield f'{name}{suffix}{{run="{run}",rank="{rank}"}} {value:.6g}'
 
 
 def check(path: Path) -> None:
@@ -112,5 +119,6 @@ def readers_of(path: Path) -> int:
     return seen.st_mode & (stat.S_IRGRP | stat.S_IROTH) if is_own else 0
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """As the value of a label."""
     return value.encode("utf-8", "replace").decode().translate(ESCAPES)

@@ -47,6 +47,13 @@ class Notifier:
             sending.start_reporting()
             self._earlier.append(sending)
 
+    def wait(self) -> None:
+        """Returns when what was told has arrived everywhere, or at the limit."""
+        deadline = Deadline(SECONDS + MARGIN_S)
+        for sending in self._earlier:
+            with contextlib.suppress(TimeoutError):
+                sending.join(deadline.left())
+
     def verdict(self, verdict: Verdict) -> None:
         """The verdict's first lines; returns when they have arrived everywhere, or at the limit."""
         where = verdict.where

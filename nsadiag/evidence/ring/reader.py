@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 from nsadiag.evidence.documents.files import open_evidence, read_begin
 from nsadiag.evidence.numbers import LONGER
-from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, Counter, Kind, Phase
+from nsadiag.evidence.ring.blackbox import (
+    COUNTER,
+    COUNTERS_AT,
+    HEADER_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    Counter,
+    Kind,
+    Phase,
+)
 from nsadiag.evidence.ring.header import Header, names_of, read_header
 from nsadiag.evidence.ring.names import CHUNK
 from nsadiag.evidence.ring.spans import spans_in
@@ -216,6 +225,10 @@ class Pulse:
             newest = max(every)
             self._slot = every.index(newest)
         return _table_of([self._record(self._slot)]) if newest else None
+
+    def steps(self) -> int:
+        """Optimizer steps so far, by the counter in the header: a glance, whatever has been written."""
+        return int(COUNTER.unpack_from(self._map, COUNTERS_AT + Counter.STEPS * COUNTER.size)[0])
 
     def since(self, sequence: int) -> Table:
         """Copies of the whole records after that one, in order; those that the ring has lost are not among them."""

@@ -38,6 +38,20 @@ def _start_worker():
         startup.boot()
 
 
+def _arm():
+    # As the line in the .pth file of an armed environment does it (commands/armed/environments.py).
+    here = os.environ
+    if (
+        ("RANK" in here and "WORLD_SIZE" in here)
+        or "OMPI_COMM_WORLD_RANK" in here
+        or "PMI_RANK" in here
+        or ("SLURM_PROCID" in here and here.get("SLURM_STEP_NUM_TASKS", "1") != "1")
+    ):
+        with open(os.path.join(_HERE, "armed.py")) as file:  # noqa: PTH118, PTH123
+            code = compile(file.read(), file.name, "exec")
+        exec(code, {"__name__": "nsadiag_armed", "HERE": _HERE})
+
+
 def _run_the_users_own():
     """As if we had never been here: not on the path, nor among the modules. Raises ImportError where there is none."""
     ours = [entry for entry in sys.path if os.path.abspath(entry or ".") == _HERE]  # noqa: PTH100
@@ -84,4 +98,9 @@ if os.environ.get("NSADIAG_RUN_DIR") and sys.version_info >= _OLDEST:
             sys.stderr.write("nsadiag: no probes in this process: %r\n" % (error,))  # noqa: UP031
         except Exception:
             pass
+elif os.environ.get("NSADIAG_ARMED") == "1" and sys.version_info >= _OLDEST:
+    try:  # noqa: SIM105 - as above
+        _arm()
+    except Exception:
+        pass
 _run_the_users_own()

@@ -56,7 +56,14 @@ class _After:
                     loader.exec_module = run
                 else:
                     del loader.exec_module
-            run(module)
+            try:
+                run(module)
+            except BaseException as error:
+                # Where nothing else of ours is in this process yet, nobody would take this frame out of the traceback.
+                from nsadiag.worker.replacement import leave_no_frame
+
+                leave_no_frame(error)
+                raise
             # The module may be run again (reload), or by a loader that was found, and wrapped, twice.
             if self.called:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -120,12 +121,45 @@ def _stepped(rank: Recorder, optimizer: Any) -> None:
                 subscriber(optimizer, steps)
 
 
-for _function in (_before, _after, _after_resting):
+def _after_counted(optimizer: Any, *_: Any) -> None:
+    """In place of all of these where nobody has asked for a recording: counts the step."""
+    global _counting, _others
+    if is_dynamo_compiling():
+        return
+    try:
+        rank = session.recorded.rank or session.ensure_rank()
+        if rank is None:
+            return
+        _others += 1
+        known = _counting() if _counting is not None else None
+        if known is not optimizer:
+            if known is not None and _others < RESTED and first_held(known) is not first_held(optimizer):
+                return
+            _counting = weakref.ref(optimizer)
+        _others = 0
+        rank.step_ended()
+        if rank.box.step == 1:
+            for subscriber in on_some_steps:
+                subscriber(optimizer, 1)
+    except Exception as error:
+        failed(_after_counted, error)
+
+
+for _function in (_before, _after, _after_resting, _after_counted):
     not_compiled(_function, what_it_calls=True)
 
 
 @contextlib.contextmanager
 def optimizer() -> Iterator[None]:
     """Global hooks of torch.optim: they see optimizers made before and after."""
+    if "armed" in os.environ.get("NSADIAG_PROBES", "").split(","):
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        hook = register_optimizer_step_post_hook(_after_counted)
+        try:
+            yield
+        finally:
+            hook.remove()
+        return
     with step_hooks(_before, _after, after_resting=_after_resting):
         yield

@@ -1,0 +1,1 @@
+"""`nsadiag arm`, `nsadiag disarm`, and the processes that watch what is armed."""

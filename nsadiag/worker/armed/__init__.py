@@ -1,0 +1,1 @@
+"""Ranks that record without having been asked (`nsadiag arm`)."""

@@ -1,0 +1,156 @@
+"""`nsadiag arm` and `disarm`: one file, taken back without a trace; what cannot be armed is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from support.armed import Armed, tree
+from support.jobs import Jobs
+
+from nsadiag.evidence.arming.settings import MARK, PTH, settings_in
+
+
+@pytest.fixture
+def armed(jobs: Jobs) -> Armed:
+    return Armed(jobs)
+
+
+def refusal(armed: Armed, code: int, *words: str, behind: tuple[str, ...] = ()) -> str:
+    done = armed.nsadiag(*words, behind=behind)
+    lines = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (code, "")
+    assert lines[0].startswith("error: ") and all(line.startswith("hint: ") for line in lines[1:])
+    assert len(lines) <= 2
+    return lines[0]
+
+
+def test_an_environment_is_armed_by_one_file_and_disarmed_without_a_trace(armed: Armed) -> None:
+    before = tree(armed.venv)
+    armed.arm()
+    new = set(tree(armed.venv)) - set(before)
+    assert [name.rpartition("/")[2] for name in new] == [PTH]
+    assert armed.status()["armed"]
+    armed.disarm()
+    assert tree(armed.venv) == before
+    status = armed.nsadiag("arm", "--status", "--python", str(armed.python))
+    assert status.returncode == 1 and "not armed" in status.stdout
+
+
+def test_what_is_armed_again_has_the_new_settings(armed: Armed) -> None:
+    armed.arm()
+    armed.arm("--quota", "77")
+    assert settings_in((armed.site / PTH).read_text()).quota_mib == 77
+
+
+def test_an_address_to_notify_is_not_shown(armed: Armed) -> None:
+    armed.arm("--notify", "https://hooks.example.org/secret")
+    shown = armed.nsadiag("arm", "--status", "--json", "--python", str(armed.python)).stdout
+    assert json.loads(shown)["settings"]["notify"] == 2 and "secret" not in shown
+
+
+def test_python_starts_as_before_where_nothing_names_a_rank(armed: Armed) -> None:
+    ask = "import sys; print(sorted(m for m in sys.modules if 'nsadiag' in m), sys.meta_path)"
+    line = [str(armed.python), "-c", ask]
+    plain = subprocess.run(line, capture_output=True, text=True, check=False, env=armed.environment())
+    armed.arm()
+    seen = subprocess.run(line, capture_output=True, text=True, check=False, env=armed.environment())
+    assert (seen.stdout, seen.stderr) == (plain.stdout, plain.stderr)
+    switched_off = armed.environment({"RANK": "0", "WORLD_SIZE": "1", "NSADIAG_ARMED": "0"})
+    left_alone = subprocess.run(line, capture_output=True, text=True, check=False, env=switched_off)
+    assert left_alone.stdout == plain.stdout
+
+
+def test_a_rank_without_torch_has_no_module_of_ours(armed: Armed) -> None:
+    armed.arm()
+    ask = "import sys; print([m for m in sys.modules if 'nsadiag' in m])"
+    env = armed.environment({"RANK": "0", "WORLD_SIZE": "1"})
+    done = subprocess.run(
+        [str(armed.python), "-c", ask], capture_output=True, text=True, check=False, env=env
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert not armed.home.exists()
+
+
+def test_a_file_that_outlives_nsadiag_does_no_harm(armed: Armed) -> None:
+    armed.arm()
+    file = armed.site / PTH
+    file.write_text(file.read_text().replace("worker/bootstrap", "no/such/folder"))
+    env = armed.environment({"RANK": "0", "WORLD_SIZE": "1"})
+    done = subprocess.run(
+        [str(armed.python), "-c", "import torch; print('trains')"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trains\n", "")
+
+
+def test_another_versions_file_is_refused_and_disarmed(armed: Armed) -> None:
+    armed.arm()
+    file = armed.site / PTH
+    file.write_text(file.read_text().replace('"version": "', '"version": "9'))
+    assert "already armed, by nsadiag 9" in refusal(armed, 2, "arm", "--python", str(armed.python))
+    armed.disarm()
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("text", ["import os\n", f"{MARK}no json\n", f"{MARK}[]\n"])
+def test_a_file_that_somebody_else_wrote_is_left(armed: Armed, text: str) -> None:
+    file = armed.site / PTH
+    file.write_text(text)
+    for command in ("arm", "disarm"):
+        assert "was not written by nsadiag" in refusal(armed, 2, command, "--python", str(armed.python))
+    assert file.read_text() == text
+
+
+def test_an_environment_that_cannot_be_written_is_refused(armed: Armed) -> None:
+    (armed.site / PTH).mkdir()
+    (armed.site / PTH / "in-the-way").touch()
+    assert "cannot read" in refusal(armed, 3, "arm", "--python", str(armed.python))
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0,
+    reason="needs to mount",
+)
+def test_a_read_only_environment_is_refused(armed: Armed) -> None:
+    mounted = f'mount --bind {armed.site} {armed.site} && mount -o remount,ro,bind {armed.site} && exec "$@"'
+    behind = ("unshare", "-m", "sh", "-c", mounted, "sh")
+    assert "cannot arm" in refusal(armed, 3, "arm", "--python", str(armed.python), behind=behind)
+
+
+def test_a_python_without_site_packages_is_refused(armed: Armed) -> None:
+    bare = armed.directory / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    assert "has no site-packages" in refusal(armed, 3, "arm", "--python", str(bare))
+
+
+def test_what_is_no_python_is_refused(armed: Armed) -> None:
+    assert "does not answer" in refusal(armed, 3, "arm", "--python", "/bin/true")
+    assert "does not answer" in refusal(armed, 3, "arm", "--python", str(armed.directory / "none"))
+
+
+def test_a_quota_smaller_than_a_bundle_and_a_target_that_is_none_are_refused(armed: Armed) -> None:
+    assert "no such command" in refusal(
+        armed, 2, "arm", "--python", str(armed.python), "--notify", "/no/such"
+    )
+    assert "19" in refusal(armed, 2, "arm", "--python", str(armed.python), "--quota", "19")
+    assert not (armed.site / PTH).exists()
+
+
+def test_the_variables_arm_as_the_file_does(armed: Armed) -> None:
+    lines = armed.nsadiag("arm", "--variables", "--out", str(armed.out)).stdout
+    ask = "import sys; print(type(sys.meta_path[0]).__name__)"
+    done = subprocess.run(
+        ["sh", "-c", f'{lines}\nexec {armed.python} -c "{ask}"'],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=armed.environment({"RANK": "0", "WORLD_SIZE": "1"}),
+    )
+    assert (done.stdout, done.stderr) == ("Waiting\n", "")
