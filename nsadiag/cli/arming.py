@@ -77,12 +77,9 @@ def arm(
     elif watch:
         command.watch(request)
     else:
-        environment = command.arm(request)
-        show(
-            command.as_json(command.status(python))
-            if as_json
-            else f"armed {environment.prefix} by {environment.file}"
-        )
+        made = command.arm(request)
+        said = command.as_json(command.status(python)) if as_json else f"armed {made.prefix} by {made.file}"
+        show(said)
 
 
 def _show_status(python: str, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nsadiag.cli import completion
+from nsadiag.cli.assistance import completion
 from nsadiag.cli.shared import (
     FORCE,
     FORMAT,

@@ -77,7 +77,7 @@ def _said(error: Exception) -> tuple[str, str, int]:
         return message, "check space and permission under --out (df -h, ls -ld)", EXIT_ENVIRONMENT
     # Newer typers carry a click of their own, so its exceptions are known by what they can do.
     if hasattr(error, "format_message"):
-        from nsadiag.cli.mistakes import said_of
+        from nsadiag.cli.assistance.mistakes import said_of
 
         return *said_of(error, sys.argv[1:]), EXIT_USAGE
     return (

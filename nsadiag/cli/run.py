@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from nsadiag.agent import interrupts
-from nsadiag.cli import completion
-from nsadiag.cli.mistakes import no_such_option, options_of
+from nsadiag.cli.assistance import completion
+from nsadiag.cli.assistance.mistakes import no_such_option, options_of
 from nsadiag.cli.shared import (
     FORCE,
     GPUS_PER_NODE,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from nsadiag.cli import completion
-from nsadiag.cli.help import Application
+from nsadiag.cli.assistance import completion
+from nsadiag.cli.assistance.help import Application
 from nsadiag.errors import UsageError, did_you_mean
 from nsadiag.printing import show
 from nsadiag.version import __version__

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from nsadiag.cli import completion
+from nsadiag.cli.assistance import completion
 from nsadiag.cli.shared import FORCE, JSON, OUT, app, console, print_directory
 from nsadiag.printing import show
 

@@ -18,13 +18,14 @@ from nsadiag.agent.processes import Process
 from nsadiag.commands.armed import bundles, environments, stalls, watcher
 from nsadiag.commands.armed.environments import Environment
 from nsadiag.commands.messages import metrics, notify
-from nsadiag.commands.runs import armed_folder, runs
+from nsadiag.commands.runs import armed_folder
 from nsadiag.errors import MachineError, UsageError
 from nsadiag.evidence.arming import home as homes
 from nsadiag.evidence.arming.home import Home
 from nsadiag.evidence.arming.settings import QUOTA_MIB, Settings, with_variables
 from nsadiag.evidence.layout import read_own_json
 from nsadiag.printing import note
+from nsadiag.reports.history import runs
 from nsadiag.version import __version__
 
 ENDS_S = 5.0

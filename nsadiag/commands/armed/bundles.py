@@ -16,6 +16,7 @@ from nsadiag.evidence.arming.home import Home
 from nsadiag.evidence.documents.files import read_evidence
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json, write_private
 from nsadiag.evidence.ring.excerpt import excerpt
+from nsadiag.reports import history
 
 MIB = 2**20
 MOST_BYTES = 20 * MIB  # of one bundle
@@ -113,7 +114,9 @@ def _order(place: Path) -> tuple[int, int, str]:
 
 def rotate(folder: Path, most_bytes: int) -> None:
     """Removes the oldest bundles until the rest takes no more than that; other runs stay."""
-    sizes = [(run.directory, _size(run.directory)) for run in runs.runs(folder) if is_bundle(run.directory)]
+    sizes = [
+        (run.directory, _size(run.directory)) for run in history.runs(folder) if is_bundle(run.directory)
+    ]
     total = sum(size for _, size in sizes)
     while sizes and total > max(most_bytes, 0):
         oldest, size = sizes.pop()

@@ -1,0 +1,1 @@
+"""What the command line offers whoever types: help, completion, and what was meant by a mistake."""
