@@ -65,8 +65,6 @@ def _begin():
         pass_on(error)
 
 
-# Not where `nsadiag run` records already; what an armed rank has started may be ranks of another job. Ranks that an elastic
-# launcher starts anew are left alone: recorded, they were seen to stand in init_process_group (torch 2.13, gloo).
-_AGAIN = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-if sys.version_info >= (3, 10) and not _AGAIN and (not _RUN or (_JOB and _RUN.endswith("/jobs/" + _JOB))):
+# Not where `nsadiag run` records already; what an armed rank has started may be ranks of another job.
+if sys.version_info >= (3, 10) and (not _RUN or (_JOB and _RUN.endswith("/jobs/" + _JOB))):
     sys.meta_path.insert(0, Waiting())
