@@ -17,6 +17,7 @@ PLAIN = {bool, int, float, complex, str, bytes, type(None)}
 CONSTANT = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 MOST_NAMES, MOST_ATTRIBUTES, MOST_TOKENS = 200, 40, 512
 MOST_PLAIN, MOST_ITEMS, MOST_NUMBERS = 100_000, 64, 1 << 16
+MOST_BITS, MOST_TEXT = 256, 1000  # told as they are: Python refuses to write an int of thousands of digits
 DEEP = 2  # levels of objects and containers that are looked into
 # What they do shows in what they deliver: random numbers, the next item.
 DELIVERS = ("random.", "numpy.random.", "torch._C.Generator", "itertools.")
@@ -34,7 +35,7 @@ class Values:
     def note(self, function: str, values: dict[str, Any]) -> None:
         """One look at the variables of a function."""
         for name, value in [*values.items()][:MOST_NAMES]:
-            if name.startswith("__") or isinstance(value, CONSTANT):
+            if name.startswith("__") or issubclass(type(value), CONSTANT):  # not what `__class__` says
                 continue
             self._note(function, name, value)
             for attribute, held in [*_attributes(value).items()][:MOST_ATTRIBUTES]:
@@ -70,9 +71,11 @@ def _words(value: Any, deep: int, unseen: list[str]) -> str:
     if kind in PLAIN:
         if kind is float and not math.isfinite(value):
             return repr(value)
-        return f"{value!r:.1000}{hash(value)}" if kind in (str, bytes) else repr(value)
-    if isinstance(value, CONSTANT):
-        return kind.__name__
+        if kind is int and value.bit_length() > MOST_BITS:
+            return f"int {hash(value)}"
+        return f"{value[:MOST_TEXT]!r}{hash(value)}" if kind in (str, bytes) else repr(value)
+    if issubclass(kind, CONSTANT):
+        return str(kind.__name__)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name.startswith(DELIVERS) or (kind.__module__ == "builtins" and kind.__name__.endswith("iterator")):
         unseen.append(name)
@@ -97,7 +100,7 @@ def _of_container(value: Any, deep: int, unseen: list[str]) -> str:
     items = tuple(value.items()) if type(value) is dict else tuple(value)
     parts = (*value.keys(), *value.values()) if type(value) is dict else items
     if len(items) <= MOST_PLAIN and set(map(type, parts)) <= PLAIN:
-        whole = hash(frozenset(items)) if isinstance(value, set | frozenset) else hash(items)
+        whole = hash(frozenset(items)) if type(value) in (set, frozenset) else hash(items)
         return f"{name} {len(items)}:{whole}"
     if len(items) > MOST_ITEMS or not deep:
         unseen.append(f"container {name}")
@@ -114,7 +117,7 @@ def _of_numbers(value: Any, name: str, unseen: list[str]) -> str:
                 if value.numel() == 1 and not value.is_complex():
                     return _words(value.item(), 0, unseen)
                 return f"{tuple(value.shape)}{hash(tuple(value.flatten().tolist()))}"
-    elif numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
+    elif numpy is not None and (type(value) is numpy.ndarray or issubclass(type(value), numpy.generic)):
         array = value if value.dtype.kind in "biufc" and value.size <= MOST_NUMBERS else None
     elif name.startswith(("torch.device", "torch.dtype", "torch.Size", "numpy.dtype")):
         return str(value)
