@@ -49,11 +49,12 @@ def everyone(cell: CellEvidence) -> str:
 
 
 def in_recorded_steps(case: Case, fact: str) -> Iterator[Declined]:
-    """A fact of all recorded steps, with their number; nothing where none was recorded."""
-    if steps := steps_of(case):
-        yield Declined(
-            f"in {count(len(steps), 'recorded step')} of {everyone(case.cell)} {fact}", source(case)
-        )
+    """A fact of all recorded steps, with their number; or that none was recorded."""
+    steps = steps_of(case)
+    if not steps:
+        yield Declined(f"no step of {everyone(case.cell)} was recorded by its operations")
+        return
+    yield Declined(f"in {count(len(steps), 'recorded step')} of {everyone(case.cell)} {fact}", source(case))
 
 
 def not_still(cell: CellEvidence) -> Iterator[Declined]:

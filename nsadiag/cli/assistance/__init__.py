@@ -1,1 +1,1 @@
-"""What the command line offers whoever types: help, completion, and what was meant by a mistake."""
+"""Help, completion, and what was meant by a mistake, for whoever types a command."""

@@ -55,7 +55,8 @@ def test_a_difference_in_a_long_path_is_shown_whole(judged: Path, tmp_path: Path
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_top_leaves_out_columns_rather_than_break_a_word(judged: Path, width: int) -> None:
-    head, *rows = piped("top", "--once", str(judged), COLUMNS=str(width))
+    lines = piped("top", "--once", str(judged), COLUMNS=str(width))
+    head, *rows = lines[next(n for n, line in enumerate(lines) if line.startswith("rank ")) :]
     assert head.split()[:2] == ["rank", "step"] and len(rows) == 2
-    assert max(map(len, [head, *rows])) <= width
-    assert ("last event" in head) == (width > 60)
+    assert max(map(len, lines)) <= width
+    assert ("last event" in head) == (width > 80)

@@ -14,6 +14,8 @@ from nsadiag.analysis.rules.reasons import in_recorded_steps
 from nsadiag.analysis.rules.rule import Check, Claims, Draft, Family, Need, Rule
 from nsadiag.evidence.records import Place, Strength, Where
 
+NOT_MET = "what this is about did not happen in them"
+
 Relation = Literal["order", "copies", "states", "samples"]
 
 
@@ -49,9 +51,9 @@ class Expectation:
     def check(self, case: Case) -> Iterator[Draft | Declined]:
         """The violation, as a rule has it."""
         found = self.find(case)
-        if isinstance(found, str):
-            yield from in_recorded_steps(case, found)
-        elif found is not None:
+        if found is None or isinstance(found, str):
+            yield from in_recorded_steps(case, found or NOT_MET)
+        else:
             yield silent_error(
                 case,
                 self.says.format_map(found.words),
@@ -120,6 +122,11 @@ def each_of(
 def _where(
     when: Callable[[Case], bool], check: Check, kept: Check | None, case: Case
 ) -> Iterator[Draft | Declined]:
-    if when(case):
-        yield from check(case)
-        yield from kept(case) if kept else ()
+    said = False
+    for each in check(case) if when(case) else ():
+        said = True
+        yield each
+    if when(case) and kept:
+        yield from kept(case)
+    elif not said:
+        yield from in_recorded_steps(case, NOT_MET)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.jobs import Jobs
 
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exits import MISMATCH
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.rules.desync.transport_rejections import rejection
@@ -140,14 +141,14 @@ def test_who_is_only_further_along_the_same_path_has_not_parted(tmp_path: Path) 
     job = Job(tmp_path)
     job.rank(0, "backward", "backward", "backward", "all_reduce")
     job.rank(1, "backward", "backward", "backward", stderr=REFUSED)
-    assert rejection(load_cell(tmp_path)) is None
+    assert rejection(Case(load_cell(tmp_path))) is None
 
 
 def test_a_peer_that_is_merely_gone_is_no_mismatch(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.rank(0, "backward", "backward")
     job.rank(1, "backward", "all_reduce", stderr="RuntimeError: Connection closed by peer [10.0.0.7]:41023\n")
-    assert rejection(load_cell(tmp_path)) is None
+    assert rejection(Case(load_cell(tmp_path))) is None
 
 
 @pytest.mark.parametrize(
