@@ -99,7 +99,8 @@ def open_rank(rank: int, world_size: int) -> None:
         pass_on(error)
         # Standard error may be a file of ours on that very disk; of what nobody has asked for nothing is said.
         with tolerated(Exception):
-            JOB in os.environ or print(f"nsadiag: rank {rank} is not recorded: {error}", file=sys.stderr)
+            if JOB not in os.environ:
+                print(f"nsadiag: rank {rank} is not recorded: {error}", file=sys.stderr)
         return
     identity = _identity(rank, world_size, output.take_over(directory))
     guess = {numbering.GUESSED: True} if _guessed else {}

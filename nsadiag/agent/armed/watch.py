@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-from pathlib import Path
-
 from nsadiag.agent.armed.followed import ends_seen
-from nsadiag.agent.processes import End, Process
+from nsadiag.agent.job.launch import ForeignJob
+from nsadiag.agent.watching.unlaunched import end_by_goodbyes
 from nsadiag.agent.watching.watch import Watch
 
 SUSPECTED_S = 300.0  # of silence, before which a hang that is not proven is none
 
 
-@dataclass(kw_only=True)
-class ArmedJob:
-    """Somebody else's job, which is over once none of its ranks lives."""
-
-    socket_dir: Path
-    run_id: str = ""
-    over: bool = False
-
-    def poll(self) -> int | None:
-        return 0 if self.over else None
-
-    def roots(self) -> list[Process]:
-        return []
-
-    def family(self) -> set[Process]:
-        return set()
-
-    def reported_ends(self) -> dict[int, int]:
-        return {}
-
-    def ending(self) -> None:
-        raise AssertionError("an armed job is not ours to end")
-
-    def abandon(self) -> None:
-        raise AssertionError("an armed job is not ours to end")
-
-
 class ArmedWatch(Watch):
     """One silence: over when somebody moves, when nobody lives, or when it is taken for a hang."""
 
-    job: ArmedJob
+    job: ForeignJob
     _before = (0, 0)  # ranks and their events when it began
 
     def begin(self, quiet_since: float) -> None:
@@ -75,10 +45,7 @@ class ArmedWatch(Watch):
 
     def _feel_pulses(self) -> None:
         super()._feel_pulses()
-        for rank in self.ranks.values():
-            if rank.end is None and rank.said_goodbye:
-                code = None if rank.directory.exception.exists() else 0
-                rank.end = End(t_mono_ns=time.monotonic_ns(), exit_code=code)
+        end_by_goodbyes(self.ranks.values())
         self.job.over = all(rank.end is not None for rank in self.ranks.values())
 
     def _patience_s(self) -> float:

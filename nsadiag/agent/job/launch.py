@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -59,6 +60,33 @@ class Job(Protocol):
 
     def abandon(self) -> None:
         """Gives up a launcher that does not end by itself."""
+
+
+@dataclass(kw_only=True)
+class ForeignJob:
+    """A job that nsadiag has not started, and does not end: over once whoever follows its ranks says so."""
+
+    socket_dir: Path
+    run_id: str = ""
+    over: bool = False
+
+    def poll(self) -> int | None:
+        return 0 if self.over else None
+
+    def roots(self) -> list[Process]:
+        return []
+
+    def family(self) -> set[Process]:
+        return set()
+
+    def reported_ends(self) -> dict[int, int]:
+        return {}
+
+    def ending(self) -> None:
+        return
+
+    def abandon(self) -> None:
+        return
 
 
 def job_environment(run: RunDir, run_id: str, socket_dir: Path, probes: str) -> dict[str, str]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nsadiag.agent.job.launch import ForeignJob
 from nsadiag.agent.job.scratch import bring_home
-from nsadiag.agent.processes import Process
 from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.evidence.layout import RunDir
@@ -19,31 +19,14 @@ GAP = "nsadiag died while the job ran: from then on nobody took snapshots of it"
 
 
 @dataclass(kw_only=True)
-class PastJob:
+class PastJob(ForeignJob):
     """A job of which nothing runs any more."""
 
     pid: int
     exit_code: int
-    socket_dir: Path
-    run_id: str = ""
 
     def poll(self) -> int | None:
         return self.exit_code
-
-    def roots(self) -> list[Process]:
-        return []
-
-    def family(self) -> set[Process]:
-        return set()
-
-    def reported_ends(self) -> dict[int, int]:
-        return {}
-
-    def ending(self) -> None:
-        return
-
-    def abandon(self) -> None:
-        return
 
 
 class PastWatch(Watch):

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
 
 from nsadiag.agent import processes
+from nsadiag.agent.job.launch import ForeignJob
 from nsadiag.agent.processes import End, Process
+from nsadiag.agent.watching.state import RankState
 from nsadiag.agent.watching.watch import Watch
 
 ARRIVE_S = 60.0  # for the other ranks of the node to open their black boxes
 
 
-@dataclass(kw_only=True)
-class UnlaunchedJob:
+class UnlaunchedJob(ForeignJob):
     """Over once the ranks have left the block or died; never ended by us unless that was asked for."""
-
-    socket_dir: Path
-    run_id: str
-    over: bool = False
-
-    def poll(self) -> int | None:
-        return 0 if self.over else None
-
-    def roots(self) -> list[Process]:
-        return []
 
     def family(self) -> set[Process]:
         return processes.of_run(self.run_id)
 
-    def reported_ends(self) -> dict[int, int]:
-        return {}
 
-    def ending(self) -> None:
-        return
-
-    def abandon(self) -> None:
-        return
+def end_by_goodbyes(ranks: Iterable[RankState]) -> None:
+    """Ranks that have said that they leave have ended: their parent is not ours to ask for their exit codes."""
+    for rank in ranks:
+        if rank.end is None and rank.said_goodbye:
+            code = None if rank.directory.exception.exists() else 0
+            rank.end = End(t_mono_ns=time.monotonic_ns(), exit_code=code)
 
 
 class UnlaunchedWatch(Watch):
@@ -53,10 +42,7 @@ class UnlaunchedWatch(Watch):
 
     def _feel_pulses(self) -> None:
         super()._feel_pulses()
-        for rank in self.ranks.values():
-            if rank.end is None and rank.said_goodbye:
-                code = None if rank.directory.exception.exists() else 0
-                rank.end = End(t_mono_ns=time.monotonic_ns(), exit_code=code)
+        end_by_goodbyes(self.ranks.values())
         arrived = len(self.ranks) >= self.expected or time.monotonic() - self._started > ARRIVE_S
         self.job.over = arrived and all(rank.end is not None for rank in self.ranks.values())
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.armed.watch import ArmedJob, ArmedWatch
+from nsadiag.agent.armed.watch import ArmedWatch
+from nsadiag.agent.job.launch import ForeignJob
 from nsadiag.agent.watching.state import Suspicion, WatchOptions
 from nsadiag.agent.whereabouts import Whereabouts
 from nsadiag.commands import output
@@ -64,7 +65,7 @@ def look(home: Home, silence: Silence, settings: Settings) -> RunDir | None:
     about = _about(run, silence)
     output.write_run(run, **about)
     watch = ArmedWatch(
-        ArmedJob(socket_dir=run.path / "s"),
+        ForeignJob(socket_dir=run.path / "s"),
         run,
         WatchOptions(on_hang="leave", expected_quiet_s=silence.longest_s),
         on_stuck=lambda: answer_first(run),

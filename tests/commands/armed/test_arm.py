@@ -10,6 +10,7 @@ import pytest
 from support.armed import Armed, tree
 from support.jobs import Jobs
 
+from nsadiag.commands.armed.environments import BOOTSTRAP
 from nsadiag.evidence.arming.settings import MARK, PTH, settings_in
 
 
@@ -154,3 +155,30 @@ def test_the_variables_arm_as_the_file_does(armed: Armed) -> None:
         env=armed.environment({"RANK": "0", "WORLD_SIZE": "1"}),
     )
     assert (done.stdout, done.stderr) == ("Waiting\n", "")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_a_rank"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "1"}, True),
+        ({"RANK": "0"}, False),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, True),
+        ({"PMI_RANK": "1"}, True),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, True),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"SLURM_PROCID": "0"}, False),
+        ({}, False),
+    ],
+)
+def test_file_and_variables_take_the_same_processes_for_ranks(
+    armed: Armed, numbers: dict[str, str], is_a_rank: bool
+) -> None:
+    line = [str(armed.python), "-c", "import sys; print(type(sys.meta_path[0]).__name__ == 'Waiting')"]
+
+    def said(**more: str) -> str:
+        env = armed.environment({**numbers, **more})
+        return subprocess.run(line, capture_output=True, text=True, check=False, env=env).stdout
+
+    by_variables = said(NSADIAG_ARMED="1", PYTHONPATH=str(BOOTSTRAP))
+    armed.arm()
+    assert [by_variables, said()] == [f"{is_a_rank}\n"] * 2

@@ -166,10 +166,9 @@ def _is_evaluating(module: torch.nn.Module) -> bool:
     """
     if not module_tree.is_training(module):
         return True
-    # Mostly the first one trains, and the others are not asked for.
     below = (each for _, each in module_tree.named_modules(module) if each is not module)
-    first = next(below, None)
-    return first is not None and not any(map(module_tree.is_training, itertools.chain([first], below)))
+    first = next(below, module)  # mostly it trains, and the others are not asked for
+    return not module_tree.is_training(first) and not any(map(module_tree.is_training, below))
 
 
 def _drops(module: torch.nn.Module) -> bool:
