@@ -85,6 +85,8 @@ def main() -> None:
     told.probes = "armed" if told.armed else told.probes
     if missing := [name for name in ("nsadiag", "torchrun") if not (suite.BIN / name).exists()]:
         ask.error(f"{' and '.join(missing)} must be beside {sys.executable}, which runs the programs")
+    if not runs_without_variables():
+        ask.error(f"{suite.BIN / 'nsadiag'} needs PYTHONPATH, and programs get none: install it")
 
     programs = chosen(told.only, told.quick)
     rows: dict[str, Row] = {}
@@ -109,6 +111,11 @@ def main() -> None:
         if not is_whole:
             sys.stdout.flush()
             os._exit(1)  # not after the last job
+
+
+def runs_without_variables() -> bool:
+    asked = subprocess.run([suite.BIN / "nsadiag", "--version"], env={}, stdout=subprocess.DEVNULL, check=False)
+    return asked.returncode == 0
 
 
 @contextmanager

@@ -297,8 +297,11 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
 
 
 def _named(error: OSError, path: Path) -> OSError:
-    """The same of the file that is meant, and not of the new one that would take its place."""
-    return OSError(error.errno, error.strerror, str(path))
+    """The same of the file that is meant, and not of the new one that would take its place.
+
+    One without a number is no system call's: the job's signal handler raised it here, or one of its threads threw it in.
+    """
+    return error if error.errno is None else OSError(error.errno, error.strerror, str(path))
 
 
 def append_json_line(path: Path, value: Any) -> None:
@@ -318,7 +321,9 @@ def read_own_json(path: Path) -> dict[str, Any]:
     """
     try:
         document = loads(read_evidence(path))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno is None:
+            raise  # the job's own (see _named)
         return {}
     return document if isinstance(document, dict) else {}
 

@@ -80,7 +80,8 @@ class _Forgiving(io.FileIO):
         # For each line that is printed, and twice where nothing is buffered: without `super()`, and asking little.
         try:
             written = _plain_write(self, data)
-            if type(data) is bytes and written == len(data):
+            kind = type(data)  # a buffered writer's is a view of bytes
+            if (kind is bytes or (kind is memoryview and data.itemsize == 1)) and written == len(data):
                 return written
             size = memoryview(data).nbytes
         except OSError as error:
