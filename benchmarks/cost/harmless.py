@@ -114,7 +114,9 @@ def main() -> None:
 
 
 def runs_without_variables() -> bool:
-    asked = subprocess.run([suite.BIN / "nsadiag", "--version"], env={}, stdout=subprocess.DEVNULL, check=False)
+    asked = subprocess.run(
+        [suite.BIN / "nsadiag", "--version"], env={}, stdout=subprocess.DEVNULL, check=False
+    )
     return asked.returncode == 0
 
 

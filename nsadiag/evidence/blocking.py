@@ -81,6 +81,13 @@ TORCH = (
     Blocking(frames="torch/distributed/rendezvous", state="rendezvous", waker=PEER),
     Blocking(frames=C10D, functions=TRANSFERS, state="transfer", waker=PEER),
     Blocking(frames=C10D, functions=r"^(?!wrapper$)", state="collective", waker=PEER),
+    # What DDP and FSDP ask all ranks before the first step.
+    Blocking(
+        frames="torch/distributed/utils",
+        functions="^_(verify_param_shape_across_processes|sync_params_and_buffers)$",
+        state="collective",
+        waker=PEER,
+    ),
     Blocking(frames="torch/autograd/graph", functions="^_engine_run_backward$", state="backward", waker=PEER),
     Blocking(frames="torch/utils/data/dataloader", state="loader", waker=CHILD),
 )

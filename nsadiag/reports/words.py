@@ -117,10 +117,13 @@ def relative(difference: float | None) -> str:
 def rank_list(ranks: Sequence[int], world_size: int) -> str:
     """`rank 1`, `both ranks`, `ranks 0-3, 7 (5 of 8)`."""
     if len(ranks) == 1:
-        return f"rank {ranks[0]} of {world_size}" if world_size > 1 else f"rank {ranks[0]}"
-    if len(ranks) == world_size:
+        return f"rank {ranks[0]} of {world_size}" if world_size > max(1, ranks[0]) else f"rank {ranks[0]}"
+    if [*ranks] == [*range(world_size)]:
         return all_of(world_size)
-    return f"ranks {spans(ranks)} ({len(ranks)} of {world_size})"
+    of = (
+        f" ({len(ranks)} of {world_size})" if max(ranks, default=0) < world_size else ""
+    )  # others were never started
+    return f"ranks {spans(ranks)}{of}"
 
 
 def in_order(names: Iterable[str]) -> list[str]:

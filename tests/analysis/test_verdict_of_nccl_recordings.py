@@ -6,6 +6,7 @@ cudaStreamSynchronize, entries stay "scheduled", and a mismatched collective com
 
 from __future__ import annotations
 
+import dataclasses
 import tarfile
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from support.golden import missed
 from support.promises import promises
 
 from nsadiag.agent.stillness.judgement import judge
-from nsadiag.agent.stillness.motion import motions
+from nsadiag.agent.stillness.motion import connecting, motions, stances
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence import recorder
-from nsadiag.evidence.layout import RunDir, read_json
+from nsadiag.evidence.layout import RunDir, read_json, write_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXPECTED = {
@@ -92,6 +93,55 @@ def test_what_the_host_has_left_behind_is_judged_by_what_the_device_has_done(
     promise = next(p for p in promises() if p.name == name)
     verdict = judge_directory(unpacked(name, tmp_path).path).to_json()
     assert missed(promise, verdict) == [], verdict["summary"]
+
+
+# Under NCCL init_process_group asks nobody: whoever never meets spins in the first call, which no recorder has.
+NEVER_MET = {
+    "launch_plan": ("rendezvous_mismatch", (2, 3)),  # four are planned, two were started
+    "shared_file_init": ("rendezvous_mismatch", (1,)),  # each has a file of its own
+    "mesh_layout": ("collective_order_mismatch", (0, 1)),  # groups, made in another order, have other names
+}
+
+
+@pytest.mark.parametrize("name", sorted(NEVER_MET))
+def test_ranks_that_spin_in_their_first_call_have_never_met(name: str, tmp_path: Path) -> None:
+    run = unpacked(name, tmp_path)
+    watched = read_json(run.watch)
+    look = watched["looks"][-1]
+    ranks, pair = list(run.ranks()), (look["first"], look["second"])
+    # A communicator takes its time to make, so that they are busy at first.
+    assert judge(motions(ranks, pair, {}, {0, 1}, quiet_s=60))[0] == "busy"
+    moved = motions(ranks, pair, {}, {0, 1}, quiet_s=look["motions"][0]["silent_s"])
+    look |= {"judgement": judge(moved)[0], "motions": [dataclasses.asdict(each) for each in moved]}
+    assert look["judgement"] == "still"
+    write_json(run.watch, {**watched, "stopped": "hang"})  # they were recorded before this was judged so
+    verdict = judge_directory(run.path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", *NEVER_MET[name])
+
+
+def test_a_call_in_a_group_of_its_own_is_no_divergence_of_the_others(tmp_path: Path) -> None:
+    """Rank 0 alone created and used one, so that the next, of both, has another name there: NCCL gives up in it."""
+    verdict = judge_directory(unpacked("eval_team", tmp_path).path)
+    assert (verdict.outcome, verdict.cls) == ("crashed", "process_group_mismatch")
+    assert verdict.where is not None
+    assert (verdict.where.line, verdict.stands_at and verdict.stands_at.line) == (17, 51)
+
+
+def test_of_thousands_making_a_communicator_takes_longer(tmp_path: Path) -> None:
+    run = unpacked("launch_plan", tmp_path)
+    look = read_json(run.watch)["looks"][-1]
+    (stance, _) = stances(list(run.ranks()), (look["first"], look["second"]), {})
+    for world, long_s in ((2, 121), (4096, 325)):
+        found = [dataclasses.replace(stance, rank=rank) for rank in range(world)]
+        assert connecting(found, set(range(world)), long_s) == set(range(world))
+        assert not connecting(found, set(range(world)), long_s - 5)
+        # One that has a call on record, or uses its GPU, or is elsewhere.
+        assert stance.motion is not None
+        at_work = dataclasses.replace(stance.motion, gpu_pct=100.0)
+        for other in ({"records_none": False}, {"inside": None}, {"inside": "barrier"}, {"motion": at_work}):
+            assert not connecting(
+                [*found[1:], dataclasses.replace(found[0], **other)], set(range(world)), long_s
+            )
 
 
 def test_sends_receives_and_batches_of_them_are_no_numbered_collectives() -> None:

@@ -14,7 +14,7 @@ from nsadiag.agent.stillness.external_waits import IDLE_S, PACED_S, Stack, patie
 from nsadiag.agent.stillness.idle_consumers import idleness
 from nsadiag.agent.stillness.lost_workers import lost_worker
 from nsadiag.agent.stillness.timed_waits import in_event_loop, limit_s, naps, waited_for
-from nsadiag.evidence.blocking import is_timer
+from nsadiag.evidence.blocking import by_frames, is_timer
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelChild, KernelProcess
 from nsadiag.evidence.documents.python_stacks import AUTOGRAD, PythonThread, StackFrame, frames_of_main
 from nsadiag.evidence.documents.training import Loader
@@ -29,8 +29,10 @@ FULL_SHARE = 0.2  # the same, for a rank that has a collective under way and goe
 GPU_WORKS_PCT = 10.0
 # Of other threads and children: with more, what the main thread spins for may come of them.
 BESIDE_SHARE = 0.06
-C10D = "torch/distributed/distributed_c10d.py"
+CALLS = ("collective", "transfer", "rendezvous")  # states in which a rank waits for its peers
 CONNECT_S = 15.0  # a communicator may take so long to make, whoever it is waiting for
+# The same where all ranks are there to make it, and for each of them: thousands take minutes.
+CONNECT_ALL_S, CONNECT_EACH_S = 120.0, 0.05
 GROWS_MIB = 1.0  # of memory between two looks: what is kept of each round is a result
 # Which thread a lock waits for, or which timer a coroutine, nobody can see; many processes have one that naps for ever
 # and does not matter.
@@ -252,8 +254,16 @@ def _children_cpu_s(before: KernelProcess, children: Iterable[KernelChild]) -> f
 
 def _stands_in(rank: RankDir, looks: tuple[int, int]) -> str | None:
     """The function of torch.distributed in which the main thread stood both times; None if it is elsewhere."""
-    then, now = (main_frames(rank.capture(number)) for number in looks)
-    return str(now[0][0]) if now and now == then and now[0][1].endswith(C10D) else None
+    then, now = (frames_of_main(stacks_in(rank.capture(number))) for number in looks)
+    if not now or _stack(now) != _stack(then):
+        return None
+    row = by_frames(now[:1])
+    return now[0].name if row and row.state in CALLS and "/torch/distributed/" in now[0].filename else None
+
+
+def _has_none_pending(record: dict[str, Any]) -> bool:
+    """Whether a flight recorder answered, and knows of no call under way."""
+    return "entries" in record and not queue_of(record)["entries"]
 
 
 def joining(inside: dict[int, str | None], world: set[int]) -> set[int]:
@@ -265,6 +275,23 @@ def joining(inside: dict[int, str | None], world: set[int]) -> set[int]:
     return {rank for rank, call in inside.items() if apart and call is not None}
 
 
+def connecting(found: list[Stance], world: set[int], quiet_s: float) -> set[int]:
+    """Ranks that spin where all have stood in one call, which no recorder has, for longer than making a communicator takes.
+
+    NCCL spins in it, and init_process_group has returned without asking whether the others are there.
+    """
+    calls = {stance.inside for stance in found}
+    agree = len(calls) == 1 and None not in calls and {stance.rank for stance in found} >= world
+    idle = all(stance.records_none and not _uses_its_gpu(stance.motion) for stance in found)
+    if not (agree and idle and quiet_s > CONNECT_ALL_S + CONNECT_EACH_S * len(world)):
+        return set()
+    return {s.rank for s in found if s.motion is not None and s.motion.main_cpu_share > FULL_SHARE}
+
+
+def _uses_its_gpu(motion: Motion | None) -> bool:
+    return motion is not None and motion.gpu_pct is not None and motion.gpu_pct >= GPU_WORKS_PCT
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stance:
     """The part of two captures of one rank that has to be laid beside those of its peers, wherever they are."""
@@ -273,6 +300,7 @@ class Stance:
     motion: Motion | None  # None if the process could not be looked at twice
     queue: dict[str, Any]  # of its flight recorder, what is pending
     inside: str | None  # the function of torch.distributed in which it stood both times
+    records_none: bool = False  # its flight recorder answered, and has nothing pending
 
 
 def stances(
@@ -282,14 +310,16 @@ def stances(
     gpus: list[dict[str, Any]] | None = None,
 ) -> list[Stance]:
     """Stances of ranks that live on this machine; `looks` are the numbers of the two captures."""
+    records = [read_json(rank.capture(looks[1]).flight_recorder, {}) for rank in ranks]
     return [
         Stance(
             rank=rank.rank,
             motion=motion(rank, looks, seen.get(rank.rank, Seen()), gpus or []),
-            queue=dict(queue_of(read_json(rank.capture(looks[1]).flight_recorder, {}))),
+            queue=dict(queue_of(record)),
             inside=_stands_in(rank, looks),
+            records_none=_has_none_pending(record),
         )
-        for rank in ranks
+        for rank, record in zip(ranks, records, strict=True)
     ]
 
 
@@ -301,6 +331,7 @@ def joined(found: list[Stance], world: set[int], *, quiet_s: float = 0.0) -> lis
     queues = {stance.rank: stance.queue for stance in found}
     inside = {stance.rank: stance.inside for stance in found} if quiet_s > CONNECT_S else {}
     waiting = held_up(cast("dict[int, Dump]", queues), world) | joining(inside, world)
+    waiting |= connecting(found, world, quiet_s)
     return [
         dataclasses.replace(stance.motion, waits_for_peers=stance.rank in waiting, silent_s=quiet_s)
         for stance in found

@@ -42,7 +42,8 @@ class Context:
 
     @cached_property
     def timelines(self) -> Timelines:
-        return Timelines(self.cell.ranks)
+        groups = self.case.groups
+        return Timelines(self.cell.ranks, lambda rank, name: groups.members(groups.label(rank, name)))
 
     @cached_property
     def call_paths(self) -> CallPaths:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -96,7 +96,11 @@ def _is_transfer(event: Event) -> bool:
 class Timelines:
     """Timelines of all ranks that left a recording."""
 
-    def __init__(self, ranks: tuple[RankEvidence, ...]) -> None:
+    def __init__(
+        self, ranks: tuple[RankEvidence, ...], members: Callable[[int, str], frozenset[int]] | None = None
+    ) -> None:
+        """`members`: of the group that a rank means by a name; without it every call is for all."""
+        self._members = members
         self.events = {r.rank: found for r in ranks if (found := timeline_of(r))}
         self._whole = {r.rank: r.recording.is_whole for r in ranks}
 
@@ -170,7 +174,7 @@ class Timelines:
         least = min((len(i) for i in its.values()), default=0)
         known: set[tuple[tuple[int, str], ...]] = set()
         for number in range(least):
-            shown = {r: [t for t in its[r][number] if t.kind in kinds] for r in ranks}
+            shown = self._meant_for_all({r: [t for t in its[r][number] if t.kind in kinds] for r in ranks})
             open_ended = {r for r in ranks if number == len(its[r]) - 1}
             signatures = {r: tuple(t.key for t in shown[r]) for r in ranks}
             if not _agree(signatures, open_ended):
@@ -179,6 +183,22 @@ class Timelines:
                 return _divergence(number, begun, shown, guilty, novel)
             known |= set(signatures.values())
         return None
+
+    def _meant_for_all(self, shown: dict[int, list[TimelineEvent]]) -> dict[int, list[TimelineEvent]]:
+        """Without calls that the ranks which did not make them had no part in: they are in none of those groups."""
+        makers: dict[tuple[int, str], set[int]] = {}
+        wanted: dict[tuple[int, str], set[int]] = {}
+        for rank, events in shown.items():
+            for event in events:
+                if self._members is not None and event.kind == Kind.COLLECTIVE:
+                    makers.setdefault(event.key, set()).add(rank)
+                    wanted.setdefault(event.key, set()).update(self._members(rank, event.group))
+        others = {
+            key
+            for key, made in makers.items()
+            if made < shown.keys() and not (wanted[key] & shown.keys()) - made
+        }
+        return {rank: [t for t in events if t.key not in others] for rank, events in shown.items()}
 
     def first_unequal_sync(self, ranks: tuple[int, ...]) -> tuple[int, dict[int, TimelineEvent]] | None:
         """The first iteration in which some of the ranks reduce gradients and others do not, and where each began it."""

@@ -25,7 +25,7 @@ FIX_LOCAL = "Creating a group waits for all its members: let all ranks create sh
 
 
 def process_group_mismatch(case: Case) -> Iterator[Draft | Declined]:
-    if not is_still(case.cell) and not _broke_in_creation(case.cell):
+    if not is_still(case.cell) and not (_broke_in_creation(case.cell) or _broke_between_groups(case)):
         yield from not_still(case.cell)
         return
     if is_still(case.cell):
@@ -55,6 +55,21 @@ def _broke_in_creation(cell: CellEvidence) -> bool:
     return raised is not None and any(
         frame.function in ("new_group", "_new_process_group_helper") for frame in raised.frames
     )
+
+
+def _broke_between_groups(case: Case) -> bool:
+    """Whether a call failed whose peers made it at the same line, in a group of the same ranks by another name."""
+    broke = earliest_failure(case.cell)
+    if not broke or not broke.rank.exception or case.asked.empty:
+        return False
+    last = {row.rank: row for row in case.asked.sort_values("begin_s")}
+    places = {locations.of_text(str(row.place)) for row in last.values()}
+    members = {case.groups.members(str(row.group)) for row in last.values()}
+    made_alike = len({row.op for row in last.values()}) == len(places) == len(members) == 1
+    raised_at = {(frame.file, frame.line) for frame in broke.rank.exception.frames}
+    at = next(iter(places))
+    failed_there = at is not None and broke.rank.rank in last and (at.file, at.line) in raised_at
+    return made_alike and failed_there and len({row.group for row in last.values()}) > 1
 
 
 def _matters(case: Case) -> bool:

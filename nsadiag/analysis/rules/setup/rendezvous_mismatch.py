@@ -34,7 +34,8 @@ class Joining:
     size: str
     at: str
     place: Place | None
-    is_in: bool  # it has not returned, or returned with an error
+    is_in: bool  # it has not returned, or returned with an error, or has met nobody since
+    has_returned: bool = False  # from init_process_group: the first call was to meet the others
     source: str = "blackbox.bin"
 
 
@@ -51,13 +52,16 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
         )
         return
     for aspect, what in ASPECTS.items():
-        said = {r: str(getattr(j, aspect)) for r, j in sorted(joining.items())}
+        said = {r: _said(j, aspect) for r, j in sorted(joining.items())}
         if len(set(said.values())) > 1:
             values = "; ".join(f"rank {r}: {v}" for r, v in [*said.items()][:6])
             odd = unlike_most(said, cell.weight).ranks
             yield _draft(case, joining, odd, f"they disagree on {what}: {values}")
             return
     world = max([cell.world_size, *(natural(j.size) or 0 for j in joining.values())])
+    if any(j.has_returned for j in joining.values()):
+        # Elsewhere there may be launchers that this one does not know of: what counts is more than all of theirs.
+        world = max((natural(j.size) or 0 for r, j in joining.items() if _is_more(case, r, j)), default=0)
     # Ranks that ran have come, even if their files are missing.
     seen = {motion.rank for look in cell.watch.looks for motion in look.motions} | cell.present
     elsewhere = tuple(sorted({r.rank for r in cell.ranks} - set(joining)))
@@ -71,6 +75,17 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
         yield dataclasses.replace(
             _draft(case, joining, tuple(sorted(waiting)), NO_STORE), strength=Strength.LIKELY
         )
+
+
+def _said(joining: Joining, aspect: str) -> str:
+    """A store that has answered may have several names; a file is what its path says."""
+    value = str(getattr(joining, aspect))
+    return "" if aspect == "at" and joining.has_returned and not value.startswith("file://") else value
+
+
+def _is_more(case: Case, rank: int, joining: Joining) -> bool:
+    """Whether it expects more ranks than its launcher has started or will."""
+    return (natural(joining.size) or 0) > case.cell.rank(rank).meta.world_size > 0
 
 
 def joining_ranks(case: Case) -> dict[int, Joining]:
@@ -89,8 +104,21 @@ def _recorded(case: Case, rank: RankEvidence) -> Joining | None:
         size=told["size"] if told else "?",
         at=told["at"] if told else "?",
         place=locations.of_text(str(begun.iloc[-1].site)),
-        is_in=mine.iloc[-1].phase == Phase.BEGIN or _stands_in_it(case, rank.rank) or _gave_up(rank),
+        is_in=mine.iloc[-1].phase == Phase.BEGIN
+        or _stands_in_it(case, rank.rank)
+        or _gave_up(rank)
+        or _met_nobody(case, rank.rank),
+        has_returned=mine.iloc[-1].phase != Phase.BEGIN and _met_nobody(case, rank.rank),
     )
+
+
+def _met_nobody(case: Case, rank: int) -> bool:
+    """Whether it stands in its first call: NCCL's init_process_group returns without asking for the others."""
+    state, asked, calls = case.thread_states.get(rank), case.asked, case.calls
+    if state is None or state.doing != "collective":
+        return False
+    over = asked[(asked["rank"] == rank) & asked["end_s"].notna()]
+    return over.empty and calls[calls["rank"] == rank].empty
 
 
 def _seen(case: Case, rank: RankEvidence) -> Joining | None:
@@ -126,12 +154,18 @@ def _asks_for_the_store(case: Case, rank: int) -> bool:
     return _stands_in_it(case, rank) and "_create_c10d_store" in case.thread_states[rank].inner
 
 
+def _stands(joining: Joining) -> str:
+    if joining.has_returned:
+        return "stands in the first call after it, of which its flight recorder knows nothing"
+    return "has not returned"
+
+
 def _draft(case: Case, joining: dict[int, Joining], guilty: tuple[int, ...], why: str) -> Draft:
     cell = case.cell
     blocked = tuple(r for r in sorted(joining) if r not in guilty)
     first, peer = guilty[0], joining[min(blocked or joining)]
     evidence = {
-        f"rank {r} began init_process_group with world_size={j.size} at={j.at}, and has not returned": f"{cell.rank(r).source}/{j.source}"
+        f"rank {r} began init_process_group with world_size={j.size} at={j.at}, and {_stands(j)}": f"{cell.rank(r).source}/{j.source}"
         for r, j in sorted(joining.items())[:6]
     }
     for rank in guilty[:4]:
@@ -142,10 +176,15 @@ def _draft(case: Case, joining: dict[int, Joining], guilty: tuple[int, ...], why
     whom = f" for {peer.size} ranks at {peer.at}" if met else ""
     waits = waits_wait(cell.everyone(joining))
     own = joining[first].place if first in joining else None
+    where = (
+        "in their first call after init_process_group"
+        if any(j.has_returned for j in joining.values())
+        else "in init_process_group"
+    )
     return Draft(
         outcome="hung" if is_still(cell) else "crashed",
         strength=Strength.STRONG,
-        summary=f"{named(cell, joining).capitalize()} {waits} in init_process_group{whom}, and {why}.",
+        summary=f"{named(cell, joining).capitalize()} {waits} {where}{whom}, and {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         at=own or line_of(case, [first]) or peer.place,
