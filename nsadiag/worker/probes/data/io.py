@@ -119,7 +119,7 @@ def _end(name: int) -> None:
 class _Burst:
     """Calls of one function of a rank without peers that fail faster than a record of each is made: most are passed over."""
 
-    LONGEST_S, MOST = 1e-3, 64  # between two of them; that are passed over in a row
+    LONGEST_S, MOST = 1e-3, 256  # between two of them; that are passed over in a row
 
     def __init__(self) -> None:
         self.last_at = 0.0  # one of them failed, or was passed over
