@@ -227,7 +227,9 @@ class LoopConfig(Config):
     log_every: PositiveInt = 1
     eval_every: NonNegativeInt = 0  # 0: never
     eval_batches: PositiveInt = 4
-    selection_loss: NonNegativeFloat = 0.0  # weight of the loss that teaches which blocks to select; not in the paper
+    selection_loss: NonNegativeFloat = (
+        0.0  # weight of the loss that teaches which blocks to select; not in the paper
+    )
 
 
 def _refuse_without_dir(section: str, config: Config, keys: tuple[str, ...]) -> None:

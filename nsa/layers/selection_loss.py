@@ -47,7 +47,9 @@ def _shares(q: Tensor, k: Tensor, layout: BlockLayout) -> Tensor:
     """The attention of each query to each selection block, [B, Hkv, T, NS], in fp32 at least."""
     wide = torch.promote_types(q.dtype, torch.float32)
     blocks = torch.arange(len(layout.select_first), device=q.device)
-    in_block = (layout.select_block_of[:, None] == blocks).to(wide)  # a product: a scatter would add in any order
+    in_block = (layout.select_block_of[:, None] == blocks).to(
+        wide
+    )  # a product: a scatter would add in any order
     keys = torch.arange(layout.n_tokens, device=q.device)
     visible = (keys <= layout.query[:, None]) & (keys >= layout.query_start[:, None])
     with torch.autocast(q.device.type, enabled=False):

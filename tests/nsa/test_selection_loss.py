@@ -44,7 +44,7 @@ def in_plain_python(q: torch.Tensor, k: torch.Tensor, c: torch.Tensor, at: list[
                         wanted[s // 4] += p / 2
                     for j, p in enumerate(torch.tensor(of_blocks).softmax(0).tolist() if of_blocks else []):
                         given[j] += p
-                free = [j for j in range(1, t // 4 - 1)]  # neither the first block nor the last two
+                free = range(1, t // 4 - 1)  # neither the first block nor the last two
                 total = sum(given[j] for j in free) + 1e-9
                 terms.append(-sum(wanted[j] * math.log(given[j] / total + 1e-9) for j in free))
     return sum(terms) / len(terms)
@@ -90,9 +90,8 @@ def test_a_sequence_of_a_packed_row_does_not_see_the_others():
     other_k, other_slots = k.clone(), slots.clone()
     other_k[:, 24:], other_slots[:, 6:] = 5.0, 5.0
     gradients = []
-    for keys, compressed in ((k, slots), (other_k, other_slots)):
+    for keys, compressed in ((k, slots.requires_grad_()), (other_k, other_slots.requires_grad_())):
         torch.manual_seed(0)
-        compressed = compressed.requires_grad_()
         loss = selection_loss(q, BranchKV(compressed, keys, None), CONFIG, borders, queries=32)
         gradients.append(torch.autograd.grad(loss, compressed)[0][:, :6])
     assert torch.equal(*gradients) and gradients[0].abs().sum() > 0
