@@ -75,7 +75,9 @@ def main() -> None:
     seen, unseen = library()
     plan = Plan(given.out, stages_of(given.stages), given.selection_loss, unseen.encode())
     for stage in plan.stages:
-        write_documents(documents(plan, stage), seen, given.megabytes * 10**6 // stage.length, stage.length)
+        needles = given.needles or max(TRAINED, stage.length // APART)
+        count = given.megabytes * 10**6 // stage.length
+        write_documents(documents(plan, stage), seen, count, stage.length, needles)
     steps = given.steps or steps_for(plan, given.minutes * 60)
     gpus = max(1, min(len(given.only), torch.cuda.device_count()))
     with ThreadPoolExecutor(gpus) as at_once:
@@ -108,6 +110,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="instead of minutes")
     parser.add_argument(
         "--stages", nargs="+", default=["1024:0.65", f"{LENGTH}:1"], help="LENGTH:UNTIL, a share of all steps"
+    )
+    parser.add_argument(
+        "--needles", type=int, default=0, help="of a training document; 0: more the longer it is"
     )
     parser.add_argument("--selection-loss", type=float, default=1.0, help="its weight in training NSA")
     parser.add_argument("--megabytes", type=int, default=330, help="of training documents of each length")
@@ -147,19 +152,21 @@ def documents(plan: Plan, stage: Stage) -> Path:
     return plan.out / f"documents_{stage.length}"
 
 
-def write_documents(file: Path, text: str, count: int, length: int) -> None:
-    """`count` documents with needles, each as long as a row of a batch."""
+def write_documents(file: Path, text: str, count: int, length: int, needles: int) -> None:
+    """`count` documents, each as long as a row of a batch, with so many needles."""
     parts = max(1, min(32, count // 1000))
-    write = partial(some_documents, data=text.encode(), count=-(-count // parts), length=length)
+    write = partial(
+        some_documents, data=text.encode(), count=-(-count // parts), length=length, needles=needles
+    )
     with file.open("wb") as out, ProcessPoolExecutor(min(parts, os.cpu_count() or 1)) as pool:
         for part in pool.map(write, range(parts)):
             out.write(part)
 
 
-def some_documents(seed: int, data: bytes, count: int, length: int) -> bytes:
+def some_documents(seed: int, data: bytes, count: int, length: int, needles: int) -> bytes:
     """`count` documents of training, one after the other."""
     draw = random.Random(seed)
-    return b"".join(document(draw, data, length, max(TRAINED, length // APART))[0] for _ in range(count))
+    return b"".join(document(draw, data, length, needles)[0] for _ in range(count))
 
 
 def document(
