@@ -227,6 +227,9 @@ class LoopConfig(Config):
     log_every: PositiveInt = 1
     eval_every: NonNegativeInt = 0  # 0: never
     eval_batches: PositiveInt = 4
+    selection_loss: NonNegativeFloat = (
+        0.0  # weight of the loss that teaches which blocks to select; not in the paper
+    )
 
 
 def _refuse_without_dir(section: str, config: Config, keys: tuple[str, ...]) -> None:
@@ -281,10 +284,24 @@ class TrainConfig(Config):
     telemetry: TelemetryConfig = TelemetryConfig()
 
     def check(self) -> None:
+        self._check_selection_loss()
         if self.parallel.ddp.preset == "safe":
             given = self.attention.model_dump(exclude_defaults=True)
             object.__setattr__(
                 self, "attention", self.attention.model_copy(update={**_SAFE_ATTENTION, **given})
+            )
+
+    def _check_selection_loss(self) -> None:
+        missing = {"compressed", "selected"} - set(self.attention.branches)
+        if self.train.selection_loss and (self.model.attention != "nsa" or missing):
+            raise ConfigError(
+                f"train.selection_loss is {self.train.selection_loss}, and nothing is selected by trained scores",
+                "it needs model.attention nsa and the branches compressed and selected",
+            )
+        if self.train.selection_loss and self.parallel.context.ranks > 1:
+            raise ConfigError(
+                "train.selection_loss with parallel.context, whose ranks hold parts of a sequence",
+                "leave one of them out",
             )
 
     def preset_settings(self) -> dict[str, object]:

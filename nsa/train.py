@@ -338,11 +338,14 @@ def _is_deferred(config: TrainConfig) -> bool:
 
 
 def _prepared(model: NSAModel, config: TrainConfig) -> NSAModel:
-    """The model in its precision, with its blocks compiled if so configured."""
+    """The model in its precision, with the loss of its selection, and its blocks compiled, if so configured."""
     if config.train.precision == "bf16_pure":
         model = model.to(torch.bfloat16)
-    if config.train.compile:
-        for block in model.blocks:
+    for block in model.blocks:
+        if config.train.selection_loss:
+            # Each batch of a step adds its own gradients of it, which are to be a mean too.
+            block.attn.selection_loss = config.train.selection_loss / config.train.accumulate
+        if config.train.compile:
             block.compile()  # all blocks share one compiled graph; in place, so that names stay
     return model
 

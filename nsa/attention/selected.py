@@ -17,7 +17,7 @@ def select_blocks(q: Tensor, k_compressed: Tensor, layout: BlockLayout) -> Tenso
     q is [B, T, H, Dqk], k_compressed [B, NC, Hkv, Dqk]. The forced blocks count among the n; ties go to the
     lower block; no gradient. In packed rows the numbers of blocks run on from one sequence to the next.
     """
-    importance = block_importance(_compressed_probability(q, k_compressed, layout), layout)
+    importance = block_importance(compressed_probability(q, k_compressed, layout), layout)
     rank = importance.masked_fill(layout.must_select(), torch.inf)
     rank = rank.masked_fill(~layout.may_select(), -torch.inf)
     # A stable sort sends ties to the lower block; topk promises no order.
@@ -62,7 +62,7 @@ def selected_key_counts(blocks: Tensor, layout: BlockLayout) -> Tensor:
     return selected_keys(blocks, layout).sum(-1)
 
 
-def _compressed_probability(q: Tensor, k: Tensor, layout: BlockLayout) -> Tensor:
+def compressed_probability(q: Tensor, k: Tensor, layout: BlockLayout) -> Tensor:
     """Eq. 8, summed over the heads of a group (Eq. 10): [B, Hkv, T, NC], in fp32 at least."""
     wide = torch.promote_types(q.dtype, torch.float32)
     device = "cpu" if q.is_meta else q.device.type  # there is no autocast of meta tensors

@@ -18,6 +18,7 @@ from nsa.context import ContextShard
 from nsa.layers.columns import Columns
 from nsa.layers.pieces import pieces_of
 from nsa.layers.rope import RotationTable, rotate, rotation_of, rotations_of_row
+from nsa.layers.selection_loss import selection_loss, with_loss
 
 _ALIGNED = 8  # bf16 columns in 16 bytes
 
@@ -34,7 +35,8 @@ class NSAAttention(nn.Module):
     then scores blocks by the mean of the selected branch's keys.
 
     With `collect_stats` a forward sets `last_gates` [B, T, H, 3] and `last_selected_counts` [B, Hkv, T] (visible keys of
-    the selected blocks), detached, on the device.
+    the selected blocks), detached, on the device. A `selection_loss` above 0 adds the gradients of that loss, so weighted,
+    to those of the output.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class NSAAttention(nn.Module):
         self.rotations = rotations or RotationTable(head_dim)
         self.context: ContextShard | None = None  # set: x is this rank's part of the sequence
         self.collect_stats = False
+        self.selection_loss = 0.0  # the weight of that loss in training
         self.last_gates: Tensor | None = None
         self.last_selected_counts: Tensor | None = None
 
@@ -127,6 +130,8 @@ class NSAAttention(nn.Module):
         k, v = self._keys_and_values(k, v, turn, cu_seqlens, cache)
         gates = self._gates(x)
         out = nsa_attention(q, k, v, gates, self.config, cu_seqlens=cu_seqlens, past_length=past_length)
+        if self.selection_loss and cache is None and torch.is_grad_enabled():
+            out = with_loss(out, self.selection_loss * selection_loss(q, k, self.config, cu_seqlens))
         if self.collect_stats:
             self._remember(gates, self._selected_counts(q, k, cu_seqlens, past_length))
         return self.o_proj(out.flatten(2))
