@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from check import unpacked  # noqa: E402
+from programs import unpacked  # noqa: E402
 from shared import earlier  # noqa: E402
 
 from nsadiag.commands.fix.fix import Fixed, FixRequest, fixed_of  # noqa: E402
@@ -149,8 +149,8 @@ def folder_of(given: Path | None) -> Iterator[Path | None]:
     if given is None:
         yield None
         return
-    with unpacked(given) as folder:
-        yield folder
+    with tempfile.TemporaryDirectory() as scratch:
+        yield unpacked(given, Path(scratch)).resolve()
 
 
 def drawn(name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsadiag.repair.templates.branches import (
+    acknowledged,
     agree_on_condition,
     agree_on_flag,
     decorator_off,
@@ -14,8 +15,20 @@ from nsadiag.repair.templates.branches import (
     without_short_cut,
 )
 from nsadiag.repair.templates.data import epochs_set, loops_end_together, value_of_rank_0
-from nsadiag.repair.templates.gradients import bound_early, connected_zero, takes_part, unused_parameters
-from nsadiag.repair.templates.order import group_of_its_own, groups_by_all, one_worker, sorted_iteration
+from nsadiag.repair.templates.gradients import (
+    bound_early,
+    connected_zero,
+    no_sync_borders,
+    takes_part,
+    unused_parameters,
+)
+from nsadiag.repair.templates.order import (
+    group_of_its_own,
+    groups_by_all,
+    one_worker,
+    sorted_iteration,
+    timeout_given,
+)
 from nsadiag.repair.templates.template import Template
 from nsadiag.repair.templates.transfers import (
     gathered_of_any_size,
@@ -32,6 +45,8 @@ TEMPLATES: tuple[Template, ...] = (
     epochs_set.TEMPLATE,
     connected_zero.TEMPLATE,
     exception_agreed.TEMPLATE,
+    acknowledged.TEMPLATE,
+    timeout_given.TEMPLATE,
     groups_by_all.TEMPLATE,
     one_side_for_all.TEMPLATE,
     decorator_off.TEMPLATE,
@@ -44,6 +59,7 @@ TEMPLATES: tuple[Template, ...] = (
     sorted_iteration.TEMPLATE,
     one_worker.TEMPLATE,
     group_of_its_own.TEMPLATE,
+    no_sync_borders.TEMPLATE,
     agree_on_condition.TEMPLATE,
     agree_on_flag.TEMPLATE,
     loops_end_together.TEMPLATE,
