@@ -8,6 +8,7 @@ from nsadiag.repair.templates.branches import (
     agree_on_flag,
     decorator_off,
     exception_agreed,
+    flag_for_all,
     guard_later,
     hoist,
     one_side_for_all,
@@ -19,6 +20,7 @@ from nsadiag.repair.templates.gradients import (
     bound_early,
     connected_zero,
     no_sync_borders,
+    on_any_rank,
     takes_part,
     unused_parameters,
 )
@@ -26,14 +28,17 @@ from nsadiag.repair.templates.order import (
     group_of_its_own,
     groups_by_all,
     one_worker,
+    own_groups,
     sorted_iteration,
     timeout_given,
 )
 from nsadiag.repair.templates.template import Template
 from nsadiag.repair.templates.transfers import (
     gathered_of_any_size,
+    rounded_alike,
     sends_not_blocking,
     shape_sent_ahead,
+    splits_exchanged,
     tags_left_out,
     waited_before_use,
 )
@@ -48,6 +53,11 @@ TEMPLATES: tuple[Template, ...] = (
     acknowledged.TEMPLATE,
     timeout_given.TEMPLATE,
     groups_by_all.TEMPLATE,
+    own_groups.TEMPLATE,
+    splits_exchanged.TEMPLATE,
+    rounded_alike.TEMPLATE,
+    on_any_rank.TEMPLATE,
+    flag_for_all.TEMPLATE,
     one_side_for_all.TEMPLATE,
     decorator_off.TEMPLATE,
     guard_later.TEMPLATE,
