@@ -187,7 +187,8 @@ def _candidates(request: FixRequest, origin: Origin) -> list[Candidate]:
 
 def _from_templates(origin: Origin) -> list[Candidate]:
     """In the order in which the verdict names their lines; at one line in that of the templates."""
-    found: dict[tuple[str, str], tuple[int, int, Candidate]] = {}
+    found: dict[tuple[str, str], tuple[bool, int, int, Candidate]] = {}
+    places = {site: number for number, site in enumerate(origin.sites)}
     for file in dict.fromkeys(file for file, _ in origin.sites):
         text = origin.job.sources[file]
         lines = tuple(line for path, line in origin.sites if path == file)
@@ -196,8 +197,8 @@ def _from_templates(origin: Origin) -> list[Candidate]:
             if template.classes and origin.verdict.cls not in template.classes:
                 continue
             for proposal in template.propose(module):
-                named = (file, proposal.line)
-                at = origin.sites.index(named) if named in origin.sites else len(origin.sites)
+                lines_of = ((file, line) for line in (proposal.line, proposal.branch))
+                at = min(places.get(named, len(places)) for named in lines_of)
                 candidate = Candidate(
                     what=proposal.what,
                     change=Change.of({file: text}, {file: proposal.text}),
@@ -207,8 +208,8 @@ def _from_templates(origin: Origin) -> list[Candidate]:
                     else None,
                     template=template.name,
                 )
-                found.setdefault((file, proposal.text), (at, number, candidate))
-    return [candidate for _, _, candidate in sorted(found.values(), key=lambda each: each[:2])]
+                found.setdefault((file, proposal.text), (proposal.is_guess, at, number, candidate))
+    return [candidate for *_, candidate in sorted(found.values(), key=lambda each: each[:3])]
 
 
 def document_for_model(origin: Origin) -> dict[str, object]:

@@ -14,7 +14,8 @@ UP, DOWN = "up", "down"
 
 def propose(module: Module) -> Iterator[Proposal]:
     """At divisions of the same numbers of which one is rounded up and another down: all up, then all down."""
-    found = [(node, *rounded) for node in ast.walk(module.tree) if (rounded := _rounded(node))]
+    quotients = (node for node in ast.walk(module.tree) if isinstance(node, ast.expr))
+    found = [(node, *rounded) for node in quotients if (rounded := _rounded(node))]
     for way in (UP, DOWN):
         for node, own, parts in found:
             other = next((n for n, theirs, same in found if same == parts and theirs == way != own), None)
