@@ -225,7 +225,18 @@ def output_kept(trial: Trial) -> Shown:
         lost = next((line for line in before.output if not _is_printed(_kind(line), after)), None)
         if lost is not None:
             return Shown(criterion="output", met=False, because=f"rank {rank} no longer prints {lost[:80]!r}")
-    return Shown(criterion="output", met=True, because="every kind of line is still printed")
+    then, now = _printers(trial.before), _printers(trial.after)
+    more = sum(len(ranks) > max(len(then.get(kind, ())), 1) for kind, ranks in now.items())
+    said = f"; {count(more, 'kind')} of line by more ranks than before the failure" if more else ""
+    return Shown(criterion="output", met=True, because=f"every kind of line is still printed{said}")
+
+
+def _printers(record: Record) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for rank, own in record.ranks.items():
+        for kind in {_kind(line) for line in own.output}:
+            found.setdefault(kind, set()).add(rank)
+    return found
 
 
 def _kind(line: str) -> str:

@@ -168,6 +168,13 @@ def test_a_kind_of_line_that_is_no_longer_printed_is_refused() -> None:
     assert not proof.output_kept(trial(repaired(output=("done",)))).met
 
 
+def test_lines_that_more_ranks_print_are_said() -> None:
+    quiet = Record(answer="differs", ranks={0: RankRecord(output=("score 1",)), 1: RankRecord()})
+    shown = proof.output_kept(trial(repaired(output=("score 2",)), before=quiet))
+    assert shown.met and "1 kind of line by more ranks" in shown.because
+    assert "more ranks" not in proof.output_kept(trial(repaired())).because
+
+
 def test_what_one_rank_alone_had_may_be_printed_by_all_and_not_the_reverse() -> None:
     with_none, with_values = ("step 9: scores None",), ("step 9: scores [0.25, 0.75]",)
     before = Record(
