@@ -244,7 +244,7 @@ def _kind(line: str) -> str:
 
 
 def _is_printed(kind: str, after: set[str]) -> bool:
-    """What one rank alone had before, all may have: `scores None` becomes `scores [#, #]`, never the reverse."""
+    """A value that one rank alone had before may be every rank's: `scores None` becomes `scores [#, #]`, never the reverse."""
     if kind in after or not NOTHING.search(kind):
         return kind in after
     pattern = re.compile(VALUE.join(map(re.escape, NOTHING.split(kind))))

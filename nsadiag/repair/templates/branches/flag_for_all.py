@@ -28,7 +28,7 @@ def propose(module: Module) -> Iterator[Proposal]:
 
 
 def _flags(module: Module, node: ast.If) -> list[str]:
-    """What the branch sets to true, and what is there without it as well."""
+    """Flags that the branch sets to true, and that are there without it as well."""
     found: dict[str, None] = {}
     for each in [n for s in node.body for n in ast.walk(s) if isinstance(n, ast.Assign)]:
         target, value = each.targets[0], each.value

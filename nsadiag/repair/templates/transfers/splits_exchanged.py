@@ -24,7 +24,7 @@ HELPER = f'''def {NAME}(splits, group=None):
 
 
 def propose(module: Module) -> Iterator[Proposal]:
-    """Where the received sizes of an all_to_all_single are assigned, in the function that makes it."""
+    """At assignments of the received sizes of an all_to_all_single, in the function that makes it."""
     if module.binds(NAME):
         return
     for call in module.around(ast.Call):
