@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from check import unpacked  # noqa: E402
+from programs import unpacked  # noqa: E402
 from shared import earlier  # noqa: E402
 
 from nsadiag.commands.fix.fix import Fixed, FixRequest, fixed_of  # noqa: E402
@@ -67,12 +67,13 @@ class Program:
 
 @dataclass(kw_only=True)
 class CachedTrials:
-    """Trials whose results are kept by the text that was tried; `seconds` counts what each took when it was run."""
+    """Trials whose results are kept by the text that was tried; `seconds` and `cpu_s` count what each took when it was run."""
 
     trials: BothTrials | Trials
     folder: Path
     warm: bool = False
     seconds: float = 0.0
+    cpu_s: float = 0.0  # of all its processes: what a machine at load takes longer for
     made: Counter[str] = field(default_factory=Counter)
 
     def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record:
@@ -94,16 +95,32 @@ class CachedTrials:
         text = json.dumps([(f.path, f.after) for f in change.files]) if change else ""
         file = self.folder / f"{what}-{hashlib.sha1(text.encode()).hexdigest()[:16]}.pickle"
         if file.exists():
-            took, result = pickle.loads(file.read_bytes())
+            took, cpu, result = pickle.loads(file.read_bytes())
         else:
-            began = time.monotonic()
+            began, spent = time.monotonic(), cpu_spent()
             result = make()
-            took = time.monotonic() - began
+            took, cpu = time.monotonic() - began, cpu_spent() - spent
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(pickle.dumps((took, result)))
+            file.write_bytes(pickle.dumps((took, cpu, result)))
         self.seconds += took
+        self.cpu_s += cpu
         self.made[what] += 1
         return result
+
+
+def cpu_spent() -> float:
+    """Seconds of processors that this process, its descendants and those of them that have ended have used."""
+    ticks, parents = {}, {}
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
+            with suppress(OSError):
+                fields = (directory / "stat").read_text().rpartition(")")[2].split()
+                parents[int(directory.name)] = int(fields[1])
+                ticks[int(directory.name)] = sum(map(int, fields[11:15]))
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks.get(pid, 0) for pid in ours) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -149,8 +166,8 @@ def folder_of(given: Path | None) -> Iterator[Path | None]:
     if given is None:
         yield None
         return
-    with unpacked(given) as folder:
-        yield folder
+    with tempfile.TemporaryDirectory() as scratch:
+        yield unpacked(given, Path(scratch)).resolve()
 
 
 def drawn(name: str) -> int:
@@ -241,6 +258,7 @@ def judged(program: Program, result: Fixed, trials: CachedTrials) -> dict[str, o
         ],
         "untried": len(result.untried),
         "seconds": round(trials.seconds, 1),
+        "cpu_s": round(trials.cpu_s, 1),
         "trials": sum(trials.made.values()),
     }
     if best and program.twin is not None:
@@ -258,13 +276,15 @@ def against(twin: Path, change: Change, origin: Any, trials: CachedTrials) -> li
 def summary(rows: list[dict[str, Any]]) -> dict[str, object]:
     answers = Counter(str(row.get("answer")) for row in rows)
     fixed = [row for row in rows if row.get("answer") == "fixed"]
-    seconds = sorted(float(row["seconds"]) for row in fixed)
+    seconds, cpu = (sorted(float(row[name]) for row in fixed if name in row) for name in ("seconds", "cpu_s"))
     return {
         "programs": len(rows),
         **answers,
         "fixed_pct": round(100 * len(fixed) / len(rows), 1) if rows else None,
         "seconds_median": seconds[len(seconds) // 2] if seconds else None,
         "seconds_max": seconds[-1] if seconds else None,
+        "cpu_s_median": cpu[len(cpu) // 2] if cpu else None,
+        "cpu_s_max": cpu[-1] if cpu else None,
         "by_template": Counter(str(row["template"]) for row in fixed),
         "unlike_the_twin": [row["name"] for row in fixed if row.get("twin")],
         "unmet": Counter(name for row in rows for name in row.get("unmet", ())),

@@ -119,11 +119,14 @@ def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module)
     new = [n for n in ast.walk(after) if isinstance(n, FUNCTIONS) and n.name not in known]
     trains, draws = _reaching(after, {"backward"}), _reaching(after, DRAWS)
     shares = {n.name for n in new if "broadcast" in ast.unparse(n)}
+    groups = {
+        ast.unparse(n.targets[0]) for n in ast.walk(before) if isinstance(n, ast.Assign) and _creates_group(n)
+    }
     for node in ast.walk(after):
         if not isinstance(node, TESTS):
             continue
         is_new = node.test.lineno in file.added and ast.unparse(node.test) not in old
-        if not is_new and not _asks_flag(node, after, file):
+        if not is_new and not _asks_flag(node, after, file, groups):
             continue
         if any(f.lineno <= node.lineno <= (f.end_lineno or 0) for f in new):
             continue
@@ -142,11 +145,18 @@ def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module)
     return 0
 
 
-def _asks_flag(node: ast.If | ast.IfExp | ast.While, tree: ast.Module, file: FileChange) -> bool:
-    """Whether it asks a name that a new line assigns."""
+def _creates_group(node: ast.Assign) -> bool:
+    """Whether its value is a process group: who creates it decides nothing."""
+    return isinstance(node.value, ast.Call) and name_of(node.value) == "new_group"
+
+
+def _asks_flag(
+    node: ast.If | ast.IfExp | ast.While, tree: ast.Module, file: FileChange, groups: Set[str]
+) -> bool:
+    """Whether it asks a name that a new line assigns; of a process group it asks as it did whether the rank has one."""
     asked = {ast.unparse(n) for n in ast.walk(node.test) if isinstance(n, ast.Name | ast.Attribute)}
     return any(
-        isinstance(n, ast.Assign) and n.lineno in file.added and ast.unparse(n.targets[0]) in asked
+        isinstance(n, ast.Assign) and n.lineno in file.added and ast.unparse(n.targets[0]) in asked - groups
         for n in ast.walk(tree)
     )
 

@@ -77,15 +77,18 @@ class Bench:
         after = self.rehearse(change, self.ranks, SEEDS[0])
         if after.answer != "agreed":
             return Sketch(rows=(_answered(f"{count(self.ranks, 'rank')}, seed {SEEDS[0]}", after),))
-        counted = left_out(self.rehearse(counting, self.ranks, SEEDS[0])) if counting else ""
-        before = self.plain(self.ranks)
-        trial = Trial(change=change, before=before, after=after, cost=cost, counted=counted)
-        rows = [conduct(change), *(criterion(trial) for criterion in CRITERIA if criterion is not same_alone)]
+        trial = Trial(change=change, before=self.plain(self.ranks), after=after, cost=cost)
+        rows = _rows(trial)
+        if counting and all(row.met or row.criterion in ("steps", "same values") for row in rows):
+            trial = dataclasses.replace(
+                trial, counted=left_out(self.rehearse(counting, self.ranks, SEEDS[0]))
+            )
+            rows = _rows(trial)
         if all(row.met or row.because == NOTHING_COMPUTED for row in rows):
             alone = self.plain(1), self.rehearse(change, 1, SEEDS[0])
             trial = dataclasses.replace(trial, alone=alone)
-            rows[1:] = [criterion(trial) for criterion in CRITERIA]
-        return Sketch(trial=trial, rows=tuple(rows))
+            rows = _rows(trial)
+        return Sketch(trial=trial, rows=rows)
 
     def proven(self, sketch: Sketch) -> Judgement:
         """The level of a patch; what only `fixed` needs is not tried where a criterion is not met already."""
@@ -116,6 +119,12 @@ class Bench:
             return _answered(f"{count(ranks, 'rank')}, seed {seed}", after)
         because = f"{count(len(SEEDS), 'seed')} on {count(self.ranks, 'rank')}, and {self.ranks + 1} ranks"
         return Shown(criterion="rehearsals", met=True, because=because)
+
+
+def _rows(trial: Trial) -> tuple[Shown, ...]:
+    """Criteria of one trial; that of a rank alone where there was one."""
+    asked = [criterion for criterion in CRITERIA if trial.alone or criterion is not same_alone]
+    return (conduct(trial.change), *(criterion(trial) for criterion in asked))
 
 
 def left_out(record: Record) -> str:

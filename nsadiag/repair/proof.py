@@ -5,6 +5,7 @@ Each criterion is a function of the two records and the change. What it cannot s
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -15,11 +16,17 @@ from nsadiag.evidence.rehearsal.calls import BARRIER, CREATION, RECEIVE, SEND
 from nsadiag.evidence.rehearsal.repair import Shown
 from nsadiag.evidence.rehearsal.witnessed import Seen
 from nsadiag.repair.change import Change
+from nsadiag.repair.conduct import DRAWS, FUNCTIONS
 from nsadiag.repair.record import RankRecord, Record, Site, site_of
+from nsadiag.source.model import name_of
+from nsadiag.source.syntax import parse
 
 WITHOUT_VALUES = (BARRIER, CREATION, "monitored_barrier")
-OF_ONE_RANK = ("broadcast", "scatter", SEND, RECEIVE)  # whose input the others do not give
+BROADCAST = "broadcast"
+OF_ONE_RANK = (BROADCAST, "scatter", SEND, RECEIVE)  # whose input the others do not give
 NOTHING_COMPUTED = "nothing was computed before the ranks drifted"
+NOTHING = re.compile(r"\bNone\b")
+VALUE = r"(?:None|#|[\[({].*[\])}])"  # a number, or a list, tuple or mapping
 NUMBER = re.compile(r"[-+]?\b\d[\d.,:]*(?:e[-+]?\d+)?\b|\b(?:nan|inf)\b")
 
 
@@ -212,17 +219,36 @@ def most_steps_of_a_loss(record: RankRecord) -> int:
 
 
 def output_kept(trial: Trial) -> Shown:
-    """Every kind of line that a rank printed is still printed by it, numbers aside."""
+    """Every kind of line that a rank printed is still printed by it, numbers aside; where it said None it may have a value now."""
     for rank, before in sorted(trial.before.ranks.items()):
         after = {_kind(line) for line in trial.after.ranks.get(rank, RankRecord()).output}
-        lost = next((line for line in before.output if _kind(line) not in after), None)
+        lost = next((line for line in before.output if not _is_printed(_kind(line), after)), None)
         if lost is not None:
             return Shown(criterion="output", met=False, because=f"rank {rank} no longer prints {lost[:80]!r}")
-    return Shown(criterion="output", met=True, because="every kind of line is still printed")
+    then, now = _printers(trial.before), _printers(trial.after)
+    more = sum(len(ranks) > max(len(then.get(kind, ())), 1) for kind, ranks in now.items())
+    said = f"; {count(more, 'kind')} of line by more ranks than before the failure" if more else ""
+    return Shown(criterion="output", met=True, because=f"every kind of line is still printed{said}")
+
+
+def _printers(record: Record) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for rank, own in record.ranks.items():
+        for kind in {_kind(line) for line in own.output}:
+            found.setdefault(kind, set()).add(rank)
+    return found
 
 
 def _kind(line: str) -> str:
     return NUMBER.sub("#", line).strip()
+
+
+def _is_printed(kind: str, after: set[str]) -> bool:
+    """A value that one rank alone had before may be every rank's: `scores None` becomes `scores [#, #]`, never the reverse."""
+    if kind in after or not NOTHING.search(kind):
+        return kind in after
+    pattern = re.compile(VALUE.join(map(re.escape, NOTHING.split(kind))))
+    return any(pattern.fullmatch(other) for other in after)
 
 
 def meetings_reached(trial: Trial) -> Shown:
@@ -270,7 +296,7 @@ def ranks_differ(trial: Trial) -> Shown:
             met=False,
             because="the ranks compute nothing that would show whose data they have",
         )
-    if alike := _newly_alike(trial):
+    if not _shares_draws_alone(trial.change) and (alike := _newly_alike(trial)):
         because = f"all ranks give the call at {alike} the same, and it is not known that they did before"
         return Shown(criterion=name, met=False, because=because)
     if not all(after):
@@ -287,6 +313,26 @@ def ranks_differ(trial: Trial) -> Shown:
         met=False,
         because="all ranks compute the same, and it is not known that they did before",
     )
+
+
+def _shares_draws_alone(change: Change) -> bool:
+    """Whether all that ranks are given of others is drawn by a generator: nobody's data, and what it decides is the same on all."""
+    shared = 0
+    for file in change.files:
+        tree = parse(file.after)
+        new = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and n.lineno in file.added]
+        inside = {line for f in new for line in range(f.lineno, (f.end_lineno or 0) + 1)}
+        rows = file.after.splitlines()
+        if any(SHARES.search(rows[line - 1]) for line in file.added - inside):
+            return False
+        names = {f.name for f in new if SHARES.search(ast.unparse(f))}
+        for call in [n for n in ast.walk(tree) if isinstance(n, ast.Call) and name_of(n) in names]:
+            given = call.args[0] if call.args else None
+            drawn = isinstance(given, ast.Call) and name_of(given) in DRAWS
+            if not drawn or given.args or given.keywords:  # type: ignore[union-attr]
+                return False
+            shared += 1
+    return shared > 0
 
 
 def _newly_alike(trial: Trial) -> str:
@@ -345,7 +391,7 @@ def replicas_alike(trial: Trial) -> Shown:
 def _alike_on_all(record: Record, what: str, drift: Mapping[int, int]) -> list[bool]:
     """By number, whether all ranks have the same value; of values that all of them have."""
     values = [
-        [seen.value for seen in own.seen[: drift.get(rank)] if seen.what == what and seen.op not in WITHOUT_VALUES and seen.value]
+        [seen.value for seen in own.seen[: drift.get(rank)] if seen.what == what and seen.op not in (*WITHOUT_VALUES, BROADCAST) and seen.value]
         for rank, own in sorted(record.ranks.items())
     ]  # fmt: skip
     return [len(set(row)) == 1 for row in zip(*values, strict=False)]

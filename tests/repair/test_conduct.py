@@ -150,3 +150,15 @@ def test_a_name_that_all_ranks_take_from_one_may_not_choose_between_two_sides() 
     source = "def train(batch):\n    kind = batch.kind()\n    if kind == 'text':\n        read()\n    else:\n        see()\n"
     after = OF_RANK_0 + source.replace("batch.kind()", "of_rank_0(batch.kind())")
     assert not conduct(Change.of({"train.py": source}, {"train.py": after})).met
+
+
+def test_whether_a_rank_has_a_group_is_asked_as_before_when_all_create_it() -> None:
+    before = "def connect(self):\n    self.pair = dist.new_group(self.mine)\n    if self.pair is not None:\n        use(self.pair)\n    else:\n        wait()\n"
+    helper = "def created_by_all(members):\n    dist.all_gather_object(named, members)\n    return dist.new_group(members)\n"
+
+    def met(old: str, new: str) -> bool:
+        text = helper + before.replace(old, new)
+        return conduct(Change.of({"train.py": before}, {"train.py": text})).met
+
+    assert met("dist.new_group(", "created_by_all(")
+    assert not met("self.pair is not None", "created_by_all(self.pair) is not None")

@@ -168,6 +168,25 @@ def test_a_kind_of_line_that_is_no_longer_printed_is_refused() -> None:
     assert not proof.output_kept(trial(repaired(output=("done",)))).met
 
 
+def test_lines_that_more_ranks_print_are_said() -> None:
+    quiet = Record(answer="differs", ranks={0: RankRecord(output=("score 1",)), 1: RankRecord()})
+    shown = proof.output_kept(trial(repaired(output=("score 2",)), before=quiet))
+    assert shown.met and "1 kind of line by more ranks" in shown.because
+    assert "more ranks" not in proof.output_kept(trial(repaired())).because
+
+
+def test_what_one_rank_alone_had_may_be_printed_by_all_and_not_the_reverse() -> None:
+    with_none, with_values = ("step 9: scores None",), ("step 9: scores [0.25, 0.75]",)
+    before = Record(
+        answer="differs", ranks={0: RankRecord(output=with_none), 1: RankRecord(output=with_none)}
+    )
+    assert proof.output_kept(trial(repaired(output=with_values), before=before)).met
+    before = Record(
+        answer="differs", ranks={0: RankRecord(output=with_values), 1: RankRecord(output=with_values)}
+    )
+    assert not proof.output_kept(trial(repaired(output=with_none), before=before)).met
+
+
 def test_a_new_call_that_one_rank_makes_more_often_is_refused() -> None:
     after = repaired(rank_1=(*REPAIRED, agreement()))
     assert not proof.meetings_reached(trial(after)).met
@@ -228,3 +247,29 @@ def test_ranks_that_reduce_another_ones_numbers_are_refused() -> None:
     assert not shown.met and "train.py:8" in shown.because
     known = Record(answer="differs", ranks={n: RankRecord(seen=seen) for n, seen in enumerate(own)})
     assert proof.ranks_differ(trial(after, before=known, change=given_by_rank_0())).met
+
+
+DRAWN = "def of_rank_0(value):\n    dist.broadcast_object_list([value])\n    return value\n"
+
+
+def test_what_a_generator_draws_for_all_is_nobodys_data_and_a_batch_is() -> None:
+    after = (*lossy("a"), call(9, value="as often")), (*lossy("b"), call(9, value="as often"))
+    before = Record(answer="differs", ranks={n: RankRecord(seen=seen[:1]) for n, seen in enumerate(after)})
+
+    def shown(value: str) -> bool:
+        text = f"{DRAWN}{BEFORE.replace('loss < 1', f'of_rank_0({value}) < 1')}"
+        change = Change.of({"train.py": BEFORE}, {"train.py": text})
+        return proof.ranks_differ(
+            trial(repaired(*after[0], rank_1=after[1]), before=before, change=change)
+        ).met
+
+    assert shown("random.random()")
+    assert not shown("random.choice(batches)")
+    assert not shown("loss")
+
+
+def test_the_input_of_a_broadcast_is_its_roots() -> None:
+    root, peer = call(2, "broadcast", "weights"), call(2, "broadcast", "")
+    seen = (*lossy("a"), root), (*lossy("b"), peer)
+    before = Record(answer="differs", ranks={n: RankRecord(seen=each) for n, each in enumerate(seen)})
+    assert proof.same_values(trial(repaired(*seen[0], END, rank_1=(*seen[1], END)), before=before)).met

@@ -18,6 +18,7 @@ from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, MachineError, UsageError
 from nsadiag.printing import note
 from nsadiag.repair import refusals
 from nsadiag.repair.change import Change
+from nsadiag.repair.conduct import conduct
 from nsadiag.repair.job import write_change
 from nsadiag.repair.judgement import Bench, Judgement, Rehearse, Sketch, reason_in
 from nsadiag.repair.patch import change_of, read_patch
@@ -134,13 +135,17 @@ def fixed_of(request: FixRequest, origin: Origin, trials: Makes) -> Fixed:
 
 
 def _try(result: Fixed, bench: Bench, candidates: list[Candidate], deadline: Deadline) -> None:
-    """One rehearsal for each; the whole proof for those that it does not refuse, until one is fixed."""
-    weaker: list[tuple[Candidate, Sketch]] = []
+    """One rehearsal for each that its text does not refuse; the whole proof for those that pass it, until one is fixed."""
+    weaker: list[tuple[Candidate, Sketch | None]] = []
     for number, candidate in enumerate(candidates):
         if deadline.has_passed() or number >= MOST_CANDIDATES:
             result.untried += candidates[number:]
             break
         note(f"nsadiag: trying: {candidate.what}")
+        if not (said := conduct(candidate.change)).met:
+            note(f"nsadiag: not fixed: {reason_in((said,))}")
+            weaker.append((candidate, None))
+            continue
         sketch = bench.sketched(candidate.change, candidate.cost, candidate.counting)
         if sketch.trial is not None and not sketch.is_promising:
             note(f"nsadiag: not fixed: {reason_in(sketch.rows)}")
@@ -152,9 +157,13 @@ def _try(result: Fixed, bench: Bench, candidates: list[Candidate], deadline: Dea
         if judgement.level == "fixed":
             result.untried += candidates[number + 1 :]
             break
-    for candidate, sketch in weaker:
-        level = result.best is None and not deadline.has_passed()
-        judgement = bench.proven(sketch) if level else Judgement(level="nothing", rows=sketch.rows)
+    for candidate, known in weaker:
+        if result.best is None and not deadline.has_passed():
+            judgement = bench.proven(
+                known or bench.sketched(candidate.change, candidate.cost, candidate.counting)
+            )
+        else:
+            judgement = Judgement(level="nothing", rows=known.rows if known else (conduct(candidate.change),))
         result.tried.append(Tried(candidate=candidate, judgement=judgement))
 
 
@@ -178,7 +187,8 @@ def _candidates(request: FixRequest, origin: Origin) -> list[Candidate]:
 
 def _from_templates(origin: Origin) -> list[Candidate]:
     """In the order in which the verdict names their lines; at one line in that of the templates."""
-    found: dict[tuple[str, str], tuple[int, int, Candidate]] = {}
+    found: dict[tuple[str, str], tuple[bool, int, int, Candidate]] = {}
+    places = {site: number for number, site in enumerate(origin.sites)}
     for file in dict.fromkeys(file for file, _ in origin.sites):
         text = origin.job.sources[file]
         lines = tuple(line for path, line in origin.sites if path == file)
@@ -187,8 +197,8 @@ def _from_templates(origin: Origin) -> list[Candidate]:
             if template.classes and origin.verdict.cls not in template.classes:
                 continue
             for proposal in template.propose(module):
-                named = (file, proposal.line)
-                at = origin.sites.index(named) if named in origin.sites else len(origin.sites)
+                lines_of = ((file, line) for line in (proposal.line, proposal.branch))
+                at = min(places.get(named, len(places)) for named in lines_of)
                 candidate = Candidate(
                     what=proposal.what,
                     change=Change.of({file: text}, {file: proposal.text}),
@@ -198,8 +208,8 @@ def _from_templates(origin: Origin) -> list[Candidate]:
                     else None,
                     template=template.name,
                 )
-                found.setdefault((file, proposal.text), (at, number, candidate))
-    return [candidate for _, _, candidate in sorted(found.values(), key=lambda each: each[:2])]
+                found.setdefault((file, proposal.text), (proposal.is_guess, at, number, candidate))
+    return [candidate for *_, candidate in sorted(found.values(), key=lambda each: each[:3])]
 
 
 def document_for_model(origin: Origin) -> dict[str, object]:

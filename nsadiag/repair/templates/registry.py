@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from nsadiag.repair.templates.branches import (
+    acknowledged,
     agree_on_condition,
     agree_on_flag,
     decorator_off,
     exception_agreed,
+    flag_for_all,
     guard_later,
     hoist,
     one_side_for_all,
@@ -14,13 +16,29 @@ from nsadiag.repair.templates.branches import (
     without_short_cut,
 )
 from nsadiag.repair.templates.data import epochs_set, loops_end_together, value_of_rank_0
-from nsadiag.repair.templates.gradients import bound_early, connected_zero, takes_part, unused_parameters
-from nsadiag.repair.templates.order import group_of_its_own, groups_by_all, one_worker, sorted_iteration
+from nsadiag.repair.templates.gradients import (
+    bound_early,
+    connected_zero,
+    no_sync_borders,
+    on_any_rank,
+    takes_part,
+    unused_parameters,
+)
+from nsadiag.repair.templates.order import (
+    group_of_its_own,
+    groups_by_all,
+    one_worker,
+    own_groups,
+    sorted_iteration,
+    timeout_given,
+)
 from nsadiag.repair.templates.template import Template
 from nsadiag.repair.templates.transfers import (
     gathered_of_any_size,
+    rounded_alike,
     sends_not_blocking,
     shape_sent_ahead,
+    splits_exchanged,
     tags_left_out,
     waited_before_use,
 )
@@ -32,7 +50,14 @@ TEMPLATES: tuple[Template, ...] = (
     epochs_set.TEMPLATE,
     connected_zero.TEMPLATE,
     exception_agreed.TEMPLATE,
+    acknowledged.TEMPLATE,
+    timeout_given.TEMPLATE,
     groups_by_all.TEMPLATE,
+    own_groups.TEMPLATE,
+    splits_exchanged.TEMPLATE,
+    rounded_alike.TEMPLATE,
+    on_any_rank.TEMPLATE,
+    flag_for_all.TEMPLATE,
     one_side_for_all.TEMPLATE,
     decorator_off.TEMPLATE,
     guard_later.TEMPLATE,
@@ -44,6 +69,7 @@ TEMPLATES: tuple[Template, ...] = (
     sorted_iteration.TEMPLATE,
     one_worker.TEMPLATE,
     group_of_its_own.TEMPLATE,
+    no_sync_borders.TEMPLATE,
     agree_on_condition.TEMPLATE,
     agree_on_flag.TEMPLATE,
     loops_end_together.TEMPLATE,

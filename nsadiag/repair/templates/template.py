@@ -19,11 +19,11 @@ class Proposal:
 
     what: str
     text: str
-    line: int = (
-        0  # at which it is made: candidates are tried in the order in which the verdict names their lines
-    )
+    line: int = 0  # at which it is made: candidates are tried in the order in which the verdict names one of their lines
+    branch: int = 0  # the line of the condition that it changes, where that is another one
     cost: str = ""
     counting: str = ""
+    is_guess: bool = False  # tried behind all others
 
 
 @dataclass(frozen=True, kw_only=True)

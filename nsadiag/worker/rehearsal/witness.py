@@ -94,10 +94,17 @@ def _witnessed(original: Any) -> Any:
     def call(link: Link, compute: Any, data: list[torch.Tensor], **about: Any) -> Any:
         with tolerated(Exception):
             said = {name: about.get(name, "") for name in ("op", "group", "members", "place")}
-            write("call", **said, **numbers(data))
+            write("call", **said, **numbers(_given(link.rank, data, about)))
         return original(link, compute, data, **about)
 
     return call
+
+
+def _given(rank: int, data: list[torch.Tensor], about: dict[str, Any]) -> list[torch.Tensor]:
+    """The input of a call: a broadcast has one on its root alone, elsewhere it is memory that nobody has written yet."""
+    root, members = about.get("root"), about.get("members", ())
+    is_given = about.get("op") != "broadcast" or root is None or members[root] == rank
+    return data if is_given else []
 
 
 def _with_loss(original: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,6 +146,36 @@ def test_a_failed_run_is_repaired_and_its_sources_are_left_alone(jobs: Jobs, tmp
     assert (done.returncode, document["result"]) == (0, "fixed"), document
     assert all(row["met"] for row in document["patch"]["proof"])
     assert script.read_text() == SCRIPT
+
+
+PROPOSER = """import json, sys
+document = json.load(sys.stdin)
+assert document["sources"]["train.py"] and document["verdict"]["class"] and document["lines"]
+sys.stdout.write(open(sys.argv[1]).read())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_only_the_proposal_that_is_fixed_is_written_and_only_when_asked(jobs: Jobs, tmp_path: Path) -> None:
+    script, proposer, diffs = (tmp_path / name for name in ("job/train.py", "propose.py", "diffs"))
+    script.parent.mkdir()
+    script.write_text(SCRIPT)
+    proposer.write_text(PROPOSER)
+    right = Change.of({"train.py": SCRIPT}, {"train.py": REPAIRED})
+    diffs.write_text(f"{planted('sleeps').diff()}---8<---\n{right.diff()}")
+    git = ["git", "-C", str(script.parent), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    jobs.run("check", "--out", "run", "--", *TORCHRUN, script)
+    command = f"{sys.executable} {proposer} {diffs}"
+    asked = ("fix", "run", "--seconds", "300", "--budget", "3000", "--json", "--propose", command)
+    assert jobs.run(*asked).returncode == 0
+    assert script.read_text() == SCRIPT
+    document = json.loads(jobs.run(*asked, "--write").stdout)
+    assert (document["result"], document["written"]) == ("fixed", True), document
+    assert document["tried"][0]["result"] == "nothing"
+    assert script.read_text() == REPAIRED
 
 
 def test_a_directory_without_a_verdict_is_refused(jobs: Jobs) -> None:

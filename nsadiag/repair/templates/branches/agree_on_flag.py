@@ -23,7 +23,7 @@ def propose(module: Module) -> Iterator[Proposal]:
         assert isinstance(node, ast.Assign)
         if ast.unparse(node.targets[0]) not in asked or isinstance(node.value, ast.Constant):
             continue
-        if module.provenance(node.value) == "rank":
+        if module.provenance(node.value) in ("rank", "uniform"):
             continue
         for how in ("any", "all"):
             said, line = HOW[how]

@@ -28,7 +28,8 @@ def propose(module: Module) -> Iterator[Proposal]:
                     rows[: decorator.lineno - 1] + rows[decorator.end_lineno or decorator.lineno :]
                 )
                 what = f"all ranks run {function.name}, without @{name} in line {decorator.lineno}"
-                yield Proposal(what=what, text=text, line=function.lineno)
+                inside = (n for n in module.lines if function.lineno <= n <= (function.end_lineno or 0))
+                yield Proposal(what=what, text=text, line=function.lineno, branch=next(inside, 0))
 
 
 def _asks_for_rank(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -27,16 +27,15 @@ def propose(module: Module) -> Iterator[Proposal]:
                 continue
             if (inner := _inner(module, statement)) and not module.binds(RESULT):
                 what = f"all ranks run `{module.source(inner)[:60]}` of line {statement.lineno}, and what is done with it is one's"
-                yield Proposal(
-                    what=what, text=_computed_before(module, node, inner, own, others), line=statement.lineno
-                )
+                text = _computed_before(module, node, inner, own, others)
+                yield Proposal(what=what, text=text, line=statement.lineno, branch=node.lineno)
             moved = _with_needs(statement, node.body)
             what = f"all ranks run line {statement.lineno}, out of the branch in line {node.lineno}"
             text = _parted(module, node, moved, own, others) if others else module.moved_before(moved, node)
-            yield Proposal(what=what, text=text, line=statement.lineno)
+            yield Proposal(what=what, text=text, line=statement.lineno, branch=node.lineno)
             if (split := _in_callee(module, statement, text)) and not others:
                 what = f"{what}, and the rest of what it calls is rank 0's"
-                yield Proposal(what=what, text=split, line=statement.lineno)
+                yield Proposal(what=what, text=split, line=statement.lineno, branch=node.lineno)
 
 
 def _conditions(module: Module, test: ast.expr) -> tuple[list[ast.expr], list[ast.expr]]:

@@ -40,7 +40,7 @@ def propose(module: Module) -> Iterator[Proposal]:
             continue
         text = module.replaced(value, f"{NAME}({module.source(value)})")
         what = f"all ranks take rank 0's `{module.source(value).splitlines()[0][:60]}` in line {value.lineno}"
-        yield Proposal(what=what, text=with_helper(text, HELPER), line=value.lineno)
+        yield Proposal(what=what, text=with_helper(text, HELPER), line=value.lineno, is_guess=True)
 
 
 def _value(node: ast.AST) -> ast.expr | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nsadiag.repair.templates.template import Example, Proposal, Template
 from nsadiag.repair.text import Module
@@ -30,7 +31,7 @@ def propose(module: Module) -> Iterator[Proposal]:
     for node in [n for n in loops if _items(n).lineno in module.lines]:
         items = _items(node)
         if isinstance(items, ast.Name | ast.Attribute):
-            yield _sorted(module, items, "what is gone through")
+            yield replace(_sorted(module, items, "what is gone through"), is_guess=True)
 
 
 def _items(node: ast.AST) -> ast.expr:
