@@ -131,11 +131,11 @@ class Chains:
 
     def _of_parting(self, parting: Parting, depth: int) -> list[Found]:
         raised = self._raised(parting)
-        if any(raised):
+        if any(raised) and not any(each and each.ends_an_iterator for each in raised):
             return self._of_exception(parting, raised, depth)
         before = self._of_pair(self._entry(parting.at), depth + 1)
         origin = "unknown" if before else self._own_origin(parting.at)
-        return [Found(pair=parting.at, parting=parting, origin=origin), *before]
+        return [Found(pair=parting.at, parting=parting, raised=raised, origin=origin), *before]
 
     def _of_exception(
         self, parting: Parting, raised: tuple[Exc | None, Exc | None], depth: int

@@ -63,6 +63,9 @@ def _sentence(compared: Compared, found: Found, statement: Statement | None) -> 
     if any(found.caught):
         who, kind = (a, found.caught[0]) if found.caught[0] else (b, found.caught[1])
         return f"{who} caught a {kind.type if kind else 'n exception'} here"
+    ended = [who for who, each in zip((a, b), found.raised, strict=True) if each and each.ends_an_iterator]
+    if ended:
+        return f"the iterator had come to its end on {ended[0]}, and not on {b if ended[0] == a else a}"
     if found.raised[0]:
         return f"{a} raised {found.raised[0].type} here, and {b} did not"
     if found.raised[1]:

@@ -10,6 +10,8 @@ HEADS = {"If": ("test",), "While": ("test",), "For": ("iter",), "AsyncFor": ("it
          "Match": ("subject",), "Try": (), "TryStar": (), "FunctionDef": (), "AsyncFunctionDef": (), "ClassDef": (),
          "Import": (), "ImportFrom": (), "Global": (), "Nonlocal": ()}  # fmt: skip
 
+CATCHES_ENDS = {"StopIteration", "StopAsyncIteration", "Exception", "BaseException"}
+
 Read = tuple[str, ...]  # `self.best` is ("self", "best")
 
 
@@ -23,6 +25,30 @@ def reads_by_line(text: bytes) -> dict[int, tuple[Read, ...]]:
             for line in lines:
                 found[line] = names
     return found
+
+
+def handled_ends(text: bytes) -> frozenset[int]:
+    """Lines on which the end of an iterator is an exception to a handler, and not the end of a loop.
+
+    Raises SyntaxError, ValueError, RecursionError.
+    """
+    handled: set[int] = set()
+    loops: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Try) and any(map(_handles_ends, node.handlers)):
+            for each in node.body:
+                handled.update(range(each.lineno, (each.end_lineno or each.lineno) + 1))
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            loops.update(range(node.iter.lineno, (node.iter.end_lineno or node.iter.lineno) + 1))
+            loops.add(node.target.lineno)
+    return frozenset(handled - loops)
+
+
+def _handles_ends(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(kind, ast.Name) and kind.id in CATCHES_ENDS for kind in kinds)
 
 
 def names_read(node: ast.stmt) -> tuple[Read, ...]:

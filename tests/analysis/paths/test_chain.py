@@ -58,6 +58,17 @@ for n in range(3):
         continue
     call("all_reduce", n)
 """
+EXHAUSTED = f"""{HEAD}
+shard = [1, 2] if rank else [1, 2, 3]
+feed = iter(shard)
+while True:
+    try:
+        batch = next(feed)
+    except StopIteration:
+        break
+    call("all_reduce")
+call("barrier")
+"""
 OTHER_ROOT = f"""{HEAD}
 scores = [1.0, 2.0] if rank else [2.0, 1.0]
 best = scores.index(max(scores))
@@ -140,6 +151,15 @@ def test_a_swallowed_exception_is_told_with_what_led_to_it(tmp_path: Path) -> No
         "raise OSError(n)",
         "if n == 1 and rank == 1:",
     ]
+
+
+def test_an_iterator_that_ends_earlier_goes_back_to_what_it_ran_over(tmp_path: Path) -> None:
+    _, because = compared(tmp_path, EXHAUSTED)
+    assert lines(because, EXHAUSTED)[:3] == [
+        "batch = next(feed)", "feed = iter(shard)", "shard = [1, 2] if rank else [1, 2, 3]",
+    ]  # fmt: skip
+    assert because is not None and because.origin == "rank"
+    assert "the iterator had come to its end on rank 1" in because.chain[0].because
 
 
 def test_a_rank_that_leaves_a_branch_of_its_own_is_told_by_the_condition_inside(tmp_path: Path) -> None:
