@@ -49,7 +49,8 @@ def main() -> None:
     )
     given = parser.parse_args()
     rows = []
-    for row in measured(given.programs, given.k, given.seconds, given.jobs):
+    kinds = given.kinds.split(",") if given.kinds else []
+    for row in measured(given.programs, given.k, kinds, given.seconds, given.jobs):
         rows.append(row)
         print(json.dumps(row), flush=True)
         if given.out:
@@ -58,16 +59,18 @@ def main() -> None:
     print(json.dumps(summary(rows), indent=1))
 
 
-def measured(programs: Path | None, part: str, seconds: int, jobs: int) -> Iterator[dict[str, object]]:
+def measured(
+    programs: Path | None, part: str, kinds: list[str], seconds: int, jobs: int
+) -> Iterator[dict[str, object]]:
     """A row for each program with this part in its name."""
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(
-            lambda measure: measure(), list(_measures(programs, part, seconds, Path(scratch)))
+            lambda measure: measure(), list(_measures(programs, part, kinds, seconds, Path(scratch)))
         )
 
 
 def _measures(
-    programs: Path | None, part: str, seconds: int, scratch: Path
+    programs: Path | None, part: str, kinds: list[str], seconds: int, scratch: Path
 ) -> Iterator[Callable[[], dict[str, object]]]:
     if programs is None:
         for promise in promises():
@@ -75,7 +78,8 @@ def _measures(
                 yield functools.partial(checked, promise, seconds)
         return
     for truth in sorted(unpacked(programs, scratch).resolve().glob("*.json")):
-        if part in truth.stem and can_run(json.loads(truth.read_text())):
+        known = json.loads(truth.read_text())
+        if part in truth.stem and can_run(known) and (not kinds or known["kind"] in kinds):
             yield functools.partial(compared, truth, seconds)
 
 

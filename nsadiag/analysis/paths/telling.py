@@ -20,11 +20,13 @@ MOST_VALUES = 4
 
 
 def told(walks: Mapping[int, Walk], compared: Compared, chains: Chains, chain: tuple[Found, ...]) -> Because:
-    """The chain as a value; its own line is that of the first link."""
+    """The chain as a value; its own line is that of the link that made the ranks differ."""
     links = tuple(_link(walks, compared, chains, found) for found in chain)
-    at = links[0].at
+    cause = chains.cause(chain)
+    at = links[cause].at
     return Because(
-        file=at.file, line=at.line, function=at.function, code=at.code, how=links[0].how,
+        file=at.file, line=at.line, function=at.function, code=at.code,
+        how="recorded" if any(link.how == "recorded" for link in links[: cause + 1]) else "inferred",
         origin=chain[-1].origin, chain=links,
     )  # fmt: skip
 
@@ -60,9 +62,15 @@ def _place(step: Executed) -> Place:
 
 def _sentence(compared: Compared, found: Found, statement: Statement | None) -> str:
     a, b = compared.sides
+    if found.joined:
+        return f"Join answers for {a} or {b} as soon as it has no more inputs, and not in the order of the other's calls"
     if any(found.caught):
         who, kind = (a, found.caught[0]) if found.caught[0] else (b, found.caught[1])
         return f"{who} caught a {kind.type if kind else 'n exception'} here"
+    if found.inside is not None and any(found.raised):
+        who, other = (a, b) if found.inside == 0 else (b, a)
+        kind = next(each.type for each in found.raised if each)
+        return f"{kind} led {who} out of a branch that {other} does not take"
     ended = [who for who, each in zip((a, b), found.raised, strict=True) if each and each.ends_an_iterator]
     if ended:
         return f"the iterator had come to its end on {ended[0]}, and not on {b if ended[0] == a else a}"
