@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=1, help="so many at a time; the seconds are those of a busy machine then"
     )
+    parser.add_argument("--kinds", default="", help="only programs of these kinds, as differs,raised")
     given = parser.parse_args()
     rows = []
     kinds = given.kinds.split(",") if given.kinds else []

@@ -186,7 +186,10 @@ class Chains:
         if any(raised) and not ended:
             return self._of_exception(parting, raised, depth)
         before = self._of_pair(self._entry(parting.at), depth + 1)
-        origin, before = ("unknown", before) if ended and before else self._led(parting.at, before)
+        if not (ended and before):
+            origin, before = self._led(parting.at, before)
+        else:
+            origin = "unknown"
         return [Found(pair=parting.at, parting=parting, raised=raised, origin=origin), *before]
 
     def _of_exception(
