@@ -112,20 +112,26 @@ class Chains:
         """A loop over data decides nothing: the last line that made the data, before the rank that it was made for."""
         if chain[-1].origin == "unknown":
             return 0
-        is_rank = self._own_origin(chain[-1].pair) == "rank"
-        made = range(1, len(chain) - 1 if is_rank else len(chain))
+        made = range(1, len(chain) - 1 if self._is_rank(chain[-1]) else len(chain))
         return next((n for n in reversed(made) if chain[n].is_recorded), made[-1] if made else 0)
 
     def _made_unlike(self, chain: tuple[Found, ...]) -> int:
         """The first line on record, or what it was returned by."""
         at = next((n for n, found in enumerate(chain) if found.is_recorded), 0)
-        passed = chain[at].name[:1]
         if at + 1 < len(chain) and _is_return(chain[at + 1]):
-            recorded = (
-                n for n in range(at + 2, len(chain)) if chain[n].is_recorded and chain[n].name[:1] != passed
+            passed = chain[at].name[:1]
+            rest = ((n, chain[n]) for n in range(at + 2, len(chain)))
+            made = (
+                n
+                for n, each in rest
+                if each.is_recorded and each.name[:1] != passed and not self._is_rank(each)
             )
-            return next(recorded, at + 1)
+            return next(made, at + 1)
         return at
+
+    def _is_rank(self, found: Found) -> bool:
+        """Whether the line is where a rank asks for its number."""
+        return self._own_origin(found.pair) == "rank"
 
     def _from_control(self, first: Parting) -> list[Found]:
         """The chain from the line that decided: where the line of the calls decides nothing itself, one further back."""

@@ -179,3 +179,61 @@ def test_calls_that_are_not_alike_go_back_to_the_values_that_were_given(tmp_path
 def test_ranks_whose_calls_match_have_not_parted(tmp_path: Path, source: str) -> None:
     found, because = compared(tmp_path, source)
     assert (found.decisive, because) == (None, None)
+
+
+CONSTRUCTED = f"""{HEAD}
+class Files:
+    def __init__(self, count, rank):
+        start = rank * 2
+        self.numbers = range(start, count)
+    def __iter__(self):
+        return iter(self.numbers)
+files = Files(6, rank)
+for number in files:
+    call("all_reduce")
+call("barrier")
+"""
+CHOSEN = f"""{HEAD}
+turn = "critic" if rank else "generator"
+if turn == "critic":
+    call("broadcast")
+call("all_reduce")
+"""
+JOINED = f"""{HEAD}
+class Join:
+    def __init__(self, models): pass
+    def __enter__(self): pass
+    def __exit__(self, *_): pass
+with Join([1, 2]):
+    for n in range(3 + rank):
+        call("all_reduce")
+call("barrier")
+"""
+RETURNED = f"""{HEAD}
+def gradients():
+    return [n for n in range(8) if n % (2 + rank)]
+sizes = gradients()
+call("all_reduce", len(sizes))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (SHORTER, "return list(range(3 + rank))"),
+        (EXHAUSTED, "shard = [1, 2] if rank else [1, 2, 3]"),
+        (CONSTRUCTED, "start = rank * 2"),
+        (CHOSEN, 'turn = "critic" if rank else "generator"'),
+        (JOINED, "with Join([1, 2]):"),
+        (RETURNED, "return [n for n in range(8) if n % (2 + rank)]"),
+        (SWALLOWED, "except OSError:"),
+        (RANK_BRANCH, "if step == 2 and rank == 0:"),
+    ],
+    ids=["loop", "iterator", "constructor", "choice", "join", "return", "exception", "rank"],
+)
+def test_the_cause_is_the_line_that_made_ranks_differ_and_not_one_that_passes_it_on(
+    tmp_path: Path, source: str, line: str
+) -> None:
+    _, because = compared(tmp_path, source)
+    assert because is not None
+    assert source.splitlines()[because.line - 1].strip() == line
