@@ -160,7 +160,7 @@ def run(ranks: int, python: str, command: list[str]) -> int:
 
 def _needs_two_salts(command: Sequence[str]) -> bool:
     """Imported while the first zygote imports torch."""
-    from nsadiag.agent.rehearsal.salt import depends_on_salt
+    from nsadiag.source.patterns.hashes import depends_on_salt
 
     return command[0] == "-m" or depends_on_salt(Path(command[0]).resolve())
 

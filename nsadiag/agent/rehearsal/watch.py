@@ -77,7 +77,7 @@ class RehearsalWatch(Watch):
         return pair
 
     def _answer(self, capture: int) -> None:
-        """What is proven is judged once, when it is known how the ranks ended. Native stacks would say nothing of calls never made."""
+        """Judges a proof once, when it is known how the ranks ended. Native stacks would say nothing of calls never made."""
         if self.proof is None:
             return self._judge()
         self.stopped = "hang"

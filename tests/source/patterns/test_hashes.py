@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.agent.rehearsal.salt import depends_on_salt
+from nsadiag.source.patterns.hashes import depends_on_salt
 
 
 def depends(tmp_path: Path, text: str, **modules: str) -> bool:
