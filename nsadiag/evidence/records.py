@@ -104,7 +104,7 @@ class Link:
 class Because:
     """The cause of a divergence: the line that made ranks differ, and how they came to differ there.
 
-    `chain` begins at the line at which they parted, leads to that line, and goes back in time; the last link is the origin, as far as it
+    `chain` begins at the line at which they diverged, leads to that line, and goes back in time; the last link is the origin, as far as it
     is known.
     """
 
