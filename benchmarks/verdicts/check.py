@@ -9,13 +9,16 @@ place are counted apart. `--programs PATH`: others, in a folder or an archive of
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +44,14 @@ def main() -> None:
     parser.add_argument(
         "--programs", type=Path, help="programs with their truth, in place of repro/: a folder or an archive"
     )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="so many at a time; the seconds are those of a busy machine then"
+    )
+    parser.add_argument("--kinds", default="", help="only programs of these kinds, as differs,raised")
     given = parser.parse_args()
     rows = []
-    for row in measured(given.programs, given.k, given.seconds):
+    kinds = given.kinds.split(",") if given.kinds else []
+    for row in measured(given.programs, given.k, kinds, given.seconds, given.jobs):
         rows.append(row)
         print(json.dumps(row), flush=True)
         if given.out:
@@ -52,18 +60,28 @@ def main() -> None:
     print(json.dumps(summary(rows), indent=1))
 
 
-def measured(programs: Path | None, part: str, seconds: int) -> Iterator[dict[str, object]]:
+def measured(
+    programs: Path | None, part: str, kinds: list[str], seconds: int, jobs: int
+) -> Iterator[dict[str, object]]:
     """A row for each program with this part in its name."""
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(
+            lambda measure: measure(), list(_measures(programs, part, kinds, seconds, Path(scratch)))
+        )
+
+
+def _measures(
+    programs: Path | None, part: str, kinds: list[str], seconds: int, scratch: Path
+) -> Iterator[Callable[[], dict[str, object]]]:
     if programs is None:
         for promise in promises():
             if part in promise.name and not promise.needs:
-                yield checked(promise, seconds)
+                yield functools.partial(checked, promise, seconds)
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = unpacked(programs, Path(scratch)).resolve()
-        for truth in sorted(folder.glob("*.json")):
-            if part in truth.stem and can_run(json.loads(truth.read_text())):
-                yield compared(truth, seconds)
+    for truth in sorted(unpacked(programs, scratch).resolve().glob("*.json")):
+        known = json.loads(truth.read_text())
+        if part in truth.stem and can_run(known) and (not kinds or known["kind"] in kinds):
+            yield functools.partial(compared, truth, seconds)
 
 
 def compared(truth: Path, seconds: int) -> dict[str, object]:
@@ -82,6 +100,7 @@ def compared(truth: Path, seconds: int) -> dict[str, object]:
         "expected": known["kind"],
         "how": because.get("how"),
         "origin": because.get("origin"),
+        "has_class": bool(known.get("classes") or known.get("class")),
         "class_right": verdict.get("class")
         in (named(known.get("classes") or known.get("class")) or [verdict.get("class")]),
         "cause_right": lines[0] in named(known.get("because_of")),
@@ -112,6 +131,7 @@ def checked(promise: Promise, seconds: int) -> dict[str, object]:
         "answer": rehearsal.get("answer", f"failed: {said}"),
         "matched": rehearsal.get("matched"),
         "class": verdict.get("class"),
+        "has_class": True,
         "class_right": verdict.get("class") in promise.classes,
         "ranks_right": tuple(verdict.get("guilty_ranks", ())) == promise.guilty_ranks,
         "place_right": not promise.codes or any(part in where for part in promise.codes),
@@ -177,6 +197,9 @@ def summary(rows: list[dict[str, object]]) -> dict[str, object]:
         **{f"endless_{key}": sum(bool(row.get(key)) for row in looping) for key in COUNTED[1:]},
         "others": len(others),
         "told": len(told),
+        "median_s": statistics.median(float(str(row["seconds"])) for row in others) if others else 0.0,
+        "with_class": sum(bool(row["has_class"]) for row in told),
+        "class_right_of_these": sum(bool(row["has_class"] and row["class_right"]) for row in told),
         **{key: sum(bool(row.get(key)) for row in told) for key in COUNTED},
     }
 

@@ -102,9 +102,10 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Because:
-    """The cause of a divergence: the line at which ranks diverged, and how they came to differ there.
+    """The cause of a divergence: the line that made ranks differ, and how they came to differ there.
 
-    `chain` begins at that line and goes back in time; the last link is the origin, as far as it is known.
+    `chain` begins at the line at which they diverged, leads to that line, and goes back in time; the last link is the origin, as far as it
+    is known.
     """
 
     file: str

@@ -150,13 +150,19 @@ def _place(verdict: Verdict) -> Iterator[Fact]:
 
 
 def _because(because: Because) -> Iterator[Fact]:
-    """The chain from the line that parted the ranks to its origin, each link with what is on record."""
+    """The chain from the line at which the ranks parted to its origin, each link with what is on record."""
+    cause = next((n for n, each in enumerate(because.chain) if _is_at(each.at, because)), 0)
     for number, link in enumerate(because.chain):
         table = "; ".join(_by_rank(value) for value in link.values)
         said = f"{place_text(link.at)} ({link.how}): {link.because}{f' ({table})' if table else ''}"
         last = number == len(because.chain) - 1
         origin = f"; origin: {because.origin}" if last and because.origin != "unknown" else ""
-        yield Fact(label="" if number else "because", text=one_line(said + origin), code=link.at.code)
+        label = "because" if number == cause else "by way of" if number == 0 else ""
+        yield Fact(label=label, text=one_line(said + origin), code=link.at.code)
+
+
+def _is_at(place: Place, because: Because) -> bool:
+    return (place.file, place.line) == (because.file, because.line)
 
 
 def _by_rank(value: ValueOfRanks) -> str:

@@ -62,7 +62,7 @@ def _keep(run: RunDir) -> None:
         make_private_dir(run.sources)
         write_private(run.sources / name, masked(text))
         index[file] = name
-        wanted.extend(_neighbours(Path(file), text))
+        wanted.extend(neighbours(Path(file), text))
     if index:
         write_json(run.sources_index, index)
 
@@ -118,7 +118,7 @@ def _text(file: Path) -> str | None:
         return None
 
 
-def _neighbours(file: Path, text: str) -> Iterator[str]:
+def neighbours(file: Path, text: str) -> Iterator[str]:
     """Modules beside it, or below its package's parents, that it imports."""
     try:
         tree = parse(text)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nsadiag.evidence.rehearsal.calls import ALL_TO_ALL, ANY_SOURCE, RECEIVE, SEND, Call
+from nsadiag.evidence.rehearsal.calls import ALL_TO_ALL, ANY_SOURCE, CREATION, RECEIVE, SEND, Call
 
 Key = tuple[str, tuple[int, ...]]  # a group's name and members
 
@@ -77,10 +77,25 @@ class Matching:
             heads = [own[0] for own in queue.values() if own]
             if len(heads) > 1 and _differ(heads):
                 return heads
+        if creations := self._creations_apart():
+            return creations
         for sent in self.transfers:
             received = next((call for call in self.transfers if _is_for(sent, call)), None)
             if received and sent.tensors != received.tensors:
                 return [sent, received]
+        return []
+
+    def _creations_apart(self) -> list[Call]:
+        """Ranks that create a group of the same members under other names: torch numbers those that each of them has made."""
+        alone = [
+            (key[1], next(iter(present)))
+            for key, queue in self.queues.items()
+            if len(present := [own[0] for own in queue.values() if own]) == 1 and present[0].op == CREATION
+        ]
+        for members, call in alone:
+            other = next((c for m, c in alone if m == members and c.rank != call.rank), None)
+            if other is not None:
+                return [call, other]
         return []
 
     def unanswerable(self) -> list[Call]:

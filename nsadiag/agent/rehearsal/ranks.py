@@ -4,7 +4,7 @@
 torchrun gives its ranks, and ends as torchrun does: when all have ended, or when one has failed.
 
 A process forked from another has its hash salt, so that sets of strings have one order on all ranks and a fault that
-depends on it would be hidden. Two zygotes share the ranks: enough for two orders, in the time of one import on two cores.
+depends on it would be hidden. Two zygotes share the ranks of a program in which it could matter: enough for two orders.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from nsadiag.agent.job.entry_script import NO_SCRIPT, TORCHRUN, TORCHRUN_SWITCHE
 
 NAME = __spec__.name if __spec__ else __name__  # also where it is run as a program
 KILL_AFTER_S = 5.0
-ZYGOTES = 2
 # After a rank has failed: what all of them lack is told from what one lacks.
 TOGETHER_S = 0.3
 READABLE_S = (
@@ -145,16 +144,25 @@ def run(ranks: int, python: str, command: list[str]) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         environment = common_environment(ranks, free.getsockname()[1])
-    zygotes = [start_zygote(python, environment) for _ in range(min(ranks, ZYGOTES))]
+    zygotes = [start_zygote(python, environment)]
+    if ranks > 1 and _needs_two_salts(command):
+        zygotes.append(start_zygote(python, environment))
     alive: dict[int, int] = {}
     try:
         for rank in range(ranks):
-            zygotes[rank % ZYGOTES].ask(rank, command)
+            zygotes[rank % len(zygotes)].ask(rank, command)
         for zygote in zygotes:
             zygote.socket.shutdown(socket.SHUT_WR)
         return _first_failure(zygotes, alive)
     finally:
         _end(zygotes, alive)
+
+
+def _needs_two_salts(command: Sequence[str]) -> bool:
+    """Imported while the first zygote imports torch."""
+    from nsadiag.source.patterns.hashes import depends_on_salt
+
+    return command[0] == "-m" or depends_on_salt(Path(command[0]).resolve())
 
 
 def _first_failure(zygotes: list[Zygote], alive: dict[int, int]) -> int:

@@ -13,11 +13,12 @@ from nsadiag.evidence.records import Origin
 from nsadiag.evidence.rehearsal.calls import CREATION
 from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.model import SourceModel
-from nsadiag.source.patterns.statements import Statement
+from nsadiag.source.patterns.statements import Statement, joins_around
 
 DEEPEST = 7  # links
 MOST_QUESTIONS = 120
 MOST_OF_A_ROLE = 2  # links from a condition to the rank that it asks for
+CONSTRUCTOR = ".__init__"
 RECENT = 8  # calls before the parting, in which a turn that was never taken before may have caused it
 
 
@@ -32,6 +33,7 @@ class Found:
     raised: tuple[Exc | None, Exc | None] = (None, None)
     caught: tuple[Exc | None, Exc | None] = (None, None)
     inside: int | None = None  # of a branch that only this side takes, by right
+    joined: bool = False  # a `with Join(...)` around the loop that ranks left at different times
     origin: Origin = "unknown"
 
     @property
@@ -51,7 +53,7 @@ class Chains:
         self._compared = compared
         self._slices = (Slices(code, compared.walks[0]), Slices(code, compared.walks[1]))
         self._asked = 0
-        self._seen: set[tuple[int, int]] = set()
+        self._known: dict[tuple[int, int], list[Found]] = {}
 
     def chain(self) -> tuple[Found, ...]:
         """The links, the nearest to the calls first; empty where the paths do not tell."""
@@ -71,7 +73,7 @@ class Chains:
     def _links(self) -> tuple[Found, ...]:
         first = self._compared.decisive
         if first is not None:
-            return tuple(self._from_control(first))
+            return (*self._joined(first), *self._from_control(first))
         if unlike := self._compared.unlike:
             # The line of the calls is where the ranks stand; why they are not alike was decided before.
             pair = (unlike[0].step, unlike[1].step)
@@ -80,6 +82,56 @@ class Chains:
             # Which groups there are is for all ranks to create: that some create others is the fault itself.
             return tuple(before if before and unlike[0].op != CREATION else [call, *before])
         return ()
+
+    def _joined(self, first: Parting) -> Iterator[Found]:
+        """The `with Join(...)` around the loop: that one rank has fewer inputs is what it is for."""
+        code, (a, b) = self._slices[0].code, (step.frame.steps for step in first.at)
+        loop = self._slices[0].statement(first.at[0])
+        is_loop = loop is not None and loop.kind == "for"
+        lines = joins_around(code.file(first.at[0].frame.file), first.at[0].line) if is_loop else set()
+        met = [next((step for step in reversed(steps) if step.line in lines), None) for steps in (a, b)]
+        if met[0] is not None and met[1] is not None:
+            yield Found(pair=(met[0], met[1]), joined=True)
+
+    def cause(self, chain: tuple[Found, ...]) -> int:
+        """The link that made the ranks differ: those before it pass on what it decided, those behind it led to it."""
+        handler = next((n for n, found in enumerate(chain) if any(found.caught)), None)
+        if handler is not None:
+            return handler
+        first, statement = chain[0], self._slices[0].statement(chain[0].pair[0])
+        if first.joined or first.inside is not None:
+            return 0
+        if first.parting is not None:
+            if any(first.raised) or (statement is not None and statement.kind == "for"):
+                return self._made_it_shorter(chain)
+            is_asked = statement is not None and statement.kind in ("if", "while") and len(chain) > 1
+            return 1 if is_asked and chain[1].name and all(map(_is_choice, chain[1].values)) else 0
+        return self._made_unlike(chain)
+
+    def _made_it_shorter(self, chain: tuple[Found, ...]) -> int:
+        """A loop over data decides nothing: the last line that made the data, before the rank that it was made for."""
+        if chain[-1].origin == "unknown":
+            return 0
+        made = range(1, len(chain) - 1 if self._is_rank(chain[-1]) else len(chain))
+        return next((n for n in reversed(made) if chain[n].is_recorded), made[-1] if made else 0)
+
+    def _made_unlike(self, chain: tuple[Found, ...]) -> int:
+        """The first line on record, or what it was returned by."""
+        at = next((n for n, found in enumerate(chain) if found.is_recorded), 0)
+        if at + 1 < len(chain) and _is_return(chain[at + 1]):
+            passed = chain[at].name[:1]
+            rest = ((n, chain[n]) for n in range(at + 2, len(chain)))
+            made = (
+                n
+                for n, each in rest
+                if each.is_recorded and each.name[:1] != passed and not self._is_rank(each)
+            )
+            return next(made, at + 1)
+        return at
+
+    def _is_rank(self, found: Found) -> bool:
+        """Whether the line is where a rank asks for its number."""
+        return self._own_origin(found.pair) == "rank"
 
     def _from_control(self, first: Parting) -> list[Found]:
         """The chain from the line that decided: where the line of the calls decides nothing itself, one further back."""
@@ -101,6 +153,11 @@ class Chains:
         for side, steps in enumerate(parting.sides):
             own = self._slices[side]
             last = own.statement(steps[-1]) if steps else None
+            unwound = steps[-1].inner[-1] if steps and steps[-1].inner else None
+            if isinstance(unwound, Exc):
+                pair = (steps[-1], steps[-1])
+                raised = (unwound, None) if side == 0 else (None, unwound)
+                return [Found(pair=pair, parting=parting, inside=side, raised=raised)]
             for step in reversed(steps[:-1]) if last and last.leaves else ():
                 found = own.statement(step)
                 inside = found is not None and found.kind == "if" and found.has_in_body(steps[-1].line)
@@ -131,11 +188,15 @@ class Chains:
 
     def _of_parting(self, parting: Parting, depth: int) -> list[Found]:
         raised = self._raised(parting)
-        if any(raised):
+        ended = any(each and each.ends_an_iterator for each in raised)
+        if any(raised) and not ended:
             return self._of_exception(parting, raised, depth)
         before = self._of_pair(self._entry(parting.at), depth + 1)
-        origin = "unknown" if before else self._own_origin(parting.at)
-        return [Found(pair=parting.at, parting=parting, origin=origin), *before]
+        if not (ended and before):
+            origin, before = self._led(parting.at, before)
+        else:
+            origin = "unknown"
+        return [Found(pair=parting.at, parting=parting, raised=raised, origin=origin), *before]
 
     def _of_exception(
         self, parting: Parting, raised: tuple[Exc | None, Exc | None], depth: int
@@ -208,24 +269,34 @@ class Chains:
         """The best continuation behind a line: one that is on record and comes to an origin before any other."""
         self._asked += 1
         key = pair[0].index, pair[1].index
-        if depth >= DEEPEST or self._asked > MOST_QUESTIONS or (names is None and key in self._seen):
+        if names is None and key in self._known:
+            return self._known[key]
+        if depth >= DEEPEST or self._asked > MOST_QUESTIONS:
             return []
-        self._seen.add(key)
-        best: list[Found] = []
+        if names is not None:
+            return self._best(pair, depth, names)
+        self._known[key] = []  # of what comes back to it
+        self._known[key] = found = self._best(pair, depth, None)
+        return found
+
+    def _best(self, pair: Pair, depth: int, names: tuple[Read, ...] | None) -> list[Found]:
+        # A rank that a function was given explains what it made of it only by way of the function.
+        inside = self._inside(pair, depth) if names is None else []
+        best = inside
+        if best and best[-1].origin != "unknown":
+            return best
         for found in self._continuations(pair, depth, names):
             if _worth(found) > _worth(best):
                 best = found
             if best and best[-1].origin != "unknown" and all(each.is_recorded for each in best[:-1]):
                 break
-        return best
+        return inside if inside and best[-1].origin == "unknown" and not best[0].is_recorded else best
 
     def _continuations(self, pair: Pair, depth: int, names: tuple[Read, ...] | None) -> Iterator[list[Found]]:
         reads = self._reads(pair) if names is None else names
         differing = [read for read in reads if len({*self._values(pair, read)}) > 1]
         for read in differing:
             yield self._of_name(pair, read, depth)
-        if names is None:
-            yield self._inside(pair, depth)
         # Equal values explain nothing; of tensors and loaders none is on record.
         for read in (read for read in reads if self._values(pair, read) == ("", "")):
             yield self._of_name(pair, read, depth)
@@ -238,23 +309,47 @@ class Chains:
         return a, b
 
     def _inside(self, pair: Pair, depth: int) -> list[Found]:
-        """The last parting in the functions that the line called, else what they returned."""
-        frames = [step.frames for step in pair]
-        if not frames[0] or not frames[1]:
+        """The last parting in the functions that the line called, else what one that it names has returned."""
+        a, b = ([frame for frame in step.frames if not _is_comprehension(frame)] for step in pair)
+        if not a or not b:
             return []
-        inside = [p for p in self._compared.partings if any(_is_within(p.at[0], f) for f in frames[0])]
+        inside = [p for p in self._compared.partings if any(_is_within(p.at[0], f) for f in a)]
         for parting in reversed(inside):
             if parting.at[0].index > pair[0].index and not any(parting.announced):
                 return self._of_parting(parting.by or parting, depth)
-        ends = [own[-1].steps[-1] if own[-1].steps else None for own in frames]
+        made = next(
+            ((x, y) for x, y in zip(reversed(a), reversed(b), strict=False) if self._names(pair[0], x)), None
+        )
+        if made is None or made[0].code.text != made[1].code.text:
+            return []
+        if made[0].code.text.endswith(CONSTRUCTOR):
+            return self._of_constructor(made, depth)
+        ends = [own.steps[-1] if own.steps else None for own in made]
         if ends[0] is None or ends[1] is None or ends[0].at != ends[1].at:
             return []
         returned = (ends[0], ends[1])
         found = self._slices[0].statement(returned[0])
         if found is None or found.kind != "return":
             return []
-        before = self._of_pair(returned, depth + 1)
-        return [Found(pair=returned, origin="unknown" if before else self._own_origin(returned)), *before]
+        origin, before = self._led(returned, self._of_pair(returned, depth + 1))
+        return [Found(pair=returned, origin=origin), *before]
+
+    def _names(self, step: Executed, frame: Frame) -> bool:
+        """Whether the line's own statement calls the function: what a framework calls gives it no value."""
+        statement = self._slices[0].statement(step)
+        name = frame.code.text.removesuffix(CONSTRUCTOR).rpartition(".")[2]
+        return statement is not None and statement.calls(name)
+
+    def _of_constructor(self, made: tuple[Frame, Frame], depth: int) -> list[Found]:
+        """The last line that gave the object an attribute, and in which the ranks' values differed."""
+        a, b = (frame.steps for frame in made)
+        for pair in reversed([(x, y) for x, y in zip(a, b, strict=False) if x.at == y.at]):
+            kept = [name for name in self._slices[0].writes(pair[0]) if len(name) > 1]
+            if kept and any(len({*self._values(pair, read)}) > 1 for read in self._reads(pair)):
+                before = self._of_pair(pair, depth + 1)
+                if before and before[-1].origin != "unknown":
+                    return [Found(pair=pair, name=kept[0]), *before]
+        return []
 
     def _of_name(self, pair: Pair, read: Read, depth: int) -> list[Found]:
         a, b = (s.writer(step, read) for s, step in zip(self._slices, pair, strict=True))
@@ -269,8 +364,7 @@ class Chains:
         return []
 
     def _of_writer(self, writers: Pair, read: Read, values: tuple[str, str], depth: int) -> list[Found]:
-        before = self._of_pair(writers, depth + 1)
-        origin = "unknown" if before else self._own_origin(writers)
+        origin, before = self._led(writers, self._of_pair(writers, depth + 1))
         return [Found(pair=writers, name=read, values=values, origin=origin), *before]
 
     def _of_argument(self, pair: Pair, read: Read, values: tuple[str, str], depth: int) -> list[Found]:
@@ -299,6 +393,13 @@ class Chains:
                 return parting.by or parting
         return None
 
+    def _led(self, pair: Pair, before: list[Found]) -> tuple[Origin, list[Found]]:
+        """The origin of a line, and what led to it: where the line itself is an origin, only what the record shows led to it."""
+        own = self._own_origin(pair)
+        if own != "unknown" and not (before and before[0].is_recorded and before[-1].origin != "unknown"):
+            return own, []
+        return "unknown" if before else own, before
+
     def _own_origin(self, pair: Pair) -> Origin:
         found = self._slices[0].statement(pair[0])
         return found.origin if found else "unknown"
@@ -308,12 +409,26 @@ class Chains:
         return self._slices[0].statement(found.pair[0])
 
 
+def _is_return(found: Found) -> bool:
+    return found.parting is None and not found.name and not any(found.values)
+
+
+def _is_choice(value: str) -> bool:
+    """Whether it is a text: the name of what another line has chosen, where a condition only asks for it."""
+    return value.startswith(("'", '"'))
+
+
 def _worth(found: list[Found]) -> tuple[bool, bool, int, int]:
     """Better is what comes to an origin, by steps that are on record."""
     if not found:
         return False, False, 0, 0
     recorded = sum(each.is_recorded for each in found)
     return True, found[-1].origin != "unknown", recorded - (len(found) - recorded), -len(found)
+
+
+def _is_comprehension(frame: Frame) -> bool:
+    """Before Python 3.12 it has a frame of its own; what it reads is what its statement reads."""
+    return frame.code.text.endswith(("comp>", "<genexpr>"))
 
 
 def _is_within(step: Executed, frame: Frame) -> bool:

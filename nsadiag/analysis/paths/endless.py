@@ -21,7 +21,7 @@ FEWEST = 100  # iterations since the last call
 MOST_LISTED = 2
 NAN = "nan"
 BEYOND = 10  # times as many as between any two calls before
-SIZE = re.compile(r"\w+ of (\d+)")
+SIZE = re.compile(r"\w+ of (\d+)(?:: .*)?", re.DOTALL)  # and the first of what is in it
 # Whoever raises one of these again and again gets on by nothing that the world does.
 OF_DATA = {
     "ArithmeticError", "AssertionError", "AttributeError", "IndexError", "JSONDecodeError", "KeyError", "LookupError",

@@ -20,11 +20,13 @@ MOST_VALUES = 4
 
 
 def told(walks: Mapping[int, Walk], compared: Compared, chains: Chains, chain: tuple[Found, ...]) -> Because:
-    """The chain as a value; its own line is that of the first link."""
+    """The chain as a value; its own line is that of the link that made the ranks differ."""
     links = tuple(_link(walks, compared, chains, found) for found in chain)
-    at = links[0].at
+    cause = chains.cause(chain)
+    at = links[cause].at
     return Because(
-        file=at.file, line=at.line, function=at.function, code=at.code, how=links[0].how,
+        file=at.file, line=at.line, function=at.function, code=at.code,
+        how="recorded" if any(link.how == "recorded" for link in links[: cause + 1]) else "inferred",
         origin=chain[-1].origin, chain=links,
     )  # fmt: skip
 
@@ -60,21 +62,12 @@ def _place(step: Executed) -> Place:
 
 def _sentence(compared: Compared, found: Found, statement: Statement | None) -> str:
     a, b = compared.sides
-    if any(found.caught):
-        who, kind = (a, found.caught[0]) if found.caught[0] else (b, found.caught[1])
-        return f"{who} caught a {kind.type if kind else 'n exception'} here"
-    if found.raised[0]:
-        return f"{a} raised {found.raised[0].type} here, and {b} did not"
-    if found.raised[1]:
-        return f"{b} raised {found.raised[1].type} here, and {a} did not"
+    if found.joined:
+        return f"Join answers for {a} or {b} as soon as it has no more inputs, and not in the order of the other's calls"
     if found.inside is not None:
-        who, other = (a, b) if found.inside == 0 else (b, a)
-        held = (
-            f"`if {_short(statement.test)}` held"
-            if statement and statement.test
-            else "an exception was caught"
-        )
-        return f"{held} on {who} and led out of a branch that {other} does not take"
+        return _of_role(found, statement, *((a, b) if found.inside == 0 else (b, a)))
+    if any(found.caught) or any(found.raised):
+        return _of_exception(found, a, b)
     if found.parting is not None:
         return _of_parting(found.parting, statement, a, b)
     if found.name:
@@ -86,6 +79,26 @@ def _sentence(compared: Compared, found: Found, statement: Statement | None) -> 
         own = [" ".join(value.split("\t")[:1] + value.split("\t")[4:]) for value in found.values]
         return f"the same line called {own[0]} on {a} and {own[1]} on {b}"
     return "the value was returned here"
+
+
+def _of_role(found: Found, statement: Statement | None, who: str, other: str) -> str:
+    left = next((each.type for each in found.raised if each), "")
+    if left:
+        return f"{left} led {who} out of a branch that {other} does not take"
+    is_tested = statement is not None and statement.test
+    held = f"`if {_short(statement.test)}` held" if statement and is_tested else "an exception was caught"
+    return f"{held} on {who} and led out of a branch that {other} does not take"
+
+
+def _of_exception(found: Found, a: str, b: str) -> str:
+    seen = found.caught if any(found.caught) else found.raised
+    who, other, error = (a, b, seen[0]) if seen[0] else (b, a, seen[1])
+    assert error is not None
+    if any(found.caught):
+        return f"{who} caught a {error.type} here"
+    if error.ends_an_iterator:
+        return f"the iterator had come to its end on {who}, and not on {other}"
+    return f"{who} raised {error.type} here, and {other} did not"
 
 
 def _of_parting(parting: Parting, statement: Statement | None, a: str, b: str) -> str:

@@ -79,6 +79,11 @@ class Exc:
     index: int
     step: Executed
 
+    @property
+    def ends_an_iterator(self) -> bool:
+        """Whether there was nothing more to iterate over: what is wrong is how much there was, and not that it ended."""
+        return self.type in ("StopIteration", "StopAsyncIteration")
+
 
 Inner: TypeAlias = Frame | Announced | Exc
 

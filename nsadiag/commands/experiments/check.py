@@ -20,7 +20,6 @@ from nsadiag.agent.rehearsal.ranks import started_directly
 from nsadiag.agent.rehearsal.watch import RehearsalWatch
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
-from nsadiag.commands.experiments.absent import DEVICE, absent
 from nsadiag.commands.run import RunRequest, RunResult, check_request, load_analysis, name_of, run_once
 from nsadiag.errors import (
     EXIT_ENVIRONMENT,
@@ -93,6 +92,8 @@ def check_once(request: RunRequest, options: CheckOptions | None = None) -> Chec
     request = dataclasses.replace(request, out=run.path, force=True)
     began = time.monotonic()
     checked = _rehearsed(request, options, {})
+    from nsadiag.commands.experiments.absent import DEVICE  # with the analysis, while the ranks import torch
+
     if checked.rehearsal.answer == "can't" and DEVICE.search(checked.rehearsal.why):
         left_s = max(request.timeout_s - (time.monotonic() - began), 1.0)
         return _rehearsed(dataclasses.replace(request, timeout_s=left_s), options, {CUDA: "cpu"})
@@ -168,6 +169,7 @@ def _answer(result: RunResult, watch: RehearsalWatch | None, found: Rehearsal) -
             return "differs", "every rank waits for another one"
         return "undecided", "nothing moves, and something outside the job could still move it"
     from nsadiag.analysis.load import load_run
+    from nsadiag.commands.experiments.absent import absent
 
     if missing := absent(load_run(result.directory), found, watch.job.poll() if watch else None):
         return "can't", missing

@@ -127,9 +127,10 @@ def in_short(about: Mapping[str, Any]) -> str:
     """A call as the path of a rank names it: operation, group, members, and whatever else has to be the same."""
     members = ",".join(map(str, about["members"]))
     said = (about.get(name) for name in ("reduction", "root", "peer", "tag"))
+    about_it = str(about.get("detail") or "").replace(",", " ")
     rest = ",".join("" if each is None else str(each) for each in said)
     sizes = " ".join(f"{dtype}[{size}]" for size, dtype in about["tensors"][:8])
-    return "\t".join((str(about["op"]), str(about["group"]), members, rest, sizes))
+    return "\t".join((str(about["op"]), str(about["group"]), members, rest, f"{about_it}{sizes}"))
 
 
 def data_file(socket: Path, rank: int, number: int) -> Path:

@@ -10,6 +10,9 @@ HEADS = {"If": ("test",), "While": ("test",), "For": ("iter",), "AsyncFor": ("it
          "Match": ("subject",), "Try": (), "TryStar": (), "FunctionDef": (), "AsyncFunctionDef": (), "ClassDef": (),
          "Import": (), "ImportFrom": (), "Global": (), "Nonlocal": ()}  # fmt: skip
 
+ASKS, ITERATES = {"next", "anext"}, {"__next__", "__anext__"}
+CATCHES_ENDS = {"StopIteration", "StopAsyncIteration", "Exception", "BaseException"}
+
 Read = tuple[str, ...]  # `self.best` is ("self", "best")
 
 
@@ -23,6 +26,38 @@ def reads_by_line(text: bytes) -> dict[int, tuple[Read, ...]]:
             for line in lines:
                 found[line] = names
     return found
+
+
+def handled_ends(text: bytes) -> frozenset[int]:
+    """Lines on which the end of an iterator is an exception to a handler there or further out, and not the end of a loop.
+
+    Raises SyntaxError, ValueError, RecursionError.
+    """
+    handled: set[int] = set()
+    asks: set[int] = set()
+    loops: set[int] = set()
+    own: set[int] = set()  # of iterators that the user wrote, whose end is no exception to them
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Try) and any(map(_handles_ends, node.handlers)):
+            handled.update(line for each in node.body for line in _lines(each))
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            loops.update((*_lines(node.iter), node.target.lineno))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in ITERATES:
+            own.update(_lines(node))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ASKS:
+            asks.update(_lines(node))
+    return frozenset((handled | (asks - own)) - loops)
+
+
+def _lines(node: ast.stmt | ast.expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def _handles_ends(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(kind, ast.Name) and kind.id in CATCHES_ENDS for kind in kinds)
 
 
 def names_read(node: ast.stmt) -> tuple[Read, ...]:
@@ -50,6 +85,13 @@ def names_in(node: ast.AST) -> Iterator[Read]:
         if name and (isinstance(node.ctx, ast.Load) or isinstance(node, ast.Attribute)):
             yield name
             return
+    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        targets = (part for each in node.generators for part in ast.walk(each.target))
+        own = {each.id for each in targets if isinstance(each, ast.Name)}
+        yield from (
+            name for each in ast.iter_child_nodes(node) for name in names_in(each) if name[0] not in own
+        )
+        return
     for child in ast.iter_child_nodes(node):
         # What is called is no value, what its method is called on may be one.
         if isinstance(node, ast.Call) and child is node.func:

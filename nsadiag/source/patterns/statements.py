@@ -77,6 +77,11 @@ class Statement:
     def origin(self) -> Origin:
         return origin_of(self.node)
 
+    def calls(self, name: str) -> bool:
+        """Whether its own expressions call a function of that name."""
+        parts = [node for part in head_of(self.node) for node in ast.walk(part)]
+        return any(isinstance(node, ast.Call) and name_of(node) == name for node in parts)
+
     def call_of(self, name: str) -> ast.Call | None:
         """Its one call of a function of that name."""
         named = [n for n in ast.walk(self.node) if isinstance(n, ast.Call) and name_of(n) == name]
@@ -130,7 +135,9 @@ def given_names(
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     if parameter not in {*names, *(a.arg for a in function.args.kwonlyargs)}:
         return None
-    call = caller.call_of(function.name)
+    above = file.parents.get(function) if file else None
+    of_class = function.name == "__init__" and isinstance(above, ast.ClassDef)
+    call = caller.call_of(above.name if of_class and isinstance(above, ast.ClassDef) else function.name)
     if call is None:
         return caller.reads
     if names and names[0] in ("self", "cls"):

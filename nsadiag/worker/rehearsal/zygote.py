@@ -7,6 +7,7 @@ ranks of one zygote share its hash salt, as nothing can change that after Python
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -81,10 +82,12 @@ def import_torch() -> None:
     """Import whatever all ranks need; a script without torch fails by itself, or does without."""
     is_ours = ASK_DRIVER not in os.environ
     os.environ.setdefault(ASK_DRIVER, "1")
+    gc.disable()  # an import makes hardly any garbage, and collecting takes a tenth of it
     with tolerated(ImportError):
         import torch.distributed
         import torch.nn.parallel
         import torch.utils.data  # noqa: F401
+    gc.enable()
     if is_ours:
         del os.environ[ASK_DRIVER]
 

@@ -111,3 +111,20 @@ def test_clocks_follow_the_one_that_is_ahead() -> None:
     list(matching.add(call(0, 1, ahead_s=3.0)))
     (found,) = matching.add(call(1, 1, ahead_s=60.0))
     assert found.ahead_s == 60.0
+
+
+def test_a_group_that_its_members_know_by_other_names_is_never_created() -> None:
+    matching = Matching()
+    mine, theirs = call(0, 1, "new_group", group="a"), call(1, 1, "new_group", group="b")
+    assert met(matching, mine) == [] and not matching.difference()
+    assert met(matching, theirs) == []
+    assert matching.difference() == [mine, theirs]
+
+
+def test_groups_that_both_members_are_creating_are_no_difference() -> None:
+    matching = Matching()
+    assert met(matching, call(0, 1, "new_group", group="a"), call(1, 1, "new_group", group="b")) == []
+    assert met(matching, call(0, 2, "new_group", group="b"), call(1, 2, "new_group", group="a")) == [
+        ((0, 2), (1, 1)), ((0, 1), (1, 2)),
+    ]  # fmt: skip
+    assert not matching.difference()

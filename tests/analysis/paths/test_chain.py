@@ -58,6 +58,17 @@ for n in range(3):
         continue
     call("all_reduce", n)
 """
+EXHAUSTED = f"""{HEAD}
+shard = [1, 2] if rank else [1, 2, 3]
+feed = iter(shard)
+while True:
+    try:
+        batch = next(feed)
+    except StopIteration:
+        break
+    call("all_reduce")
+call("barrier")
+"""
 OTHER_ROOT = f"""{HEAD}
 scores = [1.0, 2.0] if rank else [2.0, 1.0]
 best = scores.index(max(scores))
@@ -142,6 +153,15 @@ def test_a_swallowed_exception_is_told_with_what_led_to_it(tmp_path: Path) -> No
     ]
 
 
+def test_an_iterator_that_ends_earlier_goes_back_to_what_it_ran_over(tmp_path: Path) -> None:
+    _, because = compared(tmp_path, EXHAUSTED)
+    assert lines(because, EXHAUSTED)[:3] == [
+        "batch = next(feed)", "feed = iter(shard)", "shard = [1, 2] if rank else [1, 2, 3]",
+    ]  # fmt: skip
+    assert because is not None and because.origin == "rank"
+    assert "the iterator had come to its end on rank 1" in because.chain[0].because
+
+
 def test_a_rank_that_leaves_a_branch_of_its_own_is_told_by_the_condition_inside(tmp_path: Path) -> None:
     _, because = compared(tmp_path, ROLE)
     assert lines(because, ROLE)[:2] == ["if message is None:", "if rank == 0:"]
@@ -159,3 +179,61 @@ def test_calls_that_are_not_alike_go_back_to_the_values_that_were_given(tmp_path
 def test_ranks_whose_calls_match_have_not_parted(tmp_path: Path, source: str) -> None:
     found, because = compared(tmp_path, source)
     assert (found.decisive, because) == (None, None)
+
+
+CONSTRUCTED = f"""{HEAD}
+class Files:
+    def __init__(self, count, rank):
+        start = rank * 2
+        self.numbers = range(start, count)
+    def __iter__(self):
+        return iter(self.numbers)
+files = Files(6, rank)
+for number in files:
+    call("all_reduce")
+call("barrier")
+"""
+CHOSEN = f"""{HEAD}
+turn = "critic" if rank else "generator"
+if turn == "critic":
+    call("broadcast")
+call("all_reduce")
+"""
+JOINED = f"""{HEAD}
+class Join:
+    def __init__(self, models): pass
+    def __enter__(self): pass
+    def __exit__(self, *_): pass
+with Join([1, 2]):
+    for n in range(3 + rank):
+        call("all_reduce")
+call("barrier")
+"""
+RETURNED = f"""{HEAD}
+def gradients():
+    return [n for n in range(8) if n % (2 + rank)]
+sizes = gradients()
+call("all_reduce", len(sizes))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (SHORTER, "return list(range(3 + rank))"),
+        (EXHAUSTED, "shard = [1, 2] if rank else [1, 2, 3]"),
+        (CONSTRUCTED, "start = rank * 2"),
+        (CHOSEN, 'turn = "critic" if rank else "generator"'),
+        (JOINED, "with Join([1, 2]):"),
+        (RETURNED, "return [n for n in range(8) if n % (2 + rank)]"),
+        (SWALLOWED, "except OSError:"),
+        (RANK_BRANCH, "if step == 2 and rank == 0:"),
+    ],
+    ids=["loop", "iterator", "constructor", "choice", "join", "return", "exception", "rank"],
+)
+def test_the_cause_is_the_line_that_made_ranks_differ_and_not_one_that_passes_it_on(
+    tmp_path: Path, source: str, line: str
+) -> None:
+    _, because = compared(tmp_path, source)
+    assert because is not None
+    assert source.splitlines()[because.line - 1].strip() == line

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from nsadiag.evidence.rehearsal.paths import WHAT, Word
-from nsadiag.evidence.rehearsal.reads import Read, reads_by_line
+from nsadiag.evidence.rehearsal.reads import Read, handled_ends, reads_by_line
 from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.place import is_user_code, users_files
 from nsadiag.worker.recorder import Recorder
@@ -21,8 +21,11 @@ from nsadiag.worker.rehearsal.paths.words import Words
 MOST_LINES = 4000
 MOST_SOURCE = 1 << 20  # bytes of a file
 LINE, ENTER, LEAVE, RAISED, CALL, NAME, VALUE, FOLDED = (int(each) << WHAT for each in Word)
-# By these a loop over an iterator ends, and a generator is closed.
+# By these a loop over an iterator ends, and a generator is closed; they are exceptions only to a handler that catches them.
 NO_EXCEPTIONS = (StopIteration, StopAsyncIteration, GeneratorExit)
+
+# The names that each line reads, and the lines that handle an iterator's end.
+_Lines = tuple[dict[int, tuple[Read, ...]], frozenset[int]]
 
 _recorder: PathRecorder | None = None
 
@@ -60,12 +63,18 @@ def _forget() -> None:
 
 
 class _Unit:
-    """One code object: its number, the names that its lines read, and the lines since the last call."""
+    """One code object: its number, the names that its lines read, lines that handle an iterator's end, and lines since the last call."""
 
-    __slots__ = ("code", "counted", "last", "number", "reads", "since", "trace")
+    __slots__ = ("code", "counted", "ends", "last", "number", "reads", "since", "trace")
 
-    def __init__(self, code: CodeType, number: int, reads: dict[int, tuple[tuple[int, Read], ...]]) -> None:
-        self.code, self.number, self.reads = code, number, reads
+    def __init__(
+        self,
+        code: CodeType,
+        number: int,
+        reads: dict[int, tuple[tuple[int, Read], ...]],
+        ends: frozenset[int],
+    ) -> None:
+        self.code, self.number, self.reads, self.ends = code, number, reads, ends
         self.last: dict[int, str] = {}
         self.counted = self.since = 0
         self.trace: Any = None
@@ -81,7 +90,7 @@ class PathRecorder:
         self._units: dict[
             int, _Unit
         ] = {}  # by address: the hash of a code object is computed from all its constants
-        self._reads: dict[str, dict[int, tuple[Read, ...]]] = {}  # by file
+        self._lines: dict[str, _Lines] = {}  # by file
         self._folded: dict[int, FrameType] = {}
         self._calls = 0
         self._trace = self._tracer()
@@ -141,22 +150,23 @@ class PathRecorder:
         if unit is None:
             file = code.co_filename
             number = self._words.number_of_code(_name_of(code), file, code.co_firstlineno)
-            if file not in self._reads:
-                self._reads[file] = _reads_of(file)
+            if file not in self._lines:
+                self._lines[file] = _lines_of(file)
+            reads, ends = self._lines[file]
             number_of = self._words.number_of
             own = {line for _, _, line in code.co_lines() if line}
             named = {
-                line: tuple((number_of(".".join(read)), read) for read in reads)
-                for line, reads in self._reads[file].items()
+                line: tuple((number_of(".".join(read)), read) for read in names)
+                for line, names in reads.items()
                 if line in own
             }
-            unit = self._units[id(code)] = _Unit(code, number, named)
+            unit = self._units[id(code)] = _Unit(code, number, named, ends)
             unit.trace = self._local(unit)
         return unit
 
     def _local(self, unit: _Unit) -> Any:
         """The trace function of one code object's frames."""
-        put, reads, number_of = self._words.put, unit.reads, self._words.number_of
+        put, reads, ends, number_of = self._words.put, unit.reads, unit.ends, self._words.number_of
 
         def trace(frame: FrameType, event: str, given: Any) -> Any:
             try:
@@ -169,7 +179,9 @@ class PathRecorder:
                 elif event == "return":
                     put(LEAVE, 0, frame.f_lineno)
                     self._folded.pop(id(frame), None)
-                elif event == "exception" and not issubclass(given[0], NO_EXCEPTIONS):
+                elif event == "exception" and (
+                    not issubclass(given[0], NO_EXCEPTIONS) or frame.f_lineno in ends
+                ):
                     put(RAISED, number_of(given[0].__name__), frame.f_lineno)
             except Exception as error:
                 pass_on(error)
@@ -197,14 +209,15 @@ class PathRecorder:
             self._folded[id(frame)] = frame
 
 
-def _reads_of(file: str) -> dict[int, tuple[Read, ...]]:
+def _lines_of(file: str) -> _Lines:
     """Empty where there is no source."""
     try:
         with Path(file).open("rb") as source:
-            return reads_by_line(source.read(MOST_SOURCE))
+            text = source.read(MOST_SOURCE)
+        return reads_by_line(text), handled_ends(text)
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         pass_on(error)
-        return {}
+        return {}, frozenset()
 
 
 def _name_of(code: CodeType) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import sys
 from collections import deque
@@ -78,4 +79,8 @@ def _sized(value: Any) -> str:
     items = [text_of(each) for each in value if type(each) in (int, bool, float, str)] if plain else []
     if plain and len(items) == len(value):
         return f"{name} [{', '.join(items)}]"
+    keys = list(itertools.islice(value, MOST_ITEMS)) if isinstance(value, dict | set | frozenset) else []
+    if keys and all(type(each) in (int, str) for each in keys):
+        # In the order of a loop over it, which may be what differs.
+        return f"{name} of {len(value)}: {', '.join(map(text_of, keys))}{', …' if len(value) > MOST_ITEMS else ''}"
     return f"{name} of {len(value)}"

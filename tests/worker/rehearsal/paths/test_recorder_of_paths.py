@@ -54,6 +54,33 @@ def test_an_exception_is_seen_where_it_is_swallowed(tmp_path: Path) -> None:
     assert {(each.type, each.step.line) for each in seen} == {("ValueError", 2), ("ValueError", 4)}
 
 
+ENDS = """
+class Own:
+    left = 2
+    def __iter__(self): return self
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return self.left
+for batch in Own():
+    pass
+feed = iter([1])
+try:
+    for batch in Own():
+        next(feed)
+except StopIteration:
+    pass
+"""
+
+
+def test_the_end_of_an_iterator_is_an_exception_only_where_a_handler_catches_it(tmp_path: Path) -> None:
+    walk = Walk(0, walked(record(tmp_path, ENDS)))
+    seen = [each for step in walk.steps for each in step.inner if isinstance(each, Exc)]
+    assert [(each.type, each.step.line) for each in seen] == [("StopIteration", 15)]
+    assert seen[0].ends_an_iterator
+
+
 def test_the_path_outlives_a_sigkill(tmp_path: Path) -> None:
     source = "import os\nx = 1\nos.kill(os.getpid(), 9)\n"
     assert Walk(0, walked(record(tmp_path, source))).last.line == 3
@@ -98,7 +125,9 @@ class Loud:
         (0.1, "0.1"),
         ("a", "'a'"),
         ([1, 2], "list [1, 2]"),
-        ({1: 2}, "dict of 1"),
+        ({1: 2}, "dict of 1: 1"),
+        (dict.fromkeys("dabec"), "dict of 5: 'd', 'a', 'b', 'e', …"),
+        ({Loud()}, "set of 1"),
         (Loud(), ""),
         (torch.tensor(0.25), "tensor 0.25"),
         (torch.tensor([True]), "tensor 1"),
