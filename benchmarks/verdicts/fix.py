@@ -77,7 +77,10 @@ class CachedTrials:
     made: Counter[str] = field(default_factory=Counter)
 
     def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record:
-        return self._kept(f"warm-{ranks}-{seed}", change, lambda: self.trials.rehearse(change, ranks, seed))
+        found: Record = self._kept(
+            f"warm-{ranks}-{seed}", change, lambda: self.trials.rehearse(change, ranks, seed)
+        )
+        return found
 
     @property
     def cold(self) -> Rehearse | None:
@@ -86,7 +89,8 @@ class CachedTrials:
     def _cold(self, change: Change | None, ranks: int, seed: int) -> Record:
         assert self.trials.cold
         make = self.trials.cold
-        return self._kept(f"cold-{ranks}-{seed}", change, lambda: make(change, ranks, seed))
+        found: Record = self._kept(f"cold-{ranks}-{seed}", change, lambda: make(change, ranks, seed))
+        return found
 
     def launch(self, change: Change) -> str:
         return "healthy" if self.warm else str(self._kept("run", change, lambda: self.trials.launch(change)))

@@ -263,7 +263,7 @@ def _stands_in(rank: RankDir, looks: tuple[int, int]) -> str | None:
 
 def _has_none_pending(record: dict[str, Any]) -> bool:
     """Whether a flight recorder answered, and knows of no call under way."""
-    return "entries" in record and not queue_of(record)["entries"]
+    return "entries" in record and not queue_of(cast("Dump", record))["entries"]
 
 
 def joining(inside: dict[int, str | None], world: set[int]) -> set[int]:
