@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from signal import SIGTERM
+from signal import SIGABRT, SIGTERM
 
 from nsadiag.analysis.external import stacks
 from nsadiag.analysis.external.inputs.files import Found
@@ -19,6 +19,7 @@ from nsadiag.analysis.external.threads import at_work
 from nsadiag.analysis.facts.texts.fingerprints import fingerprints
 from nsadiag.analysis.facts.texts.speakers import speaker_of
 from nsadiag.analysis.ingest import logs
+from nsadiag.analysis.ingest.ends import FATAL
 from nsadiag.analysis.ingest.messages.lines import stamp_ns
 from nsadiag.analysis.ingest.messages.starters import first_known, launcher_in
 from nsadiag.analysis.ingest.messages.tools.deepspeed import Waits
@@ -276,6 +277,11 @@ def _put_log(
             unnamed.append(exception)
     for timed_out in facts.timed_out:
         drafts.of(timed_out.rank, source).timed_out.append((timed_out, source))
+    for speaker_rank, what in facts.fatal.items():
+        whose, number = own if speaker_rank is None else speaker_rank, FATAL.get(what)
+        # What aborts has said why.
+        if whose >= 0 and number not in (None, SIGABRT):
+            drafts.of(whose, source).end = End(pid=None, t_s=0.0, signal=number, exit_code=None)
     for ended in facts.ended:
         drafts.of(ended.rank, source).end = End(
             pid=ended.pid,
