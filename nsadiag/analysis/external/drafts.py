@@ -30,7 +30,7 @@ from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.documents.watch import NO_END, End
-from nsadiag.evidence.messages import CommunicatorStep, ProcessEnd
+from nsadiag.evidence.messages import CommunicatorStep, NativeStack, ProcessEnd
 from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.recorder import Dump
@@ -262,6 +262,7 @@ def _put_log(
         # Of a log of one rank no prefix needs to name it.
         speaker = rank if rank in facts.stacks or own < 0 else None
         _put_stacks(draft, facts, source, speaker)
+    _put_debugged(drafts, facts, source, own, pids)
     unnamed = []
     for raised in facts.raised:
         rank = raised.rank if raised.rank is not None else pids.get(raised.speaker.pid or 0, own)
@@ -302,6 +303,20 @@ def _put_stacks(draft: Draft, facts: logs.LogFacts, source: str, speaker: int | 
     if threads := from_faulthandler(facts.stacks.get(speaker, "")):
         draft.faults = draft.stderr_tail if speaker in facts.fatal else ""
         draft.captures.append(capture_of(source=source, stacks=threads))
+
+
+def _put_debugged(
+    drafts: Drafts, facts: logs.LogFacts, source: str, own: int, pids: Mapping[int, int]
+) -> None:
+    """Python's frames that a debugger showed of ranks that are known: by a heading, a pid, or the file's name."""
+    by_rank: dict[int, list[NativeStack]] = {}
+    for stack in facts.of(NativeStack):
+        rank = stack.rank if stack.rank is not None else pids.get(stack.pid or 0, own)
+        if rank >= 0:
+            by_rank.setdefault(rank, []).append(stack)
+    for rank, told in by_rank.items():
+        if threads := stacks.from_debugger(told):
+            drafts.of(rank, source).captures.append(capture_of(source=source, stacks=threads))
 
 
 def _exception(exception: Cause, source: str, stamped_ns: int = 0) -> Raised:

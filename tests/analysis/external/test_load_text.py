@@ -7,8 +7,10 @@ from dump_maker import Job, write_dumps
 
 from nsadiag.analysis.external.stacks import from_py_spy
 from nsadiag.analysis.ingest.logs import numbered, read_log
+from nsadiag.analysis.judgement.conclude import RELIABILITY
 from nsadiag.analysis.verdict import judge_evidence as judge_external
 from nsadiag.errors import UsageError
+from nsadiag.evidence.records import Strength
 from nsadiag.evidence.stacks import from_faulthandler
 
 WAITS = """Process {pid}: /venv/bin/python -u train.py
@@ -329,7 +331,9 @@ def test_an_exit_code_without_a_traceback_is_no_clean_end(tmp_path: Path) -> Non
 """)
     verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (1,))
-    assert verdict.confidence <= 0.6 and any("no traceback of rank 1" in gap for gap in verdict.gaps)
+    assert verdict.confidence <= RELIABILITY[Strength.WEAK] and any(
+        "no traceback of rank 1" in gap for gap in verdict.gaps
+    )
 
 
 def test_a_log_of_a_job_that_went_well_is_no_evidence_of_anything(tmp_path: Path) -> None:
