@@ -56,7 +56,7 @@ def verdict_of(
 
 
 def confidence_of(cell: CellEvidence, cause: Finding) -> float:
-    """What the strength claims; of somebody's logs and stacks what such claims were worth so far."""
+    """The strength's own claim; of somebody's logs and stacks the worth of such claims so far."""
     if cell.collected is None or _has_dumps(cell):
         return cause.strength.value
     return RELIABILITY.get(cause.strength, cause.strength.value)
