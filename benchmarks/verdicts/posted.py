@@ -4,7 +4,7 @@
 
 FOLDER holds NAME/input and NAME/truth.json (tests/golden/posted, if none is given). All are judged in this process.
 `--wrong` prints the summaries of those that are not right; `--hold` adds what is right today to held.json, which a test keeps.
-`--mutations` judges so many damaged copies instead, and prints what raised, or took more than LIMIT_S of CPU.
+`--mutations` judges so many damaged copies instead, and prints what raised, or took more than LIMIT_S of CPU or MOST_BYTES.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ POSTED = ROOT / "tests" / "golden" / "posted"
 HELD = "held.json"
 LEVELS = (0.95, 0.85, 0.75, 0.6, 0.5, 0.0)
 LIMIT_S = 20
+MOST_BYTES = 2 * 2**30  # of memory
 Mutation = Callable[[random.Random, list[bytes]], list[bytes]]
 
 
@@ -111,6 +112,7 @@ def mutated(folder: Path, count: int, seed: int) -> Iterator[str]:
     """Judges damaged copies as a user does, with the whole report; yields what came of those that failed."""
     rng, names = random.Random(seed), sorted(truths(folder))
     signal.signal(signal.SIGVTALRM, _too_long)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     for number in range(count):
         name = rng.choice(names)
         with tempfile.TemporaryDirectory() as home:
