@@ -1,17 +1,25 @@
 """How well `analyze` judges what people post: inputs rebuilt from public threads, with the truth beside them.
 
-    python benchmarks/verdicts/posted.py [FOLDER] [--json] [--wrong] [-k NAME] [--hold]
+    python benchmarks/verdicts/posted.py [FOLDER] [--json] [--wrong] [-k NAME] [--hold] [--mutations N [--seed S]]
 
 FOLDER holds NAME/input and NAME/truth.json (tests/golden/posted, if none is given). All are judged in this process.
 `--wrong` prints the summaries of those that are not right; `--hold` adds what is right today to held.json, which a test keeps.
+`--mutations` judges so many damaged copies instead, and prints what raised, or took more than LIMIT_S of CPU or MOST_BYTES.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
+import re
+import resource
+import shutil
+import signal
 import sys
-from collections.abc import Iterator
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,9 +28,114 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks/verdicts")]
 from shared import Row, answer, percent  # noqa: E402 - beside this file
 from support.posted import GRADES, NOT_WRONG, Score, scored, truths  # noqa: E402 - beside the tests
 
+from nsadiag.analysis.judgement import conclude  # noqa: E402
+from nsadiag.errors import NsadiagError  # noqa: E402
+from nsadiag.reports.formats.document import render_json  # noqa: E402
+from nsadiag.reports.load import load_collected  # noqa: E402
+
 POSTED = ROOT / "tests" / "golden" / "posted"
 HELD = "held.json"
 LEVELS = (0.95, 0.85, 0.75, 0.6, 0.5, 0.0)
+LIMIT_S = 20
+MOST_BYTES = 2 * 2**30  # of memory
+Mutation = Callable[[random.Random, list[bytes]], list[bytes]]
+
+
+def _at(rng: random.Random, lines: list[bytes]) -> int:
+    return rng.randrange(len(lines) + 1)
+
+
+def _without(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    first = _at(rng, lines)
+    return lines[:first] + lines[first + rng.choice((1, 2, 10)) :]
+
+
+def _cut(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    text = b"\n".join(lines)
+    return text[: rng.randrange(len(text) + 1)].split(b"\n")
+
+
+def _begun_late(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    text = b"\n".join(lines)
+    return text[rng.randrange(len(text) + 1) :].split(b"\n")
+
+
+def _flipped(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    text = bytearray(b"\n".join(lines) or b"x")
+    for _ in range(rng.choice((1, 8, 200))):
+        text[rng.randrange(len(text))] = rng.randrange(256)
+    return bytes(text).split(b"\n")
+
+
+def _of_other_numbers(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    odd = (b"0", b"-1", b"18446744073709551616", b"9" * 60, b"007", b"4294967295", b"")
+    at = min(_at(rng, lines), len(lines) - 1)
+    return [*lines[:at], re.sub(rb"\d+", lambda _: rng.choice(odd), lines[at]), *lines[at + 1 :]]
+
+
+def _shuffled(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    return rng.sample(lines, len(lines))
+
+
+def _with_a_stranger(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    odd = (
+        b"\0" * 4000,
+        b"\xff\xfe[rank",
+        b"[rank1]:" * 3000,
+        b"x" * 300_000,
+        b'{"a":' * 500,
+        b"(" * 2000,
+        b"\x1b[3",
+        b"\r\r\r|",
+        b"frame #0: a<b<c",
+    )
+    first = _at(rng, lines)
+    return [*lines[:first], rng.choice(odd), *lines[first:]]
+
+
+def _repeated(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    return lines * rng.choice((2, 5))
+
+
+def _prefixed(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    odd = (b"7: ", b"[rank5]: ", b"> ", b"    ", b"(Worker pid=1) ", b"2026-01-01T00:00:00Z stdout F ")
+    head = rng.choice(odd)
+    return [head + line if rng.random() < 0.9 else line for line in lines]
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    _without, _cut, _begun_late, _flipped, _of_other_numbers, _shuffled, _with_a_stranger, _repeated, _prefixed,
+)  # fmt: skip
+
+
+def mutated(folder: Path, count: int, seed: int) -> Iterator[str]:
+    """Judges damaged copies as a user does, with the whole report; yields what came of those that failed."""
+    rng, names = random.Random(seed), sorted(truths(folder))
+    signal.signal(signal.SIGVTALRM, _too_long)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    for number in range(count):
+        name = rng.choice(names)
+        with tempfile.TemporaryDirectory() as home:
+            copy = Path(shutil.copytree(folder / name / "input", Path(home) / "input"))
+            file = rng.choice(sorted(each for each in copy.rglob("*") if each.is_file()))
+            lines = file.read_bytes().split(b"\n")
+            done = [rng.choice(MUTATIONS) for _ in range(rng.choice((1, 1, 2, 3)))]
+            for mutate in done:
+                lines = mutate(rng, lines) or [b""]
+            file.write_bytes(b"\n".join(lines))
+            signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+            try:
+                render_json(load_collected(copy))
+            except NsadiagError:
+                pass  # refused, with the reason
+            except Exception:
+                yield f"{number} {name} {[each.__name__ for each in done]}\n{traceback.format_exc(limit=-4)}"
+            finally:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"more than {LIMIT_S} s of CPU")
 
 
 def figures(scores: list[Score]) -> Row:
@@ -44,7 +157,7 @@ def figures(scores: list[Score]) -> Row:
 
 
 def reliability(scores: list[Score]) -> list[Row]:
-    """Stated confidence against how often the class is right, and at least not wrong."""
+    """Claimed confidence against how often the class is right, class and ranks are, and the class is at least not wrong."""
     found = []
     for level in LEVELS:
         of_level = [s for s in scores if s.cls != "-" and abs(s.confidence - level) < 0.01]
@@ -54,6 +167,7 @@ def reliability(scores: list[Score]) -> list[Row]:
                     "stated_pct": round(100 * level),
                     "verdicts": len(of_level),
                     "right_pct": percent(s.grade == "right" for s in of_level),
+                    "answers_pct": percent(s.grade == "right" and s.ranks for s in of_level),
                     "not_wrong_pct": percent(s.grade in NOT_WRONG for s in of_level),
                 }
             )
@@ -81,10 +195,10 @@ def table(told: Row, *, wrong: bool) -> Iterator[str]:
         f"advice {told['advice_pct']} %; {told['told_false']} say something false"
     )
     yield ""
-    yield f"{'stated':>6} {'verdicts':>8} {'right':>7} {'not wrong':>9}"
+    yield f"{'claimed':>7} {'verdicts':>8} {'right':>7} {'and ranks':>9} {'not wrong':>9}"
     for row in told["reliability"]:
         yield (
-            f"{row['stated_pct']:5} % {row['verdicts']:8} {row['right_pct']:5} % {row['not_wrong_pct']:7} %"
+            f"{row['stated_pct']:5} % {row['verdicts']:8} {row['right_pct']:5} % {row['answers_pct']:7} % {row['not_wrong_pct']:7} %"
         )
 
 
@@ -105,7 +219,19 @@ def main() -> None:
     ask.add_argument("--json", action="store_true")
     ask.add_argument("--wrong", action="store_true")
     ask.add_argument("--hold", action="store_true")
+    ask.add_argument("--mutations", type=int, default=0)
+    ask.add_argument("--seed", type=int, default=1)
     told = ask.parse_args()
+    if told.mutations:
+        failed = list(mutated(told.folder, told.mutations, told.seed))
+        mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        print(
+            *failed,
+            f"{told.mutations - len(failed)} of {told.mutations} damaged copies judged or refused; {mib} MiB at most",
+            sep="\n",
+        )
+        return
+    conclude.RELIABILITY.clear()  # what is graded is the claim: this gives its worth
     scores = list(scored(told.folder, (name for name in truths(told.folder) if told.k in name)))
     if told.hold:
         hold(told.folder, scores)

@@ -55,6 +55,7 @@ class ProcessEnd(Fact):
         "lightning",
         "mpirun",
         "composer",
+        "vllm",
     ]
     why: Literal["unknown", "memory", "time limit", "preemption", "node failure", "eviction", "cancelled"] = (
         "unknown"
@@ -239,7 +240,7 @@ class Setting(Fact):
 class ToolAnswer(Fact):
     """A finding of another tool, with the ranks that it names."""
 
-    tool: Literal["torchfrtrace", "nccl ras", "monitored barrier"]
+    tool: Literal["torchfrtrace", "nccl ras", "monitored barrier", "horovod"]
     kind: Literal["missing", "mismatch", "not all joined", "dead", "error", "operations"]
     ranks: tuple[int, ...] = ()
     number: int | None = None  # of the last operation that they launched

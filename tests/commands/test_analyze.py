@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.collected import watchdog_lines
+from support.imports import ROOT
 from support.jobs import Jobs
 
 RAISED = """NCCL version 2.21.5+cuda12.4
@@ -39,6 +42,25 @@ def test_out_has_the_verdict_and_the_page_and_report_shows_it_again(jobs: Jobs, 
     assert again.returncode == 0 and "Rank 1 raised ValueError: bad batch" in again.stdout
     page = jobs.run("report", out, "--format", "html")
     assert page.returncode == 0 and "could not be shown" not in page.stdout
+
+
+def test_three_steps_lead_from_a_pasted_watchdog_to_the_answer_word_for_word(jobs: Jobs) -> None:
+    """As the page says it: its commands, and what it shows of the answer."""
+    page = (ROOT / "docs" / "my-job-hangs.md").read_text().partition("## I have only a log")[2]
+    page = page.partition("\n## ")[0]
+    assert re.findall(r"^(\d)\. ", page, re.MULTILINE) == ["1", "2", "3"]
+    asked, sent = "nsadiag analyze job.log", "nsadiag report job.log --format issue"
+    assert f"`{asked}`" in page and f"`{sent}`" in page
+    log = "".join(watchdog_lines(rank, seq=9140, elements=1) for rank in (1, 3, 2))
+    (jobs.directory / "job.log").write_text(log)
+    done = jobs.run(*asked.split()[1:])
+    assert done.returncode == 1, done.stderr
+    shown = re.search(r"```text\n(.*?)```", page, re.DOTALL)
+    assert shown is not None
+    for line in shown[1].splitlines():
+        assert " ".join(line.split()) in " ".join(done.stdout.split())
+    issue = jobs.run(*sent.split()[1:])
+    assert issue.returncode == 0 and "missing_rank, rank 0 of 4" in issue.stdout
 
 
 def test_out_is_not_written_over(jobs: Jobs, log: Path) -> None:

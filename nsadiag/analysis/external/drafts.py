@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from signal import SIGTERM
+from signal import SIGABRT, SIGTERM
 
 from nsadiag.analysis.external import stacks
 from nsadiag.analysis.external.inputs.files import Found
@@ -19,6 +19,7 @@ from nsadiag.analysis.external.threads import at_work
 from nsadiag.analysis.facts.texts.fingerprints import fingerprints
 from nsadiag.analysis.facts.texts.speakers import speaker_of
 from nsadiag.analysis.ingest import logs
+from nsadiag.analysis.ingest.ends import FATAL
 from nsadiag.analysis.ingest.messages.lines import stamp_ns
 from nsadiag.analysis.ingest.messages.starters import first_known, launcher_in
 from nsadiag.analysis.ingest.messages.tools.deepspeed import Waits
@@ -29,7 +30,7 @@ from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.documents.watch import NO_END, End
-from nsadiag.evidence.messages import CommunicatorStep, ProcessEnd
+from nsadiag.evidence.messages import CommunicatorStep, NativeStack, ProcessEnd
 from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.recorder import Dump
@@ -261,6 +262,7 @@ def _put_log(
         # Of a log of one rank no prefix needs to name it.
         speaker = rank if rank in facts.stacks or own < 0 else None
         _put_stacks(draft, facts, source, speaker)
+    _put_debugged(drafts, facts, source, own, pids)
     unnamed = []
     for raised in facts.raised:
         rank = raised.rank if raised.rank is not None else pids.get(raised.speaker.pid or 0, own)
@@ -276,6 +278,11 @@ def _put_log(
             unnamed.append(exception)
     for timed_out in facts.timed_out:
         drafts.of(timed_out.rank, source).timed_out.append((timed_out, source))
+    for speaker_rank, what in facts.fatal.items():
+        whose, number = own if speaker_rank is None else speaker_rank, FATAL.get(what)
+        # What aborts has said why.
+        if whose >= 0 and number not in (None, SIGABRT):
+            drafts.of(whose, source).end = End(pid=None, t_s=0.0, signal=number, exit_code=None)
     for ended in facts.ended:
         drafts.of(ended.rank, source).end = End(
             pid=ended.pid,
@@ -296,6 +303,20 @@ def _put_stacks(draft: Draft, facts: logs.LogFacts, source: str, speaker: int | 
     if threads := from_faulthandler(facts.stacks.get(speaker, "")):
         draft.faults = draft.stderr_tail if speaker in facts.fatal else ""
         draft.captures.append(capture_of(source=source, stacks=threads))
+
+
+def _put_debugged(
+    drafts: Drafts, facts: logs.LogFacts, source: str, own: int, pids: Mapping[int, int]
+) -> None:
+    """Python's frames that a debugger showed of ranks that are known: by a heading, a pid, or the file's name."""
+    by_rank: dict[int, list[NativeStack]] = {}
+    for stack in facts.of(NativeStack):
+        rank = stack.rank if stack.rank is not None else pids.get(stack.pid or 0, own)
+        if rank >= 0:
+            by_rank.setdefault(rank, []).append(stack)
+    for rank, told in by_rank.items():
+        if threads := stacks.from_debugger(told):
+            drafts.of(rank, source).captures.append(capture_of(source=source, stacks=threads))
 
 
 def _exception(exception: Cause, source: str, stamped_ns: int = 0) -> Raised:

@@ -70,6 +70,7 @@ LOOKS_FOR = (
     "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
     "torchrun --log-dir, logs with tracebacks or timeouts, DeepSpeed's summaries of communication"
 )
+MOST_RANKS = 2**20
 
 
 def load_attempts(paths: Sequence[Path]) -> tuple[CellEvidence, ...]:
@@ -238,7 +239,8 @@ def _world_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:
     """Ranks begin at 0, and communicators and groups of dumps name their members."""
     seen = [*drafts, *(wait.rank for wait in statements.waits)]
     least = watchdog.world_size(_reports(drafts))
-    return max(_stated_size(drafts, dumps, statements), least, max(seen, default=-1) + 1)
+    known = max(_stated_size(drafts, dumps, statements), least, max(seen, default=-1) + 1)
+    return min(known, MOST_RANKS)  # of a damaged number no set of ranks is made
 
 
 def _stated_size(drafts: Drafts, dumps: DumpSet, statements: Statements) -> int:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame, Threads
+from nsadiag.analysis.ingest.messages.tools.debuggers import HEADING
+from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, StackFrame, Threads
 from nsadiag.evidence.documents.types import fitting
 from nsadiag.evidence.documents.values import rows_of
+from nsadiag.evidence.messages import NativeStack
 from nsadiag.evidence.stacks import with_a_main_thread
 
 PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 RANK_IN_COMMAND = re.compile(r"--(?:local[-_])?rank[= ](\d+)|(?:^|\s)(?:RANK|SLURM_PROCID)=(\d+)(?=\s|$)")
-HEADING = re.compile(r"^\W*(?i:global[_ ])?(?i:rank)\W{0,3}(\d{1,7})\b")
 MOST_HEADING = 500
 THREAD = re.compile(
     r'^Thread (?P<id>0x[0-9a-fA-F]+|\d+)(?: \((?P<state>[^)]*)\))?(?:: "(?P<name>[^"]*)")?', re.MULTILINE
@@ -58,7 +59,7 @@ def from_py_spy(text: str) -> Iterator[ProcessStacks]:
 
 
 def _heading(before: str) -> re.Match[str] | None:
-    """The rank in a line of somebody's own above a process: `=== rank 3 ===`, `# Rank 3 (node a)`."""
+    """The rank in a line of somebody's own above a process."""
     last = before[-MOST_HEADING:].rstrip("\n").rpartition("\n")[2]
     return HEADING.match(last)
 
@@ -81,6 +82,20 @@ def _py_spy_threads(text: str) -> Threads:
 
 def _has_native(threads: Threads) -> bool:
     return any(".so" in f.filename or not f.line for t in threads for f in t.frames)
+
+
+def from_debugger(stacks: Iterable[NativeStack]) -> Threads:
+    """Threads of one process of which the debugger showed Python's frames."""
+    return with_a_main_thread([
+        PythonThread(
+            thread_name=MAIN_THREAD if each.thread == 1 else None,
+            frames=tuple(
+                StackFrame(name=f.function, filename=whole_path(f.file), line=f.line) for f in each.frames[::-1]
+            ),
+        )
+        for each in stacks
+        if each.frames
+    ])  # fmt: skip
 
 
 def whole_path(file: str) -> str:

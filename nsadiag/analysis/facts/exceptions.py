@@ -14,9 +14,10 @@ from nsadiag.evidence.user_code import is_user
 # What a rank says when a peer has gone, or kept it waiting for too long: consequences, never causes.
 FOLLOWS_A_PEER = re.compile(
     r"connection (closed|reset|refused)|broken pipe|recvbytes failed|sendbytes failed|failed to recv"
-    r"|remote process exited|ncclremoteerror|ncclsystemerror|nccl communicator was aborted|timed out waiting"
+    r"|remote process exited|ncclremoteerror|ncclsystemerror|nccl communicator was aborted|timed out waiting|timeout caused pair closure"
     r"|socket recv failed while polling|closed by remote peer|timed out in blocking wait|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog|failed to pass monitoredBarrier"
-    r"|reached monitoredBarrier, but received errors",
+    r"|reached monitoredBarrier, but received errors"
+    r"|^cancelled$",  # vLLM's, of a worker whose executor shuts down
     re.IGNORECASE,
 )
 # Between ranks, and between a rank and its own processes; our probes stand in between where the user waits for a Work.

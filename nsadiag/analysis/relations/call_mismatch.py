@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from nsadiag.analysis.case import Case
@@ -31,6 +31,7 @@ STRICT_RECORDED = re.compile(
 )
 EXCHANGE = re.compile(r"^_?all_?to_?all")
 SHAPE = re.compile(r"(?:(\d{1,6})x)?(\w+)\[([\d,]*)\]")
+CLEAR_SIDE = 3  # ranks
 TRUNCATED = re.compile(r"\+\d+\)")
 
 
@@ -58,6 +59,8 @@ class Disagreement:
     kind: Kind
     asked: dict[int, CallArguments]
     recorded: bool  # by the flight recorder, and not by the recording alone
+    # By rank, how many others that say nothing themselves asked for the same.
+    alike: Mapping[int, int] = field(default_factory=dict)
 
     def collective(self, rank: int) -> Collective:
         one = self.asked[rank]
@@ -285,9 +288,10 @@ def _received(row: dict[Any, Any]) -> list[str]:
 def in_messages(case: Case) -> list[Disagreement]:
     """By what TORCH_DISTRIBUTED_DEBUG=DETAIL says in the exceptions of ranks: where calls are made past torch.distributed, nothing else tells."""
     said: dict[int, Fingerprint] = {}
+    met: list[tuple[Fingerprint, ...]] = []
     for rank in case.cell.ranks:
-        message = first_of(rank.exception).message if rank.exception else ""
-        for number, one in enumerate(fingerprints(message)):
+        met.append(tuple(fingerprints(first_of(rank.exception).message if rank.exception else "")))
+        for number, one in enumerate(met[-1]):
             # What a rank says of its own call goes before what a peer says of it.
             said = {**said, one.rank: one} if number == 0 else {one.rank: one, **said}
     known = {r: one for r, one in said.items() if any(r == rank.rank for rank in case.cell.ranks)}
@@ -299,7 +303,23 @@ def in_messages(case: Case) -> list[Disagreement]:
     found = _first(
         "", call, aspects, lambda r, key: _said_by_torch(case.cell.rank(r), known[r], key), recorded=True
     )
-    return [found] if found else []
+    return [replace(found, alike=_passed_over(case.cell, met, known))] if found else []
+
+
+def _passed_over(
+    cell: CellEvidence, met: list[tuple[Fingerprint, ...]], known: Mapping[int, Fingerprint]
+) -> dict[int, int]:
+    """By rank, how many silent ranks asked for the same: torch compares in the order of ranks, and stops at the first that differs.
+
+    Only where these are most of the job, and a clear side where a log tells of fewer ranks than it has: those after that one
+    may have asked for either.
+    """
+    found: dict[int, int] = {}
+    for own, *others in (each for each in met if len(each) > 1):
+        agreed = {*range(others[0].rank), own.rank}
+        if len(agreed) >= CLEAR_SIDE and 2 * len(agreed) > cell.world_size:
+            found[own.rank] = len(agreed - known.keys())
+    return found
 
 
 def _said_by_torch(rank: RankEvidence, one: Fingerprint, key: Any) -> CallArguments:

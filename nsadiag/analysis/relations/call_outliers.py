@@ -77,7 +77,13 @@ Askings = Mapping[int, Asking]
 def call_outliers(case: Case, one: Disagreement) -> Outliers:
     """Ranks that ask for something else than they should."""
     asking = {
-        rank: Asking(now=asked.key, weight=case.cell.weight(rank), case=case, one=one, rank=rank)
+        rank: Asking(
+            now=asked.key,
+            weight=case.cell.weight(rank) + one.alike.get(rank, 0),
+            case=case,
+            one=one,
+            rank=rank,
+        )
         for rank, asked in one.asked.items()
     }
     return outliers(asking, CRITERIA.get(one.kind, ARGUMENT_CRITERIA))

@@ -55,6 +55,11 @@ def _steps_of(cell: CellEvidence, number: int) -> int | None:
     return next((rank.end.steps for rank in cell.ranks if rank.rank == number), None)
 
 
+def sides(case: Case, singled_out: tuple[int, ...], peers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Guilty and blocked ranks: of ranks that disagree in somebody else's log and of which none stands out, which is guilty is unknown."""
+    return ((), singled_out) if case.cell.collected is not None and not peers else (singled_out, peers)
+
+
 def all_but(cell: CellEvidence, ranks: Iterable[int]) -> tuple[int, ...]:
     """All ranks with evidence except these."""
     others = set(ranks)

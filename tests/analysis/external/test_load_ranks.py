@@ -49,6 +49,26 @@ CHECKPOINT = raised("[rank0]: ", "CheckpointException: CheckpointException ranks
 CHILD = "[rank: 3] Child process with PID 4711 terminated with code -9. Forcefully terminating all other processes to avoid zombies\n"
 MPIRUN = "mpirun noticed that process rank 3 with PID 4711 on node node7 exited on signal 9 (Killed).\n"
 CUT = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 10, in main\n[rank3]:     step()\n'
+UNUSED = (
+    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that "
+    "your module has parameters that were not used in producing loss. You can enable unused parameter detection, and by \n"
+    "making sure all `forward` function outputs participate in calculating loss. \n"
+    "Parameter indices which did not receive grad for rank 3: 282 283 \n"
+)
+DRIVER = "RuntimeError: CUDA driver version is insufficient for CUDA runtime version"
+PAIR = "RuntimeError: [gloo/transport/tcp/pair.cc:575] Application timeout caused pair closure"
+BUS = (
+    "[2026-05-31T14:29:44.1641Z] dc5b74e6 [rank=0] || Fatal Python error: Bus error\n"
+    "[2026-05-31T14:29:44.1642Z] dc5b74e6 [rank=0] || \n"
+    "[2026-05-31T14:29:44.1643Z] dc5b74e6 [rank=0] || Current thread 0x00007fdc2e4f0740 (most recent call first):\n"
+    '[2026-05-31T14:29:44.1644Z] dc5b74e6 [rank=0] ||   File "/job/train.py", line 121 in main\n'
+)
+STALLED = (
+    "[0]<stderr>:stall_inspector.cc:105] One or more tensors were submitted to be reduced by subset of ranks\n"
+    "[0]<stderr>:Missing ranks:\n[0]<stderr>:3: [allreduce.layer1.weight, allreduce.layer1.bias ...]\n"
+)
+AROUND = "node-a:33:39 [7] init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 5.\n"
+CAUGHT = "(pid=40210) *** SIGSEGV received at time=1763374221 on cpu 11 ***\n"
 
 LOGS = {
     "an abort says nothing of its cause": (table((3, -6)), "unknown", ()),
@@ -81,6 +101,20 @@ LOGS = {
     ),
     "of a communicator one host's log shows one part": (NCCL, "unknown", ()),
     "DDP's check names the rank that speaks": (raised("", PARAMETERS), "model_structure_mismatch", (2,)),
+    "DDP's error names the rank that raises it": (UNUSED, "ddp_unused_parameter", (3,)),
+    "what several ranks meet in their environment is nobody's": (
+        "".join(raised(f"[rank{r}]: ", DRIVER) for r in (0, 3)),
+        "rank_exception",
+        (),
+    ),
+    "of one rank alone it is that rank's": (raised("[rank3]: ", DRIVER), "rank_exception", (3,)),
+    "a worker that lost its peer by a closed pair raised nothing of its own": (
+        raised("[rank3]: ", PAIR), "unknown", (),
+    ),
+    "faulthandler says what ended a rank": (BUS, "rank_killed", (0,)),
+    "Horovod names who lacks": (STALLED, "missing_rank", (3,)),
+    "NCCL's pointer to a rank's surroundings is none to the rank": (AROUND, "collective_args_mismatch", ()),
+    "a signal that Ray's worker caught is of nobody known": (CAUGHT, "rank_killed", ()),
     "a checkpoint's error is of the rank that it names": (CHECKPOINT, "rank_exception", (3,)),
     "Lightning counts its children": (CHILD, "rank_killed", (3,)),
     "mpirun names the rank": (MPIRUN, "rank_killed", (3,)),

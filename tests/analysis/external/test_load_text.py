@@ -7,8 +7,10 @@ from dump_maker import Job, write_dumps
 
 from nsadiag.analysis.external.stacks import from_py_spy
 from nsadiag.analysis.ingest.logs import numbered, read_log
+from nsadiag.analysis.judgement.conclude import RELIABILITY
 from nsadiag.analysis.verdict import judge_evidence as judge_external
 from nsadiag.errors import UsageError
+from nsadiag.evidence.records import Strength
 from nsadiag.evidence.stacks import from_faulthandler
 
 WAITS = """Process {pid}: /venv/bin/python -u train.py
@@ -266,6 +268,27 @@ def test_torchs_own_comparison_of_calls_is_read(
     assert said in found.summary
 
 
+def test_of_two_ranks_at_odds_in_a_log_neither_is_called_guilty(tmp_path: Path) -> None:
+    found = judge_external(detail_log(tmp_path / "job.log", [("ALLREDUCE", "32"), ("BROADCAST", "32")]))
+    assert (found.cls, found.guilty_ranks, found.blocked_ranks) == ("collective_order_mismatch", (), (0, 1))
+    assert "nothing shows which of ranks 0, 1 is at fault" in found.summary
+    assert found.where is not None
+    assert found.where.line == 52
+
+
+@pytest.mark.parametrize(("differs", "guilty"), [(7, (7,)), (2, ()), (1, ())])
+def test_ranks_that_torch_passed_over_agree_with_the_one_that_reports(
+    tmp_path: Path, differs: int, guilty: tuple[int, ...]
+) -> None:
+    """It compares in the order of ranks: of eight, those before the seventh agree; those behind the second may not."""
+    calls = [("ALLREDUCE", "32")] * 8
+    calls[differs] = ("BROADCAST", "1")
+    whole = detail_log(tmp_path / "job.log", calls).read_text().splitlines(True)
+    mine = [line for line in whole if line.startswith("[rank0]")]
+    (tmp_path / "job.log").write_text("".join(mine) + "[rank7]: step 12\n")
+    assert judge_external(tmp_path / "job.log").guilty_ranks == guilty
+
+
 def test_a_monitored_barrier_names_who_did_not_come(tmp_path: Path) -> None:
     said = LOST_PEER.replace("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:41023",
                              "Rank 2 failed to pass monitoredBarrier in 30000 ms")  # fmt: skip
@@ -308,7 +331,9 @@ def test_an_exit_code_without_a_traceback_is_no_clean_end(tmp_path: Path) -> Non
 """)
     verdict = judge_external(tmp_path)
     assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (1,))
-    assert verdict.confidence <= 0.6 and any("no traceback of rank 1" in gap for gap in verdict.gaps)
+    assert verdict.confidence <= RELIABILITY[Strength.WEAK] and any(
+        "no traceback of rank 1" in gap for gap in verdict.gaps
+    )
 
 
 def test_a_log_of_a_job_that_went_well_is_no_evidence_of_anything(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from support.collected import watchdog_lines
 from nsadiag.analysis.external import watchdog
 from nsadiag.analysis.ingest import logs
 from nsadiag.analysis.ingest.messages.watchdog import TimedOut
+from nsadiag.analysis.judgement.conclude import RELIABILITY
 from nsadiag.analysis.verdict import judge_evidence
+from nsadiag.evidence.records import Strength
 
 
 def timed_out(text: str) -> tuple[TimedOut, ...]:
@@ -57,7 +59,8 @@ def test_groups_of_one_description_are_told_apart_by_their_own_names(tmp_path: P
 def test_a_rank_that_wrote_and_reported_no_timeout_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("".join(watchdog_lines(r) for r in (0, 1, 3)) + "[rank2]: step 12\n")
     verdict = judge_evidence(tmp_path)
-    assert (verdict.cls, verdict.guilty_ranks, verdict.confidence) == ("missing_rank", (2,), 0.75)
+    assert (verdict.cls, verdict.guilty_ranks) == ("missing_rank", (2,))
+    assert verdict.confidence == RELIABILITY[Strength.LIKELY]
     assert "reported no timeout" in verdict.summary
 
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from pathlib import Path
 
 import pytest
+from dump_maker import Job, write_dumps
 from support.golden import GOLDEN, unpack
 from support.imports import ROOT
 from support.promises import promises
 from support.verdicts import Verdicts
 
+from nsadiag.analysis.judgement.conclude import RELIABILITY
 from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.verdict import judge
+from nsadiag.analysis.verdict import judge, judge_evidence
 from nsadiag.evidence.layout import read_json
 from nsadiag.evidence.records import Strength
 
 CONFIDENCE = ROOT / "docs" / "lab" / "posted_confidence.csv"
-FIRST_SIGHT = ("posted_apart", "posted_first_sight")
+APART = ("posted_apart", "posted_apart_later")
 # What was attached to on Ray has promises of its own: test_actors.py.
 RECORDINGS = {path.name.partition(".tar")[0]: path for path in sorted(GOLDEN.glob("*.tar.*z"))}
 # Of scripts that are recorded on GPUs as well, with other stacks and recorders than on gloo.
@@ -110,17 +111,45 @@ def test_a_thread_of_the_users_that_waits_for_long_with_a_limit_may_go_on_by_its
     assert judge(load_cell(run.path)).certainty == "suspected"
 
 
-def test_no_level_claims_more_than_inputs_at_first_sight_allow() -> None:
-    """By counts of verdicts on what people posted, of inputs that nothing had been developed on."""
-    rows = [row for row in csv.DictReader(CONFIDENCE.open()) if row["set"] in FIRST_SIGHT]
-    latest = max(row["date"] for row in rows)
-    for strength in Strength:
-        mine = [
-            r for r in rows if r["date"] == latest and int(r["stated_percent"]) == round(100 * strength.value)
-        ]
-        of = sum(int(row["verdicts"]) for row in mine)
-        right = round(sum(int(row["verdicts"]) * float(row["right_percent"]) / 100 for row in mine))
-        so_few = sum(
-            math.comb(of, k) * strength.value**k * (1 - strength.value) ** (of - k) for k in range(right + 1)
-        )
-        assert so_few > 0.05, (strength, right, of)
+def counts() -> dict[Strength, tuple[int, int]]:
+    """Verdicts, and those right in class and ranks, by what was claimed: the newest of the inputs that were set apart."""
+    rows = [
+        row for row in csv.DictReader(CONFIDENCE.open()) if row["set"] in APART and row["answers_percent"]
+    ]
+    found = {}
+    for strength in RELIABILITY:
+        mine = [row for row in rows if int(row["stated_percent"]) == round(100 * strength.value)]
+        of = [int(row["verdicts"]) for row in mine]
+        right = [round(n * float(row["answers_percent"]) / 100) for n, row in zip(of, mine, strict=True)]
+        found[strength] = sum(right), sum(of)
+    return found
+
+
+def test_what_a_level_is_worth_in_somebodys_log_is_what_it_was_worth_so_far() -> None:
+    """Laplace's share of right answers; a higher level that was worth less is taken together with the one below."""
+    pools: list[tuple[int, int, list[Strength]]] = []
+    for strength, (right, of) in sorted(counts().items(), key=lambda each: each[0].value):
+        pool = (right, of, [strength])
+        while pools and laplace(*pools[-1][:2]) > laplace(*pool[:2]):
+            below = pools.pop()
+            pool = (below[0] + pool[0], below[1] + pool[1], below[2] + pool[2])
+        pools.append(pool)
+    worth = {strength: laplace(right, of) for right, of, levels in pools for strength in levels}
+    assert sum(of for _, of, _ in pools) >= 80
+    assert {strength: round(value, 2) for strength, value in worth.items()} == RELIABILITY
+
+
+def laplace(right: int, of: int) -> float:
+    return (right + 1) / (of + 2)
+
+
+def test_a_log_is_as_sure_as_such_logs_were_and_a_dump_as_it_claims(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 5, in main\n[rank1]: ValueError: x\n'
+    )
+    found = judge_evidence(tmp_path)
+    assert (found.cls, found.confidence) == ("rank_exception", RELIABILITY[Strength.CONCLUSIVE])
+    write_dumps(tmp_path / "dumps", Job(ranks=8, entries=60, fault="missing", culprit=5))
+    claimed = judge_evidence(tmp_path / "dumps").confidence
+    assert claimed in {strength.value for strength in Strength}
+    assert claimed not in RELIABILITY.values()

@@ -99,7 +99,7 @@ class Sieve:
         text = block.translate(None, DIGITS)
         shapes = text.split(b"\n")
         self._learn(set(shapes), {shapes[row] for row in _rows_of(text, _blocks_in(text))})
-        worth = {shape: how for shape in self._known.keys() & shapes if (how := self._known[shape])}
+        worth = {shape: how for shape in set(shapes) if (how := self._known.get(shape))}
         keep = set(range(min(self._after, len(rows))))
         self._after = 0
         telling, others = MOST_TELLING, MOST_OF_MANY if self._others > MANY else MOST_OTHERS
@@ -126,7 +126,8 @@ class Sieve:
             self._times.clear()
         self._known |= dict.fromkeys(told, 2)
         most = MOST_NEW if self._searched < MANY else FEW_NEW
-        for shape in itertools.islice(shapes - self._known.keys(), most):
+        # A difference of sets would go over all that is known.
+        for shape in itertools.islice((s for s in shapes if s not in self._known), most):
             self._searched += 1
             worth = 1 if INTEREST.search(shape) else 0
             self._known[shape] = 2 if worth and IS_TELLING.search(shape) else worth

@@ -92,7 +92,7 @@ ROWS = (
     ),
     ErrorCause(
         cls="collective_args_mismatch",
-        pattern=r"collective mismatch error|local size \d+ remote size \d+|[Mm]essage truncated ?:? receiv|mismatch in collective sizes",
+        pattern=r"collective mismatch error|local size \d+ remote size \d+|[Mm]essage truncated ?:? receiv|mismatch in collective sizes|Mismatched collective detected",
         means="the two ends of a connection met in calls of different sizes",
         fix="Let all ranks issue the same collectives in the same order with the same sizes: the flight recorder's dumps of all ranks show the first call that differs.",
         actions=("fix code",),

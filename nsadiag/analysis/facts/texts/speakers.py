@@ -7,16 +7,18 @@ import re
 from nsadiag.analysis.facts.texts.fingerprints import fingerprints
 from nsadiag.analysis.facts.texts.unique_ids import unique_id_wait
 
-# DDP's checks of the model: each rank speaks of itself, with its number before or within the sentence.
-OF_DDP = re.compile(
-    r"\[(?P<rank>\d{1,9})\]: params\[\d+\] in this process|same model across all ranks, but Rank (?P<counts>\d{1,9}) has \d+ params"
+# Each rank speaks of itself, with its number before or within the sentence: DDP's checks, the monitored barrier, NCCL's abort.
+OF_ITSELF = re.compile(
+    r"\[(\d{1,9})\]: params\[\d+\] in this process|same model across all ranks, but Rank (\d{1,9}) has \d+ params"
+    r"|did not receive grad for rank (\d{1,9})\b|\bRank (\d{1,9}) successfully reached monitoredBarrier, but received errors"
+    r"|NCCL communicator was aborted on rank (\d{1,9})\b"
 )
 
 
 def speaker_of(message: str) -> int | None:
     """None where the message does not say it."""
-    if of_ddp := OF_DDP.search(message):
-        return int(of_ddp["rank"] or of_ddp["counts"])
+    if of_itself := OF_ITSELF.search(message):
+        return int(next(filter(None, of_itself.groups())))
     if own := next(fingerprints(message), None):
         return own.rank
     wait = unique_id_wait(message)

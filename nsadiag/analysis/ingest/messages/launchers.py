@@ -11,7 +11,7 @@ from nsadiag.analysis.ingest.messages.prefixes import speaker_of
 
 NUMBER = re.compile(r"^\s*\[\d+\]:\s*$")
 ROW = re.compile(r"^\s+(?P<name>time|host|rank|exitcode)\s*: (?P<value>.*)$")
-RANK = re.compile(r"(?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)")
+RANK = re.compile(r"(?P<rank>\d{1,7}) \(local_rank: (?P<local>\d{1,7})\)")
 CODE = re.compile(r"(?P<code>-?\d{1,9}) \(pid: (?P<pid>\d{1,9})\)")
 
 

@@ -22,6 +22,7 @@ PARTS: dict[str, str] = {
     # Launchers. torchrun --tee puts the role and the local rank before a line, torch's own hook the rank.
     "rank": r"\[rank(?P<rank>\d{1,9})\]:?",
     "torchrun": r"\[(?!rank)[A-Za-z_]{1,40}(?P<local>\d{1,6})\]:",
+    "horovodrun": r"\[(?P<rank>\d{1,9})\]<(?P<stream>stdout|stderr)>:",
     "mpirun": r"\[\d+,(?:mpirank:)?(?P<rank>\d{1,9})(?:,(?P<host>[\w.-]+))?\]<(?P<stream>stdout|stderr)>:",
     "ray": r"\((?:(?P<worker>[A-Za-z_][\w.:+ -]*?)(?:\([^()]*\))?,? ?)??(?:rank=(?P<rank>\d{1,9}),? )?"
     r"pid=(?P<pid>\d{1,9})(?:, ip=(?P<host>[\w.:-]+))?\)",
@@ -52,7 +53,7 @@ PARTS: dict[str, str] = {
     "file": rf"\[{FILE}\]",
     "stamp": rf"(?P<time>{STAMP})(?: -)?(?=[ \[|]|$)",
     # Ranks in words.
-    "word": r"\[(?i:global[_ ]?)?(?i:rank)(?: ?[:=#-] ?| |)(?P<rank>\d{1,9})(?:/\d+)?\](?: ?:| -(?= ))?",
+    "word": r"\[(?i:global[_ ]?)?(?i:rank)(?: ?[:=#-] ?| |)(?P<rank>\d{1,9})(?:/\d+)?\](?: ?:| -(?= )| \|\|(?= |$))?",
     "spelt": r"(?i:global[_ ]?)?(?i:rank)(?: |=|: ?)?(?P<rank>\d{1,9})(?:/\d+)?(?: ?:(?= |$)| ?\||,? -(?= )|,(?= )|(?<==\d)(?= )|(?<==\d\d)(?= ))",
     "brackets": r"\((?i:rank)(?: |=|: ?)(?P<rank>\d{1,9})\):?",
     "bar": r"r(?P<rank>\d{1,9})\|",
@@ -62,7 +63,7 @@ BY_NAME = {name: re.compile(pattern) for name, pattern in PARTS.items()}
 # Parts that can begin with a character, so that few are tried.
 OPENS = {
     "[": (
-        "rank", "glog", "torchrun", "pod", "mpirun", "word", "bracketed", "level", "transformers", "nemo", "file", "dmesg", "dmesg -T",
+        "rank", "glog", "torchrun", "pod", "mpirun", "horovodrun", "word", "bracketed", "level", "transformers", "nemo", "file", "dmesg", "dmesg -T",
     ),
     "(": ("ray", "raylet", "brackets"),
     "<": ("dmesg",),

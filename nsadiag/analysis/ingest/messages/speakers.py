@@ -16,7 +16,7 @@ TOO_LONG_A_NUMBER = re.compile(r"\d{40,}")
 MOST_CHARACTERS = 2**17  # of one line: what is longer is no message
 BEGINS_A_BLOCK = "Traceback (most recent call last):"
 # Whatever stands before the stamp of torch's own: what is not known of it.
-BEFORE_A_RANK = re.compile(r"[^\n]{1,300}?(?=\[rank\d{1,9}\]:)")
+BEFORE_A_RANK = re.compile(r"[^\n]{1,300}?(?=\[rank(?:\d{1,9}\]:|=\d{1,9}\] \|\| ))")
 # Words of blocks that hold a traceback: torchrun's table, a loader's error, an exception group.
 NO_HEAD = re.compile(r"^\s*(?:traceback :|Original|[+| ]*Exception Group)\s*$")
 MOST_LEARNED = 32

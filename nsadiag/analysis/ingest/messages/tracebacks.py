@@ -32,13 +32,14 @@ LAUNCHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedExcepti
 # Of accelerate and DeepSpeed it has the type of any command that failed.
 COMMAND_FAILED = "CalledProcessError"
 LAUNCHED = re.compile(r"/accelerate/commands/launch\.py$|/deepspeed/launcher/\w+\.py$")
+SPAWNER = re.compile(r"/torch/multiprocessing/spawn\.py$")  # of torch 1.4, before it had a type of its own
 AGENT = re.compile(r"/torch/distributed/launcher/api\.py$")
 SPAWNED = re.compile(r"^-- Process (?P<local>\d{1,6}) terminated with the following error:")
 TABLES = re.compile(r"^(?P<indent> +)traceback : (?=Traceback)")
 # Lines below the exception's first that belong to its message.
 CONTINUES = re.compile(
     r"^(?:\s+\S|Last error:|nccl\w+: |CUDA kernel errors|For debugging consider|Compile with `|Device-side assertion|Search for `cuda"
-    r"|Exception raised from |frame #\d+: |Parameter(?:s| indices) |In addition, you can set|You can enable unused|Original Traceback"
+    r"|Exception raised from |frame #\d+: |Parameter(?:s| indices) |In addition, you can set|You can enable unused|making sure all `?forward|If you already have done the above|Original Traceback"
     r"|Memory on the node|Ray killed this worker|Refer to the documentation|The actor (?:is dead|died|never)|This error (?:indicates|is caused))"
 )
 IN_C = re.compile(
@@ -179,6 +180,7 @@ class Tracebacks:
             cause=self._causes.pop(line.speaker, None),
         )
         echo = exception.type == COMMAND_FAILED and _is_of(LAUNCHED, done.frames)
+        echo = echo or (exception.type == "Exception" and _is_of(SPAWNER, done.frames[-1:]))
         if exception.type not in LAUNCHERS and not echo:
             self._add(
                 line,

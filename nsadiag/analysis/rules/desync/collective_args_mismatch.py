@@ -19,7 +19,7 @@ from nsadiag.analysis.relations.call_mismatch import (
 )
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.drafts import at_line, named
+from nsadiag.analysis.rules.drafts import at_line, named, sides
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.phrases import call_name, count
 from nsadiag.evidence.records import Strength, Where
@@ -89,6 +89,7 @@ def _draft(case: Case, one: Disagreement, *, failed: bool) -> Draft:
     found = call_outliers(case, one)
     guilty = found.ranks
     peers = tuple(sorted(set(one.asked) - set(guilty)))
+    blamed, blocked = sides(case, guilty, peers)
     first, peer = one.asked[guilty[0]], one.asked[peers[0]] if peers else None
     call = call_name("call", one.call, one.group)
     evidence = {
@@ -112,8 +113,8 @@ def _draft(case: Case, one: Disagreement, *, failed: bool) -> Draft:
         outcome=None if failed else "wrong",
         strength=_strength(found) if peer else Strength.LIKELY,
         summary=summary,
-        guilty_ranks=guilty,
-        blocked_ranks=peers,
+        guilty_ranks=blamed,
+        blocked_ranks=blocked,
         at=here or locations.of_rank_now(case.cell.rank(guilty[0])),
         where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.steps),
         peers_at=peer.place if peer else None,

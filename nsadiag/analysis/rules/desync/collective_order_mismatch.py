@@ -19,7 +19,7 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.rules.desync.divergence import order_in_a_loop
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
-from nsadiag.analysis.rules.drafts import named, recorded
+from nsadiag.analysis.rules.drafts import named, recorded, sides
 from nsadiag.analysis.rules.reasons import everyone, not_still
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.phrases import call_name, count
@@ -81,11 +81,12 @@ def _draft(case: Case, one: Disagreement) -> Draft:
     found = call_outliers(case, one)
     guilty = found.ranks
     peers = tuple(sorted(set(one.asked) - set(guilty)))
+    blamed, blocked = sides(case, guilty, peers)
     return Draft(
         strength=Strength.STRONG if peers and found.criterion != Criterion.NOVEL else Strength.WEAK,
         summary=f"The ranks disagree on {_calls(one)}; {found.said_of(named(case.cell, guilty))}.",
-        guilty_ranks=guilty,
-        blocked_ranks=peers,
+        guilty_ranks=blamed,
+        blocked_ranks=blocked,
         at=next((one.asked[rank].place for rank in guilty if one.asked[rank].place), None)
         or locations.of_rank_now(case.cell.rank(guilty[0])),
         where=Where(collective=one.collective(guilty[0])),
@@ -216,7 +217,7 @@ RULE = Rule(
         "collective_order_mismatch": "Ranks issued different collectives at the same place in a group's order."
     },
     family="waiting",
-    detected="Ranks issued different operations under one number of a group, or the same one from unrelated lines; or ranks wait for each other in a cycle over several groups. The minority is guilty; without one, the ranks that are at a line, on a path, or in an order that is new to them; otherwise all. If two threads issue collectives of one group, even DDP's or FSDP's own, all ranks are guilty. If a loop leads some ranks to one call and others to another, it iterates in another order: `where` is the loop, or the line above it that sorts or shuffles.",
+    detected="Ranks issued different operations under one number of a group, or the same one from unrelated lines; or ranks wait for each other in a cycle over several groups. The minority is guilty; without one, the ranks that are at a line, on a path, or in an order that is new to them; otherwise all, and in evidence of other tools nobody. If two threads issue collectives of one group, even DDP's or FSDP's own, all ranks are guilty. If a loop leads some ranks to one call and others to another, it iterates in another order: `where` is the loop, or the line above it that sorts or shuffles.",
     fix=FIX,
     check=collective_order_mismatch,
     cause_in_source=True,

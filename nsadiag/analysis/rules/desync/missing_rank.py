@@ -242,6 +242,7 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
     if here is None or locations.MAY_WAIT_FOR_PEERS.search(here.code or ""):
         return
     op = waiting[blocked][0]
+    twice = ", in both snapshots" if min(len(r.captures) for r in cell.ranks) > 1 else ""
     yield Draft(
         strength=Strength.WEAK,
         summary=f"{named(cell, [guilty]).capitalize()} is elsewhere{at_line(here)}, while {named(cell, waiting)} {waits_wait(cell.everyone(waiting))} in {op}.",
@@ -249,12 +250,8 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
         at=here,
         peers_at=locations.of_rank_now(cell.rank(blocked)),
         evidence={
-            f"rank {blocked} and the others wait in {op}, in both snapshots": _captured(
-                cell, blocked, "py_spy.json"
-            ),
-            f"rank {guilty} is at a line without a collective, in both snapshots": _captured(
-                cell, guilty, "py_spy.json"
-            ),
+            f"rank {blocked} and the others wait in {op}{twice}": _captured(cell, blocked, "py_spy.json"),
+            f"rank {guilty} is at a line without a collective{twice}": _captured(cell, guilty, "py_spy.json"),
             **last_look(cell),
         },
         gaps=(

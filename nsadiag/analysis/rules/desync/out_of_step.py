@@ -60,6 +60,8 @@ def _draft(case: Case, wait: PendingCall) -> Draft:
     guilty = sides[0] if few < many else ahead if _left_for_a_barrier(behind, ahead) else behind
     victims = ahead if guilty is behind else behind
     differ = behind.asked != ahead.asked
+    # In calls of two kinds either may be where it should not: only a clue names one of two equal sides.
+    blamed = () if differ and few == many and guilty is behind else guilty.ranks
     first, then = _name(behind, wait.group), _name(ahead, wait.group)
     seen = len(cell.everyone((*behind.ranks, *ahead.ranks)))
     return Draft(
@@ -69,8 +71,8 @@ def _draft(case: Case, wait: PendingCall) -> Draft:
             f"{named(cell, behind.ranks).capitalize()} {are(cell.everyone(behind.ranks))} still in {first}, which {named(cell, ahead.ranks)} "
             f"{has_have(cell.everyone(ahead.ranks))} left behind and {_waits(case, ahead)} in {then}: the ranks no longer issue the same calls, and {_why(case, guilty, behind, few, many)}."
         ),
-        guilty_ranks=guilty.ranks,
-        blocked_ranks=victims.ranks,
+        guilty_ranks=blamed,
+        blocked_ranks=victims.ranks if blamed else tuple(sorted((*behind.ranks, *ahead.ranks))),
         where=Where(collective=_collective(guilty.call, wait.group)),
         evidence={**_timed_out(case, behind, wait.group), **_timed_out(case, ahead, wait.group)},
         gaps=(
@@ -141,7 +143,7 @@ RULE = Rule(
     concludes=("collective_order_mismatch", "missing_rank"),
     about="collected",
     family="waiting",
-    detected="By what NCCL's watchdog says in a log: ranks of one group timed out in calls of different numbers, so that some are past a call in which others still wait. A network fault would hold all of them in one call. The smaller side is named; of two equal ones those that went on to a barrier (an all_reduce of one element), else those that are behind.",
+    detected="By what NCCL's watchdog says in a log: ranks of one group timed out in calls of different numbers, so that some are past a call in which others still wait. A network fault would hold all of them in one call. The smaller side is named; of two equal ones those that went on to a barrier (an all_reduce of one element), or those that are behind in calls of one kind; in calls of two kinds nobody.",
     fix="Let all ranks issue the same collectives in the same order.",
     actions=("stop",),
     check=out_of_step,

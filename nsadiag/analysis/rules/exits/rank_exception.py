@@ -89,6 +89,9 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     if kernel:
         evidence[f"its GPU said: {kernel}"] = f"{rank.source}/stderr.log"
     everyone = len(cell.everyone(alike)) == cell.world_size > 1
+    acts = actions_of(root)
+    # What several ranks of somebody else's log meet in what they run on is no rank's fault.
+    is_shared = cell.collected is not None and len(alike) > 1 and acts[0] != "fix code"
     who = "Every rank" if everyone else named(cell, alike).capitalize()
     advice = (
         "Fix the line shown; the other ranks' errors go away with it." if victims else "Fix the line shown."
@@ -97,7 +100,8 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         cls=class_of(root),
         strength=Strength.CONCLUSIVE,
         summary=f"{who} raised {headline(root)}" + (f" ({kernel})" if kernel else ""),
-        guilty_ranks=tuple(sorted(set(alike))),
+        guilty_ranks=() if is_shared else tuple(sorted(set(alike))),
+        blocked_ranks=tuple(sorted({b.rank.rank for b in breaks(cell)})) if is_shared else None,
         at=place_of(root) or place_of(exception) or locations.of_faults(rank.faults),
         where=Where(step=rank.end.steps),
         peers_at=_peers_at(case, alike),
@@ -105,7 +109,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         gaps=(REPORTED_LATE,) if late else (),
         fix=KERNEL_FIX if kernel or says_assert(root) else fix_of(root, advice),
         next=LAUNCH_BLOCKING if late else next_of(root),
-        actions=actions_of(root),
+        actions=acts,
     )
 
 

@@ -29,6 +29,7 @@ BY = {
     "lightning": "Lightning's launcher",
     "mpirun": "mpirun",
     "composer": "Composer's launcher",
+    "vllm": "vLLM's executor",
 }
 MEMORY_FIX = {
     "ray": "The node's memory ran out, and Ray ended the process that it chose: give tasks and actors more (memory=...), run fewer on a node, or keep less in each; the threshold is RAY_memory_usage_threshold.",
@@ -36,6 +37,7 @@ MEMORY_FIX = {
     "kubernetes": "The container reached its limit of memory: raise resources.limits.memory, use fewer loader workers, or keep less in memory; what lies in /dev/shm counts as well.",
 }
 MEMORY = "The machine, or the job's cgroup, ran out of memory: load less at once, use fewer workers, or raise the limit."
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
 BY_SIGNAL_ALONE = (
     "that it was this rank follows from SIGKILL alone: no line has its pid and the memory together"
 )
@@ -79,11 +81,13 @@ def _of_a_signal(case: Case, told: Collected, ends: list[tuple[ProcessEnd, str]]
     ranks = tuple(sorted({r for end, _ in own[:1] if (r := told.rank_of(end)) is not None}))
     end = (own or ends)[0][0]
     who = these(ranks) if ranks else f"process {end.pid}" if own and end.pid else "a process"
+    by = "Ray" if end.by == "ray" else BY[end.by]
+    crashed = killed_by(end) in CRASHES
     return Draft(
         cls="rank_killed",
         outcome="crashed",
         strength=Strength.LIKELY,
-        summary=f"{capitalized(who)} was ended by {killed_by(end)}, as {BY[end.by]} says; who sent it no line tells.",
+        summary=f"{capitalized(who)} was ended by {killed_by(end)}, as {by} says; {'native code of its own crashed' if crashed else 'who sent it no line tells'}.",
         guilty_ranks=ranks,
         blocked_ranks=all_but(case.cell, ranks) if ranks else (),
         where=Where(host=end.host or None),

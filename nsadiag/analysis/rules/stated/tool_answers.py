@@ -17,6 +17,7 @@ NAMES = {
     "torchfrtrace": "torchfrtrace",
     "nccl ras": "NCCL's RAS",
     "monitored barrier": "the monitored barrier",
+    "horovod": "Horovod's stall inspector",
 }
 CLASSES = {"missing": "missing_rank", "mismatch": "collective_args_mismatch", "dead": "rank_killed"}
 FIXES = {

@@ -16,6 +16,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "rank": ("[rank3]: ", {"rank": 3}),
     "torchrun": ("[default3]:", {"local_rank": 3}),
     "mpirun": ("[1,3]<stderr>:", {"rank": 3, "stream": "stderr"}),
+    "horovodrun": ("[3]<stderr>:", {"rank": 3, "stream": "stderr"}),
     "ray": ("(WorkerDict pid=17, ip=10.0.0.1) ", {"pid": 17, "host": "10.0.0.1", "worker": "WorkerDict"}),
     "raylet": ("(raylet, ip=10.0.0.4) ", {"host": "10.0.0.4", "worker": "raylet"}),
     "pod": ("[pod/train-0/pytorch] ", {"host": "train-0"}),

@@ -40,6 +40,15 @@ def test_of_two_ranks_in_equal_calls_the_one_behind_is_named(tmp_path: Path) -> 
     assert (verdict.cls, verdict.guilty_ranks) == ("missing_rank", (1,))
 
 
+def test_of_two_ranks_in_calls_of_two_kinds_nobody_is_named_without_a_clue(tmp_path: Path) -> None:
+    bucket = watchdog_lines(0, seq=1516, elements=25427968)
+    verdict = judged(tmp_path, bucket, watchdog_lines(1, seq=1517, op="BROADCAST", elements=4096))
+    assert (verdict.cls, verdict.guilty_ranks) == ("collective_order_mismatch", ())
+    assert verdict.blocked_ranks == (0, 1)
+    assert "#1516" in verdict.summary
+    assert "#1517" in verdict.summary
+
+
 def test_the_answer_speaks_of_no_dump(tmp_path: Path) -> None:
     verdict = judged(tmp_path, watchdog_lines(1, seq=313), watchdog_lines(0, seq=315))
     said = [verdict.summary, *(e.claim for e in verdict.evidence), *verdict.gaps, verdict.fix or ""]

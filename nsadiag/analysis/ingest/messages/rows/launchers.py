@@ -125,6 +125,22 @@ ROWS = (
     ),
     MessageRow(
         makes=ProcessEnd,
+        fixed={"by": "vllm"},
+        mark=" died unexpectedly, shutting down executor",
+        pattern=r"(?:rank=\[(?P<rank>\d{1,7})\]|Worker proc (?P<name>\S+)) died unexpectedly, shutting down executor",
+        example="(EngineCore pid=91) ERROR 08-20 03:11:40 [ray_executor_v2.py:402] RayWorkerProc rank=[2] died unexpectedly, shutting down executor.",
+        source="vllm-project/vllm vllm/v1/executor",
+    ),
+    MessageRow(
+        makes=ProcessEnd,
+        fixed={"by": "ray"},
+        mark=" received at time=",
+        pattern=r"\*\*\* (?P<signal>SIG(?:SEGV|ABRT|BUS|FPE|ILL)) received at time=\d+",
+        example="(pid=4711) *** SIGSEGV received at time=1763374221 on cpu 11 ***",
+        source="abseil/abseil-cpp absl/debugging/failure_signal_handler.cc, which Ray's workers install",
+    ),
+    MessageRow(
+        makes=ProcessEnd,
         fixed={"by": "ray", "why": "memory"},
         mark="where the task (",
         pattern=r"\(IP: (?P<host>[\w.:]+), ID: \w+\) where the task \(.*?pid=(?P<pid>\d{1,9}), memory used=",

@@ -42,6 +42,7 @@ ROWS = (
         "transport/net_ib.cc:1295 NCCL WARN NET/IB: Got completion from peer 10.0.0.4<37209> with status=12 opcode=0 len=0 vendor err 129",
         NET_IB,
     ),
+    _warning("network", "ibv_", r"Call to ibv_\w+ failed", "misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable", "NVIDIA/nccl src/misc/ibvwrap.cc"),
     _warning("network", "NET/IB", r"NET/IB", "transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_2:1 Got async event : port error", NET_IB),
     _warning(
         "shared memory", "/dev/shm", r"(?:shared memory segment|failed to extend) (?:/dev/shm|\S*shm)",
@@ -61,6 +62,15 @@ ROWS = (
     _warning("socket", "Net : ", r"Net : Connection from|Net : Call to", "misc/socket.cc:49 NCCL WARN Net : Call to recv from 10.0.0.7<41023> failed : Connection reset by peer", SOCKET),
     _warning("memory", "alloc", r"(?i:failed to .*?alloc|alloc\w* failed|out of memory)", "include/alloc.h:178 NCCL WARN Failed to CUDA calloc async 6291456 bytes", "NVIDIA/nccl src/include/alloc.h"),
     _warning("other", "NCCL WARN", r"(?P<text>\S.*)", "bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4", "NVIDIA/nccl src/include/debug.h"),
+    MessageRow(
+        makes=StatedError,
+        fixed={"topic": "mismatch", "type": "DistBackendError"},
+        mark="Mismatched collective detected",
+        pattern=r"NCCL WARN (?P<text>Mismatched collective detected, please check your collective calls at and around rank \d{1,9}\b.*)",
+        example="node7:4711:4790 [3] init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 5.",
+        source="NVIDIA/nccl src/init.cc",
+        versions="NCCL 2.4",
+    ),
     MessageRow(
         makes=StatedError,
         fixed={"topic": "nccl", "type": "DistBackendError"},

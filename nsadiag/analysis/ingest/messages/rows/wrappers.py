@@ -1,13 +1,21 @@
 """Checks of DDP, FSDP, DeepSpeed and torch's DETAIL, which compare ranks."""
 
 from nsadiag.analysis.ingest.messages.rows.row import MessageRow
-from nsadiag.evidence.messages import RankDisagreement, StatedError
+from nsadiag.evidence.messages import RankDisagreement, StatedError, ToolAnswer
 
 DDP = "pytorch/pytorch torch/csrc/distributed/c10d/reducer.cpp"
 FSDP = "pytorch/pytorch torch/distributed/fsdp"
 DEEPSPEED = "deepspeedai/DeepSpeed deepspeed/runtime"
 
 ROWS = (
+    MessageRow(
+        makes=ToolAnswer,
+        fixed={"tool": "horovod", "kind": "missing"},
+        mark=": [",
+        pattern=r"^(?P<ranks>\d{1,7}): \[(?:allreduce|broadcast|allgather|alltoall|reducescatter|barrier)\.[\w.]",
+        example="[0]<stderr>:Missing ranks:\n[0]<stderr>:3: [allreduce.layer1.weight, allreduce.layer1.bias]",
+        source="horovod/horovod horovod/common/stall_inspector.cc",
+    ),
     MessageRow(
         makes=StatedError,
         fixed={"topic": "mismatch"},

@@ -28,6 +28,12 @@ PYTHON = re.compile(
     r'^(?:#\d+ (?:<built-in method .*>)?(?:Frame 0x[0-9a-f]+, for )?| +)[Ff]ile "?(?P<file>[^",]+)"?, line (?P<line>\d{1,7}), in (?P<function>[\w<>.]+)'
 )
 KERNEL = re.compile(r"^\*? +\d+ +\S+ +\d+ +\d+ Active .* (?P<name>\w+)\(\)$")
+# What asks for it, or begins its answer: of the thread that the debugger stands in, which is the main one unless it was told otherwise.
+ASKED_FOR_PYTHON = re.compile(r"^(?:\(gdb\) )?py-bt\s*$|^Traceback \(most recent call first\):")
+# A line of somebody's own above a process: `=== rank 3 ===`, `# Rank 3 (node a)`.
+HEADING = re.compile(r"^\W*(?i:global[_ ])?(?i:rank)\W{0,3}(\d{1,7})\b")
+MOST_HEADING = 60  # characters
+HEADED = 8  # lines below it in which its process begins
 NAMELESS = ("??", "<signal handler called>")
 MOST_THREADS = 2_000
 MOST_FRAMES = 400
@@ -39,6 +45,8 @@ class _Thread:
     text: str
     lwp: int | None = None
     number: int | None = None
+    pid: int | None = None
+    rank: int | None = None
     functions: list[str] = field(default_factory=list)
     frames: list[TracebackFrame] = field(default_factory=list)
 
@@ -50,6 +58,8 @@ class Debuggers:
         self._threads: list[_Thread] = []
         self._open: _Thread | None = None
         self._pid: int | None = None
+        self._rank: int | None = None  # of the process whose threads come
+        self._heading = (0, -1)  # line and rank of the last one
 
     @property
     def is_busy(self) -> bool:
@@ -61,7 +71,11 @@ class Debuggers:
         said = line.text
         if "rocess" in said and (attached := ATTACHED.search(said)):
             self._pid = int(attached["pid"])
+            self._rank = self._headed(line.number)
             return True
+        if len(said) < MOST_HEADING and (heading := HEADING.match(said)):
+            self._heading, self._open = (line.number, int(heading[1])), None
+            return False
         if "hread" in said and (begins := THREAD.match(said)):
             number = begins["gdb"] or begins["lldb"]
             self._begin(
@@ -90,6 +104,10 @@ class Debuggers:
             if frame["name"] not in NAMELESS and len(self._open.functions) < MOST_FRAMES:
                 self._open.functions.append(frame["name"])
             return True
+        if self._open is None and self._threads and ASKED_FOR_PYTHON.match(said):
+            mine = [t for t in self._threads if t.pid == self._pid and t.rank == self._rank]
+            self._open = next((t for t in reversed(mine) if t.number in (1, None)), None)
+            return self._open is not None
         if self._open and (python := PYTHON.match(said)):
             at = TracebackFrame(file=python["file"], line=int(python["line"]), function=python["function"])
             self._open.frames.append(at)
@@ -98,17 +116,24 @@ class Debuggers:
             self._open = None
         return False
 
+    def _headed(self, number: int) -> int | None:
+        """The rank in a heading just above; that of the process so far where there is none."""
+        above, rank = self._heading
+        return rank if rank >= 0 and number - above <= HEADED else self._rank
+
     def _begin(self, thread: _Thread) -> None:
+        self._rank = self._headed(thread.line)
+        thread.pid, thread.rank = self._pid, self._rank
         self._open = thread
         if len(self._threads) < MOST_THREADS:
             self._threads.append(thread)
 
     def found(self) -> list[NativeStack]:
         """One fact a thread of which some function has a name."""
-        pid = self._pid or next((t.lwp for t in self._threads if t.number == 1 and t.lwp), None)
+        first = next((t.lwp for t in self._threads if t.number == 1 and t.lwp), None)
         return [
             NativeStack(
-                line=each.line, text=each.text, pid=pid, thread=each.number, functions=tuple(each.functions),
+                line=each.line, text=each.text, pid=each.pid or first, rank=each.rank, thread=each.number, functions=tuple(each.functions),
                 frames=tuple(each.frames[::-1]),
             )
             for each in self._threads if each.functions or each.frames

@@ -68,3 +68,41 @@ def test_one_process_in_a_debugger_tells_where_it_stands_and_blames_nobody(tmp_p
     assert (verdict.cls, verdict.guilty_ranks) == ("unknown", ())
     assert "in cudaStreamSynchronize, called by c10d::ProcessGroupNCCL::_allgather_base" in verdict.summary
     assert "thread apply all bt" in (verdict.next or "")
+
+
+def of_rank(pid: int, *frames: str) -> str:
+    """What `gdb -p PID -ex 'thread apply all bt' -ex py-bt` prints."""
+    python = "".join(f'  File "/job/{frame}\n    call()\n' for frame in frames)
+    return (
+        f'Attaching to process {pid}\n\nThread 2 (Thread 0x7f01 (LWP {pid + 1}) "watchdog"):\n'
+        "#0  0x00007f05 in pthread_cond_timedwait () from /lib/libpthread.so.0\n\n"
+        f'Thread 1 (Thread 0x7f00 (LWP {pid}) "python"):\n#0  0x00007f53 in cudaStreamSynchronize () from /lib/libcudart.so.12\n\n'
+        f"(gdb) py-bt\nTraceback (most recent call first):\n{python}\n"
+    )
+
+
+WAITS = ('train.py", line 52, in step', 'train.py", line 71, in <module>')
+LIBRARY = '../opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2806, in all_reduce'
+READS = ('data.py", line 18, in next_batch', 'train.py", line 48, in step', 'train.py", line 71, in <module>')
+
+
+@pytest.mark.parametrize("headed", [True, False])
+def test_pythons_frames_in_a_debugger_are_stacks_of_ranks(tmp_path: Path, headed: bool) -> None:
+    texts = [of_rank(500 + r, *(READS if r == 2 else (LIBRARY, *WAITS))) for r in range(4)]
+    if headed:
+        whole = "".join(f"===== rank {rank} =====\n{text}" for rank, text in enumerate(texts))
+        (tmp_path / "gdb.txt").write_text(whole)
+    else:
+        for rank, text in enumerate(texts):
+            (tmp_path / f"gdb_rank{rank}.txt").write_text(text)
+    verdict = judge_evidence(tmp_path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", "missing_rank", (2,))
+    assert verdict.where is not None
+    assert (verdict.where.file, verdict.where.line) == ("/job/data.py", 18)
+    assert "wait in all_reduce" in verdict.summary
+    assert not [each for each in verdict.evidence if "both snapshots" in each.claim]
+
+
+def test_a_heading_far_above_a_process_is_not_its_rank(tmp_path: Path) -> None:
+    (tmp_path / "gdb.txt").write_text("rank 3 is slow\n" + 20 * "step\n" + of_rank(500, *READS))
+    assert all(stack.rank is None for stack in stacks((tmp_path / "gdb.txt").read_text()))
