@@ -44,7 +44,11 @@ def _sought(targets: Sequence[str]) -> list[Sought]:
     if not targets:
         from nsadiag.commands.runs import latest
 
-        return _of_run(latest())
+        try:
+            return _of_run(latest())
+        except UsageError as error:  # an empty $(pgrep ...) is no argument at all
+            running = "of a job that runs: nsadiag where PID (pgrep -af torchrun)"
+            raise UsageError(error.message, f"{error.hint}; {running}") from None
     paths = [Path(word) for word in targets if not word.isdigit()]
     if not paths:
         ranks, _ = finding.find_ranks([int(word) for word in dict.fromkeys(targets)])
