@@ -18,9 +18,7 @@ def _hook(event: str, _: tuple[object, ...]) -> None:
         act()
 
 
-sys.addaudithook(
-    _hook
-)  # for good: it comes up between any two lines, as an exception thrown by another thread does
+sys.addaudithook(_hook)  # for good: it comes up between any two lines, as an exception thrown by another thread does
 
 
 @pytest.mark.parametrize("event", ["tempfile.mkstemp", "open", "os.rename"])

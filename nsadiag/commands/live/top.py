@@ -44,7 +44,7 @@ def as_json(cells: Cells) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a look at whole rings has found, and when."""
+    """The ranks as a look at whole rings found them, and its time."""
 
     cells: Cells
     at_s: float  # of time.monotonic()
