@@ -14,12 +14,11 @@ from nsadiag.agent.captures.target import CaptureError
 from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.ring.reader import Event, Recording, read_blackbox
-from nsadiag.evidence.stacks import from_faulthandler
 from nsadiag.evidence.user_code import is_ours, is_user
 
 ANSWER_S = 1.0
-# Decorators of torch and of the standard library, which stand between a call and its function.
-WRAPPERS = ("wrapper", "wrapped", "decorate_context", "inner", "_fn")
+# Decorators of torch, Ray and the standard library, which stand between a call and its function.
+WRAPPERS = ("wrapper", "wrapped", "decorate_context", "inner", "_fn", "auto_init_wrapper")
 NO_CALLS = (Kind.PROCESS, Kind.STEP, Kind.PHASE, Kind.MODULE, Kind.FORWARD, Kind.BACKWARD)
 
 
@@ -86,6 +85,7 @@ def _stacks(sought: Sought) -> Threads:
         if sought.socket is None or not sought.socket.exists():
             raise
         from nsadiag.agent.captures.worker_server import WorkerServer  # with a client of HTTP
+        from nsadiag.evidence.stacks import from_faulthandler  # with all documents of a capture
 
         text = WorkerServer(sought.socket).ask("dump_traceback", timeout_s=ANSWER_S)
         return from_faulthandler(text.decode(errors="replace"))

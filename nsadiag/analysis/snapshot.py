@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.phrases import TIME_PARTS
 from nsadiag.evidence.ring.blackbox import Counter, Kind
 from nsadiag.evidence.ring.header import Header
-from nsadiag.evidence.ring.reader import Event, Recording, read_blackbox
+from nsadiag.evidence.ring.reader import Event, Recording, has_grown, read_blackbox
 from nsadiag.evidence.table import Table
 
 COLLECTIVES = 2000  # events of them that are read: once a second, of each rank
@@ -51,6 +51,7 @@ class RankNow:
     parts: Mapping[str, float] = field(
         default_factory=dict
     )  # shares of its late steps, by the names of evidence.phrases.TIME_PARTS
+    event: int = 0  # number of the newest event, from 1
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -88,6 +89,27 @@ def ranks_now(run: RunDir) -> Iterator[RankNow]:
             found[now.rank] = now
             participations += _participations(now.rank, recording, recording.header)
     yield from _with_waits(found, participations, time.time())
+
+
+def has_moved(run: RunDir, seen: Sequence[RankNow]) -> bool:
+    """Whether a rank has come, ended or written an event since these were seen: a glance, where `ranks_now` reads rings."""
+    ends = read_json(run.ends, {})
+    return len(list(run.ranks())) != len(seen) or any(
+        rank.ended != (ends.get(str(rank.rank), {}).get("t_s") is not None)
+        or has_grown(run.rank(rank.rank).blackbox, rank.event)
+        for rank in seen
+    )
+
+
+def later(rank: RankNow, by_s: float) -> RankNow:
+    """The same that many seconds later, in which no rank moved."""
+    waited_s = by_s if rank.waiters else 0.0
+    return replace(
+        rank,
+        quiet_s=None if rank.quiet_s is None else round(rank.quiet_s + by_s, 1),
+        waited_for_s=round(rank.waited_for_s + waited_s, 1),
+        waited_for_total_s=round(rank.waited_for_total_s + waited_s, 1),
+    )
 
 
 def _participations(rank: int, recording: Recording, header: Header) -> list[Participation]:
@@ -150,6 +172,7 @@ def _now(recording: Recording, header: Header, *, ended: bool, reduces: bool) ->
         last=_said(newest) if newest is not None else "",
         quiet_s=round((now_ns - newest.t_ns) / 1e9, 1) if newest is not None else None,
         ended=ended,
+        event=newest.sequence if newest is not None else 0,
         parts=_parts(header.rank, recording, first_ns, reduces=reduces),
     )
 

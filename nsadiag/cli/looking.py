@@ -179,6 +179,10 @@ def diff(
         Path, typer.Argument(metavar="B", help="What to compare it with", autocompletion=completion.runs)
     ],
     everything: Annotated[bool, typer.Option("--all", help="Also show what is equal")] = False,
+    format_: Annotated[
+        str,
+        typer.Option("--format", metavar="FORMAT", help="terminal, html or json; html is a page, on stdout"),
+    ] = "terminal",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compare two runs or two ranks: environment, versions, settings, verdict, timing, parameters.
@@ -187,9 +191,13 @@ def diff(
     """
     from nsadiag.commands import diff as command
 
+    if format_ not in ("terminal", "html", "json"):
+        raise UsageError(f"no such format for this: {format_}", "choose terminal, html or json")
     rows = command.rows_of(a, b)
-    if as_json:
+    if as_json or format_ == "json":
         show(command.as_json(rows, a, b))
+    elif format_ == "html":
+        show(command.page_of(rows, a, b), end="")
     else:
         command.show(rows, a, b, console(), everything=everything)
     raise typer.Exit(command.exit_code(rows))
@@ -288,7 +296,7 @@ def where(
     if as_json:
         show(command.as_json(found))
     else:
-        command.show(found, console())
+        command.show(found, console)
 
 
 @app.command(

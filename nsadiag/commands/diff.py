@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.measure import Measurement
@@ -20,7 +20,10 @@ from nsadiag.evidence.phrases import count
 from nsadiag.reports.terminal.hanging import Hanging, labelled
 from nsadiag.reports.terminal.screen import Screen
 from nsadiag.reports.terminal.text import Text
-from nsadiag.reports.words import NOT_KNOWN
+from nsadiag.reports.words import value_text
+
+if TYPE_CHECKING:
+    from nsadiag.reports.cleaners.page import Page
 
 LONGEST = 60  # of a value in a table
 
@@ -65,18 +68,29 @@ def show(rows: list[Row], a: Path, b: Path, console: Screen, *, everything: bool
     console.write(capture.get())
 
 
+def page_of(rows: list[Row], a: Path, b: Path) -> Page:
+    """All of it as a page that needs no other file."""
+    from nsadiag.reports.formats.diff_page import render_diff  # the analysis comes with its pictures
+
+    return render_diff(rows, a, b, _summary(rows))
+
+
 def _title(rows: list[Row]) -> Text:
+    return Text(_summary(rows), style="bold" if matters(rows) else "bold green")
+
+
+def _summary(rows: list[Row]) -> str:
     differing = [row for row in rows if row.differs and row.section != "timing"]
     if not differing:
-        return Text(f"No difference in {count(len(rows), 'thing')} compared", style="bold green")
+        return f"No difference in {count(len(rows), 'thing')} compared"
     sections = ", ".join(dict.fromkeys(row.section for row in differing))
     agree = len(rows) - len(differing)
-    return Text(f"{count(len(differing), 'difference')}: {sections} ({agree} more compared)", style="bold")
+    return f"{count(len(differing), 'difference')}: {sections} ({agree} more compared)"
 
 
 def _parts(rows: list[Row], console: Screen) -> Iterator[RenderableType]:
     """A table as far as values fit into one; the others below each other, whole: a path can be copied."""
-    short = [row for row in rows if max(len(_value(row.a)), len(_value(row.b))) <= LONGEST]
+    short = [row for row in rows if max(len(value_text(row.a)), len(value_text(row.b))) <= LONGEST]
     table = _table(short)
     if Measurement.get(console, console.options, table).maximum >= console.width:
         short = []
@@ -87,7 +101,10 @@ def _parts(rows: list[Row], console: Screen) -> Iterator[RenderableType]:
             style = "yellow" if row.differs else "dim"
             yield Hanging(Text(), Text.assemble((row.section, "bold"), "  ", row.name), indent=0)
             yield from labelled(
-                [(Text(side_), Text(_value(value), style)) for side_, value in (("a", row.a), ("b", row.b))]
+                [
+                    (Text(side_), Text(value_text(value), style))
+                    for side_, value in (("a", row.a), ("b", row.b))
+                ]
             )
 
 
@@ -104,15 +121,9 @@ def _table(rows: list[Row]) -> Table:
         table.add_row(
             Text(row.section if row.section != section else "", style="bold"),
             Text(row.name),
-            Text(_value(row.a), style=style),
-            Text(_value(row.b), style=style),
+            Text(value_text(row.a), style=style),
+            Text(value_text(row.b), style=style),
             Text(f"{row.ratio:.2f}" if row.ratio is not None else ""),
         )
         section = row.section
     return table
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return NOT_KNOWN
-    return f"{value:.9g}" if isinstance(value, float) else str(value)

@@ -152,3 +152,10 @@ def answers(counts: Mapping[str, int]) -> str:
 def _three_digits(value: float) -> str:
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{decimals}f}"
+
+
+def value_text(value: object) -> str:
+    """A value of any kind, in a comparison."""
+    if value is None:
+        return NOT_KNOWN
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

@@ -28,6 +28,9 @@ def test_what_is_staged_is_whole(tmp_path: Path) -> None:
     assert missing == []
     gallery = (tmp_path / "gallery" / "rank_killed.html").read_text()
     assert "<svg" in gallery and not re.search(r'<a class="source" href', gallery)
+    overview = (tmp_path / "gallery.md").read_text()
+    assert re.findall(r'<iframe src="gallery/(\w+)\.html"', overview) == shown
+    assert (tmp_path / "docs" / "site.css").is_file()
     assert "gallery/rank_killed.html" in (tmp_path / "docs" / "classes" / "rank_killed.md").read_text()
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from html import escape
 from pathlib import Path
 
 import yaml
@@ -31,7 +32,7 @@ SHOWN = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "CITATION.cff", "constraints.txt", "docs",
     "changes", "repro", "configs", "nsa", "nsadiag", "artifacts", "benchmarks", "tests", "packaging", "skills",
 )  # fmt: skip
-SUFFIXES = {".md", ".py", ".yaml", ".txt", ".csv", ".png", ".svg", ".toml", ".cff", ""}
+SUFFIXES = {".md", ".py", ".yaml", ".txt", ".csv", ".png", ".svg", ".toml", ".cff", ".css", ""}
 
 
 def stage(folder: Path, classes: list[str] | None = None) -> list[str]:
@@ -52,12 +53,7 @@ def stage(folder: Path, classes: list[str] | None = None) -> list[str]:
         page = folder / "docs" / "classes" / f"{cls}.md"
         link = f"\n## The page of this run\n\n[{cls}.html](../../gallery/{cls}.html)\n"
         page.write_text(page.read_text() + link)
-    rows = [
-        f"| [`{cls}`](gallery/{cls}.html) | {CLASSES[cls]} | [what it means](docs/classes/{cls}.md) |"
-        for cls in shown
-    ]
-    head = "# Gallery\n\nPages of real runs, one for each class, as `nsadiag` wrote them.\n\n| page | what happened | |\n|---|---|---|\n"
-    (folder / "gallery.md").write_text(head + "\n".join(rows) + "\n")
+    (folder / "gallery.md").write_text(_overview(shown))
     return shown
 
 
@@ -82,13 +78,33 @@ def _gallery(folder: Path, classes: list[str] | None) -> list[str]:
     return shown
 
 
+def _overview(shown: list[str]) -> str:
+    """The gallery: the pages themselves, small, in the groups of the menu. Their scripts do not run there."""
+    parts = ["# Gallery", "Pages of real runs, one for each class, as `nsadiag` wrote them."]
+    for group in menu():
+        for title, pages in group.items():
+            classes = [cls for page in pages for cls in page if cls in shown]
+            if classes:
+                figures = "\n".join(map(_figure, classes))
+                parts += [f"## {title}", f'<div class="gallery">\n{figures}\n</div>']
+    return "\n\n".join(parts) + "\n"
+
+
+def _figure(cls: str) -> str:
+    return (
+        f'<figure><iframe src="gallery/{cls}.html" title="{cls}" loading="lazy" sandbox="" tabindex="-1" aria-hidden="true"></iframe>'
+        f'<figcaption><a href="gallery/{cls}.html"><code>{cls}</code></a> {escape(CLASSES[cls])} '
+        f'<a href="docs/classes/{cls}.html">more</a></figcaption></figure>'
+    )
+
+
 def _without_links(page: str) -> str:
     return page.replace('<a class="source" href=', '<a class="source" data-was=')
 
 
 # Words for the families of rules, in the order of README's table.
 MENU = {
-    "exit": "A rank is gone",
+    "exit": "A rank failed or is gone",
     "structure": "Ranks do not fit together",
     "divergence": "Ranks took different ways",
     "waiting": "Ranks wait for each other",

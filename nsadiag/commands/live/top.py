@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.live import Live
 
-from nsadiag.analysis.snapshot import RankNow, is_over, ranks_now, running_in
+from nsadiag.analysis.snapshot import RATE_S, RankNow, has_moved, is_over, later, ranks_now, running_in
 from nsadiag.commands.live.keys import keys
 from nsadiag.commands.live.lines import Lines
 from nsadiag.commands.live.screen import Row, View, header, in_order, job_of, screen_of, table_of
@@ -20,6 +21,7 @@ from nsadiag.reports.terminal.screen import Screen
 from nsadiag.reports.terminal.text import Text
 
 REFRESH_S, POLL_S = 1.0, 0.2
+FRESH_S, STILL_S = 10.0, 600.0  # how old a look may be while nothing moves, and where nothing has for RATE_S
 SHARE = 0.5  # of the time, that looking may take where there are very many ranks
 ROOM = 5  # lines of a terminal that are not ranks
 NOTHING = "nothing runs there at the moment: no rank has opened its recorder"
@@ -40,12 +42,37 @@ def as_json(cells: Cells) -> str:
     return json.dumps(document, indent=1)
 
 
-class Looking:
-    """A look in a thread that nobody waits for."""
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """The ranks as a look at whole rings found them, and its time."""
 
-    def __init__(self, directory: Path) -> None:
+    cells: Cells
+    at_s: float  # of time.monotonic()
+
+    def until(self, now_s: float) -> Cells:
+        """The same later on, where nothing has moved since."""
+        return {
+            name: [later(rank, now_s - self.at_s) for rank in ranks] for name, ranks in self.cells.items()
+        }
+
+    def holds(self, directory: Path, now_s: float) -> bool:
+        """Whether it is true still: nothing moved, and rates and shares, which grow old by themselves, are not too old."""
+        quiet = [rank.quiet_s or 0.0 for ranks in self.cells.values() for rank in ranks]
+        if now_s - self.at_s > (STILL_S if min(quiet, default=0.0) > RATE_S else FRESH_S):
+            return False
+        runs = {run.path.name: run for run in running_in(directory)}
+        return runs.keys() == self.cells.keys() and not any(
+            has_moved(run, self.cells[name]) for name, run in runs.items()
+        )
+
+
+class Looking:
+    """A look in a thread that nobody waits for. While nothing moves, the one `before` is told again with longer silences."""
+
+    def __init__(self, directory: Path, before: Seen | None = None) -> None:
         self._directory = directory
         self._found: Cells = {}
+        self.seen = before
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._look, name="nsadiag-top", daemon=True)
         self._thread.start()
@@ -62,7 +89,10 @@ class Looking:
 
     def _look(self) -> None:
         try:
-            self._found = look(self._directory)
+            now_s = time.monotonic()
+            if self.seen is None or not self.seen.holds(self._directory, now_s):
+                self.seen = Seen(cells=look(self._directory), at_s=time.monotonic())
+            self._found = self.seen.until(time.monotonic())
         except Exception as error:
             self._error = error
 
@@ -79,7 +109,7 @@ def follow(directory: Path, console: Screen, *, once: bool) -> None:
 
 def _watched(directory: Path, console: Screen) -> Cells:
     """The last that was seen. Looks are made beside the screen: of very many ranks one takes seconds, and keys are answered meanwhile."""
-    view, lines, cells = View(), Lines(directory), Cells()
+    view, lines, cells, seen = View(), Lines(directory), Cells(), None
     with keys() as typed, Live(console=console, screen=True, auto_refresh=False) as live:
         live.update(Text("looking at the recorders ..."), refresh=True)
         began = due = time.monotonic()
@@ -88,8 +118,9 @@ def _watched(directory: Path, console: Screen) -> Cells:
             while True:
                 if asked and asked.is_done:
                     now = time.monotonic()
-                    cells, asked, due = (
+                    cells, seen, asked, due = (
                         asked.cells(),
+                        asked.seen,
                         None,
                         max(began + REFRESH_S, now + (now - began) / SHARE),
                     )
@@ -104,7 +135,7 @@ def _watched(directory: Path, console: Screen) -> Cells:
                 if not asked and time.monotonic() >= due:
                     began = due = time.monotonic()
                     due += REFRESH_S
-                    asked = None if view.is_paused else Looking(directory)
+                    asked = None if view.is_paused else Looking(directory, seen)
         except KeyboardInterrupt:
             pass  # that is how one leaves such a view
     return cells

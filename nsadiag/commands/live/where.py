@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from nsadiag.agent.attaching import finding
 from nsadiag.agent.attaching.seeking import sought_among, sought_in
@@ -14,9 +16,13 @@ from nsadiag.agent.whereabouts import Sought, Whereabouts, whereabouts
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir
 from nsadiag.evidence.spans import rank_names
-from nsadiag.reports.terminal.screen import Screen
-from nsadiag.reports.terminal.text import Text
+from nsadiag.printing import show as show_text
 from nsadiag.reports.words import NOT_KNOWN, duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from nsadiag.reports.terminal.screen import Screen
 
 
 def look(targets: Sequence[str]) -> list[Whereabouts]:
@@ -38,7 +44,11 @@ def _sought(targets: Sequence[str]) -> list[Sought]:
     if not targets:
         from nsadiag.commands.runs import latest
 
-        return _of_run(latest())
+        try:
+            return _of_run(latest())
+        except UsageError as error:  # an empty $(pgrep ...) is no argument at all
+            running = "of a job that runs: nsadiag where PID (pgrep -af torchrun)"
+            raise UsageError(error.message, f"{error.hint}; {running}") from None
     paths = [Path(word) for word in targets if not word.isdigit()]
     if not paths:
         ranks, _ = finding.find_ranks([int(word) for word in dict.fromkeys(targets)])
@@ -93,7 +103,11 @@ def _since(waits: Sequence[float | None]) -> str:
 
 
 def table(found: Iterable[Whereabouts]) -> Table:
-    """Four columns."""
+    """Four columns, folded where a terminal is too narrow for them."""
+    from rich.table import Table
+
+    from nsadiag.reports.terminal.text import Text
+
     shown = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
     for title in ("ranks", "line", "call", "since"):
         shown.add_column(title, overflow="fold", justify="right" if title == "since" else "left")
@@ -109,9 +123,24 @@ def lines(found: Iterable[Whereabouts]) -> list[str]:
     return ["  ".join([*(row[n].ljust(widths[n]) for n in range(3)), row[3]]) for row in cells]
 
 
-def show(found: Iterable[Whereabouts], console: Screen) -> None:
-    """In a terminal as a table, else as plain lines."""
-    if console.is_terminal and not console.options.ascii_only:
-        console.print(table(found))
+def show(found: Sequence[Whereabouts], console: Callable[[], Screen]) -> None:
+    """Plain lines where they fit or go to no terminal; only what does not fit needs a console, which takes long to import."""
+    plain = lines(found)
+    if _fits(plain):
+        show_text("\n".join(plain))
+        return
+    from nsadiag.reports.terminal.text import Text
+
+    screen = console()
+    if screen.is_terminal and not screen.options.ascii_only:
+        screen.print(table(found))
     else:
-        console.print(Text("\n".join(lines(found))))
+        screen.print(Text("\n".join(plain)))
+
+
+def _fits(plain: Iterable[str]) -> bool:
+    text = "\n".join(plain)
+    if not (text.isascii() or (sys.stdout.encoding or "").lower().startswith("utf")):
+        return False
+    bounded = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return not bounded or max(map(len, text.splitlines())) < shutil.get_terminal_size().columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,6 +41,7 @@ COLUMNS = (
     "c",
     "sequence_again",
 )
+SEQUENCE = struct.Struct("<Q")  # the first column alone
 FIELDS = ("sequence", "t_ns", "thread", "kind", "phase", "step", "a", "b")
 MOST_BYTES = 64 << 20  # of a ring: a million events
 LOOKED_BACK = 4000  # events, for what is still open
@@ -180,6 +182,20 @@ def read_blackbox(path: Path, *, newest: int | None = None) -> Recording:
         gaps=tuple(gaps),
         is_damaged=len(raw) < _whole_bytes(header),
     )
+
+
+def has_grown(path: Path, sequence: int) -> bool:
+    """Whether the ring holds an event after that one; also where that cannot be told. Two short reads, whatever it holds."""
+    try:
+        with open_evidence(path) as file:
+            header = read_header(file.read(HEADER_BYTES))
+            if header is None:
+                return True
+            file.seek(HEADER_BYTES + sequence % header.capacity * RECORD_BYTES)
+            written = file.read(SEQUENCE.size)
+    except OSError:
+        return True
+    return len(written) < SEQUENCE.size or SEQUENCE.unpack(written)[0] > sequence
 
 
 def _whole_bytes(header: Header) -> int:
