@@ -41,6 +41,12 @@ def names_from(code: SourceModel, path: str, line: int) -> set[str]:
     return _names(file, _statements(function, line, function.end_lineno or 0))
 
 
+def names_in_file(code: SourceModel, path: str) -> set[str]:
+    """Names anywhere in that file."""
+    file = code.file(path)
+    return {text for text in _texts(file.tree) if NAME.search(text)} if file else set()
+
+
 def _statements(within: ast.AST, first: int, last: int) -> list[ast.AST]:
     """Simple ones that hold a line of these, and the heads of others; without handlers, which do run."""
     found: list[ast.AST] = []

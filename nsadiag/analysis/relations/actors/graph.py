@@ -1,4 +1,5 @@
-"""The wait-for graph of a job of Ray's: over calls and objects, torch groups, coordinating actors, and resources.
+"""The wait-for graph of a job of Ray's or of several launchers: over calls and objects, torch groups, coordinating actors,
+resources, and what connects roles.
 
 A node is a stand, or an actor in which no call runs: idle, dead, or not yet placed. Where a wait needs all that it waits for
 (`every`), one that never comes is enough; otherwise any of them ends it.
@@ -14,13 +15,13 @@ from typing import Literal
 from nsadiag.analysis.facts.actors.job import ALIVE, CONTROLLER, CREATION, DEAD, ActorJob
 from nsadiag.analysis.facts.actors.peers import torch_peers
 from nsadiag.analysis.facts.actors.stands import PEERS, Stand, Stands
+from nsadiag.analysis.relations.actors.crossings import THREADS, Crossings
 from nsadiag.analysis.relations.fixpoint import Needs, never_woken
 from nsadiag.analysis.relations.wait_graph import Wait, WaitGraph
 from nsadiag.evidence.documents.actors import RayActor, RayNode, RayTask
 
 State = Literal["stands", "idle", "dead", "unplaced", "object", "unknown"]
 QUEUE = "_QueueActor"  # of ray.util.queue
-THREADS = ("lock", "queue")  # what only other threads of the process can end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,9 @@ class Node:
 class CallWait(Wait[str]):
     """A wait for a call, an actor, or what an actor holds."""
 
-    kind: Literal["call", "queued", "group", "coordinator", "resources", "object"]
+    kind: Literal[
+        "call", "queued", "group", "coordinator", "resources", "object", "answer", "pipe", "thread", "file"
+    ]
     task: RayTask | None = None
 
 
@@ -48,6 +51,7 @@ class CallGraph(WaitGraph[str, CallWait]):
     nodes: dict[str, Node]
     every: frozenset[str]  # nodes that need all of what they wait for
     free: frozenset[str]  # nodes that could act by themselves
+    polling: frozenset[str] = frozenset()  # nodes that ask again and again for what another role is to give
     never: frozenset[str] = frozenset()  # not placed, and too large for any machine of the cluster
 
     def nearest_waiter(self, keys: tuple[str, ...], but: tuple[int, ...]) -> Stand | None:
@@ -68,7 +72,7 @@ class CallGraph(WaitGraph[str, CallWait]):
         waiting = [key for key in self.nodes if key not in self.free]
         never = {key for key in waiting if self.nodes[key].state == "dead" or key in self.never}
         # Any call that runs could call it, or give back what it needs.
-        calls = [key for key, node in self.nodes.items() if node.state == "stands"]
+        calls = [key for key, node in self.nodes.items() if node.stand is not None]
         needs = {key: self._needs(key, calls) for key in waiting if key not in never}
         alone = {key for key in needs if self._is_locked(key) and self._in_main_thread(key)}
         return frozenset(never_woken({k: n for k, n in needs.items() if k not in alone}, never | alone))
@@ -82,7 +86,7 @@ class CallGraph(WaitGraph[str, CallWait]):
 
     def _is_locked(self, key: str) -> bool:
         stand = self.nodes[key].stand
-        return stand is not None and stand.doing in THREADS and not self.waited_for_by(key)
+        return stand is not None and stand.doing in THREADS
 
     def _in_main_thread(self, key: str) -> bool:
         """Whether no other call of its process can run beside it."""
@@ -107,6 +111,9 @@ class _Builder:
         self.every: set[str] = set()
         self.free: set[str] = set()
         self.never: set[str] = set()
+        self.polling: set[str] = set()
+        self.crossings = Crossings(job, stands) if job.has_roles else None
+        self.crossed = {s.key: self.crossings.of(s) for s in stands.rows} if self.crossings else {}
         self._add_stands()
         self._add_actors()
 
@@ -119,7 +126,7 @@ class _Builder:
         single = {(e.waiter, e.waited_for, e.kind, e.what): e for e in edges}
         return CallGraph(
             nodes=self.nodes, edges=tuple(single.values()), every=frozenset(self.every),
-            free=frozenset(self.free), never=frozenset(self.never),
+            free=frozenset(self.free), polling=frozenset(self.polling), never=frozenset(self.never),
         )  # fmt: skip
 
     # -- nodes --------------------------------------------------------------------------------------
@@ -131,10 +138,16 @@ class _Builder:
 
     def _add_stands(self) -> None:
         for stand in self.stands.rows:
-            key = self._add(Node(key=stand.key, number=stand.number, state="stands", stand=stand))
+            state: State = "idle" if stand.doing == "serves" else "stands"
+            key = self._add(Node(key=stand.key, number=stand.number, state=state, stand=stand))
             if stand.task is not None:
                 self.by_task[stand.task.id] = key
-            if _could_act(stand) or (stand.task and stand.task.id in self.job.moving):
+            if self.crossed.get(key):
+                if stand.works or stand.limit or stand.doing == "sleep":
+                    self.free.add(key)
+                if not stand.works and (stand.limit or stand.doing == "sleep"):
+                    self.polling.add(key)
+            elif _could_act(stand) or (stand.task and stand.task.id in self.job.moving):
                 self.free.add(key)
 
     def _add_actors(self) -> None:
@@ -181,7 +194,10 @@ class _Builder:
     # -- edges --------------------------------------------------------------------------------------
 
     def _edges(self, stand: Stand) -> Iterator[CallWait]:
-        if stand.awaits is not None:
+        if crossed := self.crossed.get(stand.key):
+            for each in crossed:
+                yield CallWait(waiter=stand.key, waited_for=each.to.key, kind=each.kind, what=each.what)
+        elif stand.awaits is not None:
             yield from self._of_objects(stand)
         elif stand.doing == "suspended" and stand.task is not None:
             yield from self._of_coroutine(stand, stand.task)
@@ -290,7 +306,13 @@ class _Builder:
 
     def _of_group(self, stand: Stand) -> Iterator[CallWait]:
         """To members that stand in no collective; where all do, to those that stand in another one."""
+        if self.crossings and (lacking := self.crossings.lacking(stand)):
+            for each in lacking:
+                yield CallWait(waiter=stand.key, waited_for=each.key, kind="group", what=stand.inner)
+            return
         peers = sorted(self._invited(stand) or list(self.peers.get(stand.number, set())))
+        if self.crossings:
+            peers = self.crossings.peers(stand, peers)
         absent = [n for n in peers if not any(s.doing in PEERS for s in self._stands(n))]
         others = [
             n for n in peers if n not in absent
@@ -338,6 +360,8 @@ class _Builder:
 
 def _could_act(stand: Stand) -> bool:
     """Whether the stand may go on by itself, whatever the others do."""
+    if stand.doing == "serves":
+        return stand.works
     if stand.works or stand.limit or (stand.helpers and stand.doing in THREADS):
         return True
     return stand.doing in ("runs", "sleep", "socket", "pipe", "io", "process", "signal", "loader", "backward")

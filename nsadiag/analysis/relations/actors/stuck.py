@@ -44,7 +44,7 @@ def graph_in(case: Case) -> CallGraph:
 def patient_graph(case: Case) -> CallGraph:
     """The same, where a wait that is tried again and again is taken for one without a limit."""
     graph = case.once(graph_in)
-    retried = {s.key for s in case.once(stands_in).rows if s.awaits and s.limit}
+    retried = {s.key for s in case.once(stands_in).rows if s.awaits and s.limit} | graph.polling
     return dataclasses.replace(graph, free=graph.free - retried)
 
 
@@ -67,8 +67,9 @@ def working(case: Case) -> list[Stand]:
 
 
 def sleeping(case: Case) -> list[Stand]:
-    """Calls in a sleep, which ends by itself."""
-    return [stand for stand in case.once(stands_in).rows if stand.doing == "sleep"]
+    """Calls in a sleep, which ends by itself; not one between two questions for what another role is to give."""
+    polling = case.once(graph_in).polling
+    return [s for s in case.once(stands_in).rows if s.doing == "sleep" and s.key not in polling]
 
 
 def outside(case: Case) -> list[Stand]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.ingest.ray import DOCUMENT
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.actors.stuck import (
     Stuck,
@@ -31,7 +30,7 @@ def actor_waits_outside(case: Case) -> Iterator[Draft | Declined]:
             else "no call has waited for the world for longer than ever before"
         )
         yield Declined(
-            f"{longest}, and {len(job.moved)} calls began or ended in {job.ray.watched_s:.0f} s", DOCUMENT
+            f"{longest}, and {len(job.moved)} calls began or ended in {job.ray.watched_s:.0f} s", job.document
         )
         return
     stand = max(late, key=lambda s: sum(s.key in graph.reached_from(key) for key in graph.nodes))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.ingest.ray import DOCUMENT
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.actors.stuck import job_of, open_wait, outside, sleeping, starting, working
 from nsadiag.analysis.relations.actors.words import several, standing
@@ -29,7 +28,7 @@ def actors_progress(case: Case) -> Iterator[Draft | Declined]:
         yield _progress(case, f"{standing(job, most)} and {used}")
     elif found := sleeping(case):
         yield _progress(case, f"{standing(job, found[0])}, in a sleep that ends by itself")
-    yield Declined(f"no call began, ended or went on in {job.ray.watched_s:.0f} s", DOCUMENT)
+    yield Declined(f"no call began, ended or went on in {job.ray.watched_s:.0f} s", job.document)
 
 
 def _progress(case: Case, says: str) -> Draft:
@@ -38,7 +37,7 @@ def _progress(case: Case, says: str) -> Draft:
         outcome="healthy",
         strength=Strength.LIKELY,
         summary=f"The job progresses: {says}.",
-        evidence={says: DOCUMENT},
+        evidence={says: case.once(job_of).document},
         gaps=unseen(case),
     )
 
