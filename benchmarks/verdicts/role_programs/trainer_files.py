@@ -35,7 +35,8 @@ def main() -> None:
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
     if CASE == "resumed":
         batch(1)
-        group = weights_group("weights", 0, 2) if rank == 0 else None
+        if rank == 0:
+            weights_group("weights", 0, 2)
     for step in range(1, STEPS):
         values = batch(step)
         if CASE == "long_epoch" and step == 3:

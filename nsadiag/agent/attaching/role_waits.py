@@ -79,17 +79,35 @@ def _descriptor(pid: int, name: str, arguments: list[int]) -> int | None:
 
 
 def _transport(pid: int, calls: dict[int, tuple[str, list[int]]]) -> tuple[int, ...] | None:
-    """The sockets that a thread of a backend listens to; None where none listens in a way that the kernel shows."""
+    """The sockets that a backend's threads listen to; None where it has none that do so in a way that the kernel shows.
+
+    Such a thread may run just now: what it listens to is told by that no thread of another kind does.
+    """
+    backends = {tid for tid in _threads(pid) if serves_collectives(_name(pid, tid))}
+    others = {args[0] for tid, (name, args) in calls.items() if name in EPOLLS and tid not in backends}
+    sets = [fd for fd in _epolls(pid) if fd not in others] if backends else []
     found: set[int] = set()
-    seen = False
-    for tid, (name, arguments) in calls.items():
+    for fd in sets:
         with contextlib.suppress(OSError):
-            if name in EPOLLS and serves_collectives(Path(f"/proc/{pid}/task/{tid}/comm").read_text()):
-                seen = True
-                found |= {
-                    int(fd) for fd in TARGET.findall(Path(f"/proc/{pid}/fdinfo/{arguments[0]}").read_text())
-                }
-    return tuple(sorted(found)) if seen else None
+            found |= {int(each) for each in TARGET.findall(Path(f"/proc/{pid}/fdinfo/{fd}").read_text())}
+    return tuple(sorted(found)) if sets else None
+
+
+def _epolls(pid: int) -> list[int]:
+    found = []
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if str(path.readlink()) == "anon_inode:[eventpoll]":
+                    found.append(int(path.name))
+    return found
+
+
+def _name(pid: int, tid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/comm").read_text()
+    except OSError:
+        return ""
 
 
 def _served(threads: Iterable[PythonThread]) -> Iterable[Served]:

@@ -74,8 +74,8 @@ def attach_roles(
 def look(members: Sequence[Member], run: RunDir) -> dict[str, Any]:
     """Two captures of all processes: roles.json."""
     roots: set[str] = set()
-    for number, member in enumerate(members):
-        roots |= set(_meta(run, number, member)["user_code"])
+    for number in range(len(members)):
+        roots |= set(_meta(run, number, members)["user_code"])
     count_as_well(roots)
     began = time.monotonic()
     for capture in (1, 2):
@@ -104,8 +104,8 @@ def look(members: Sequence[Member], run: RunDir) -> dict[str, Any]:
     return document
 
 
-def _meta(run: RunDir, number: int, member: Member) -> dict[str, Any]:
-    pid = member.process.pid
+def _meta(run: RunDir, number: int, members: Sequence[Member]) -> dict[str, Any]:
+    pid = members[number].process.pid
     try:
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
         cwd = str(Path(f"/proc/{pid}/cwd").readlink())
@@ -113,7 +113,7 @@ def _meta(run: RunDir, number: int, member: Member) -> dict[str, Any]:
         words, cwd = [], ""
     folder = make_private_dir(run.rank(number).path)
     document = {
-        "rank": number, "pid": pid, "host": this_node(), "argv": mask_command(words), "cwd": cwd,
+        "rank": number, "world_size": len(members), "pid": pid, "host": this_node(), "argv": mask_command(words), "cwd": cwd,
         "user_code": roots_of(words, processes.parent(pid)),
     }  # fmt: skip
     write_json(folder / "meta.json", document)

@@ -44,6 +44,7 @@ class Stand:
     limit: bool = False  # its wait has a time limit
     helpers: bool = False  # a thread beside it could act
     main: bool = False  # in the main thread: no other call can run beside it
+    first: bool = False  # Python's main thread
     source: str = ""
 
     @property
@@ -155,7 +156,7 @@ def _stand(
         number=number, task=task, doing=doing, place=places[0] if places else None, frames=places,
         inner=next((f.name for f in reversed(inner) if not _is_wrapper(f)), ""), thread=tid, awaits=awaits,
         same=_is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines, cpu_share=own, beside_share=beside,
-        limit=limit, helpers=_has_helpers(job, capture, tid), main=thread.is_main and not job.has_roles, source=_source(capture),
+        limit=limit, helpers=_has_helpers(job, capture, tid), main=thread.is_main and not job.has_roles, first=thread.is_main, source=_source(capture),
     )  # fmt: skip
 
 

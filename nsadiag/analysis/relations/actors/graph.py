@@ -319,8 +319,15 @@ class _Builder:
             if not any(s.inner == stand.inner for s in self._stands(n) if s.doing in PEERS)
         ]  # fmt: skip
         for number in absent or others:
-            for key in self.of_number.get(number, []):
+            for key in self._of_absent(number):
                 yield CallWait(waiter=stand.key, waited_for=key, kind="group", what=stand.inner)
+
+    def _of_absent(self, number: int) -> list[str]:
+        """Its nodes; only those that serve where the rest wait for what these are to be asked for."""
+        keys = self.of_number.get(number, [])
+        idle = [key for key in keys if self.nodes[key].state == "idle"]
+        rest = (self.nodes[key].stand for key in keys if key not in idle)
+        return idle if idle and all(stand is None or stand.doing in THREADS for stand in rest) else keys
 
     def _invited(self, stand: Stand) -> list[int]:
         """Candidates for the ranks that a group under creation lacks: actors like those that have come, as many as ranks have not."""

@@ -28,7 +28,10 @@ def _cycle(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root | No
     cycles = [way for key in sorted(within) if (way := graph.cycle(key)) and within.issuperset(way)]
     if not cycles:
         return None
-    way = min(cycles, key=len)
+    # Of several alike that of main threads: what these do is a program's course.
+    way = min(
+        cycles, key=lambda way: (len(way), -sum(bool((s := graph.nodes[k].stand) and s.first) for k in way))
+    )
     edges = [
         next(e for e in graph.out[key] if e.waited_for == following)
         for key, following in zip(way, [*way[1:], way[0]], strict=True)
