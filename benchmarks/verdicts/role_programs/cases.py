@@ -28,7 +28,7 @@ CASES: dict[str, Case] = {
         after="PrimeIntellect-ai/prime-rl#2815",
     ),
     "extra_tensor": Case(
-        roles=("engine", "trainer"), classes=CYCLE, code=("torch.zeros(1), 0, group", "each.result()"),
+        roles=("engine", "trainer"), classes=CYCLE, code=("torch.zeros(1), 0, group", "each.result()", "urlopen(request(engine, path"),
         after="sgl-project/sglang#4096",
     ),
     "update_refused": Case(
@@ -39,7 +39,7 @@ CASES: dict[str, Case] = {
         roles=("engine", "trainer"), classes=CYCLE, code=('"/health")).read()',), after="allenai/open-instruct#1454",
     ),
     "one_too_many": Case(
-        roles=("trainer", "engine"), classes=("rendezvous_mismatch", "missing_rank", *CYCLE),
+        roles=("trainer", "engine"), classes=("rendezvous_mismatch", "missing_rank"),
         code=("dist.rendezvous(", "weights_group(", "_new_process_group_helper"), after="huggingface/trl#2923",
     ),
     "opposite_order": Case(

@@ -18,7 +18,7 @@ SHARED = Path(os.environ["ROLES_SHARED"])
 CASE = os.environ["ROLES_CASE"]
 PORTS = {name: int(port) for name, port in json.loads(os.environ["ROLES_PORTS"]).items()}
 QUIET_S = float(os.environ.get("ROLES_QUIET", "45"))
-STEPS = 40
+STEPS = 10**6
 
 
 def begun() -> None:

@@ -57,7 +57,6 @@ def main() -> None:
     while not (SHARED / "engine.up").exists():
         time.sleep(0.2)
     if CASE == "resumed":
-        begun()
         urlopen(request("engine", "/join", port="weights", rank=1, size=2)).read()
         urlopen(request("engine", "/update_weights", step=0)).read()
     for step in range(1, STEPS):

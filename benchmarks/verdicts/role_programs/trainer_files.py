@@ -34,9 +34,10 @@ def main() -> None:
     ddp = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
     if CASE == "resumed":
-        batch(1)
         if rank == 0:
             weights_group("weights", 0, 2)
+            begun()
+        batch(1)
     for step in range(1, STEPS):
         values = batch(step)
         if CASE == "long_epoch" and step == 3:

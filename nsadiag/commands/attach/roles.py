@@ -89,6 +89,7 @@ def look(members: Sequence[Member], run: RunDir) -> dict[str, Any]:
             {
                 "number": number, "pid": member.process.pid, "node": this_node(), "driver": True,
                 "role": member.role, "rank": member.rank,
+                "parent": processes.parent(member.process.pid),
             }
             for number, member in enumerate(members)
         ],

@@ -44,6 +44,7 @@ class Stand:
     limit: bool = False  # its wait has a time limit
     helpers: bool = False  # a thread beside it could act
     main: bool = False  # in the main thread: no other call can run beside it
+    sleeps_s: float = 0.0  # until it wakes by itself
     first: bool = False  # Python's main thread
     source: str = ""
 
@@ -156,7 +157,8 @@ def _stand(
         number=number, task=task, doing=doing, place=places[0] if places else None, frames=places,
         inner=next((f.name for f in reversed(inner) if not _is_wrapper(f)), ""), thread=tid, awaits=awaits,
         same=_is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines, cpu_share=own, beside_share=beside,
-        limit=limit, helpers=_has_helpers(job, capture, tid), main=thread.is_main and not job.has_roles, first=thread.is_main, source=_source(capture),
+        limit=limit, helpers=_has_helpers(job, capture, tid), main=thread.is_main and not job.has_roles, sleeps_s=_sleeps_s(capture, kernel),
+        first=thread.is_main, source=_source(capture),
     )  # fmt: skip
 
 
@@ -193,6 +195,11 @@ def _doing(inner: list[StackFrame], awaits: ObjectWait | None, kernel: KernelThr
     if kernel.sleeps_until_mono_ns:
         return "sleep"
     return asleep_in(kernel.wchan) or "runs"
+
+
+def _sleeps_s(capture: CaptureEvidence, kernel: KernelThread | None) -> float:
+    until = kernel.sleeps_until_mono_ns if kernel else None
+    return max((until - capture.proc.t_mono_ns) / 1e9, 0.0) if until else 0.0
 
 
 def _has_limit(kernel: KernelThread | None) -> bool:

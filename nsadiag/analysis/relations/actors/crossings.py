@@ -4,6 +4,8 @@ come to a group; and within a process for its other threads.
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +18,10 @@ from nsadiag.evidence.documents.kernel import Descriptor
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.patterns.file_names import asked_for, names_from, names_in_file
+from nsadiag.source.polling import ASKS_FOR_FILES, ASKS_OUTSIDE
 
-THREADS = ("lock", "queue")
+THREADS = ("lock", "queue")  # what only other threads of the process can end
+BETWEEN_S = 10.0  # two questions at most; whoever sleeps for longer does nothing else
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,15 @@ class Crossing:
     to: Stand
     kind: Literal["answer", "pipe", "thread", "file"]
     what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forming:
+    """A group of which some members have come; `lacking` are stands of whoever may be the others, and may be nobody."""
+
+    size: int
+    come: tuple[int, ...]
+    lacking: tuple[Stand, ...]
 
 
 @dataclass(frozen=True)
@@ -50,18 +63,28 @@ class Crossings:
             return list(self._writers(stand))
         return []
 
-    def lacking(self, stand: Stand) -> list[Stand]:
-        """Stands of those who may be the members that a group under creation lacks: of other roles, if any is left of these."""
+    def forming(self, stand: Stand) -> Forming | None:
+        """The group that it is about to create, and that lacks members: None of any other.
+
+        Candidates are the rest of one launcher's processes, where these are as many as lack; else those of other roles.
+        """
         told = self._joining(stand.number)
         if stand.doing != "rendezvous" or told is None:
-            return []
-        come = {n for n in self.job.processes if self._joining(n) == told}
+            return None
+        come = [n for n in self.job.processes if self._joining(n) == told]
         if len(come) >= told[0]:
-            return []
-        others = [n for n in self.job.processes if n not in come]
-        roles = {self.job.processes[n].role for n in come}
-        elsewhere = [n for n in others if self.job.processes[n].role not in roles]
-        return [s for n in elsewhere or others for s in self._of(n)]
+            return None
+        known = self.job.processes
+        others = [n for n in known if n not in come]
+        roles, parents = {known[n].role for n in come}, {known[n].parent for n in come}
+        beside = [n for n in others if known[n].role in roles and known[n].parent in parents]
+        elsewhere = [n for n in others if known[n].role not in roles]
+        found = beside if len(roles) == 1 and len(beside) == told[0] - len(come) else elsewhere
+        return Forming(size=told[0], come=tuple(come), lacking=tuple(s for n in found for s in self._of(n)))
+
+    def asks(self, stand: Stand) -> bool:
+        """Whether it sleeps between two questions to the world, of which nothing shows whom they are for."""
+        return bool(self._loop_around(stand, ASKS_OUTSIDE))
 
     def peers(self, stand: Stand, connected: list[int]) -> list[int]:
         """Of the processes that it is connected with, those that may be in the group of its collective."""
@@ -148,7 +171,11 @@ class Crossings:
     def _writers(self, stand: Stand) -> Iterator[Crossing]:
         """Processes that would write a file for which its loop asks: first those that would come to it from where they stand."""
         code = self.job.cell.code
-        asked = asked_for(code, stand.frames, stand.place) if stand.place and self._asks(stand) else set()
+        asked = (
+            asked_for(code, stand.frames, stand.place)
+            if stand.place and self._loop_around(stand, ASKS_FOR_FILES)
+            else set()
+        )
         if not asked:
             return
         # Whoever asks at the same place gives nothing.
@@ -170,10 +197,13 @@ class Crossings:
         loops = file.loops_around(place.line) if file else []
         return names_from(code, place.file, min([place.line, *(loop.lineno for loop in loops)]))
 
-    def _asks(self, stand: Stand) -> bool:
-        """Whether it sleeps in a loop."""
-        code = self.job.cell.code
-        return any(file.loops_around(p.line) for p in stand.frames if (file := code.file(p.file)))
+    def _loop_around(self, stand: Stand, asks: re.Pattern[str]) -> bool:
+        """Whether it naps in a loop that asks for such things: the nearest around the very line."""
+        file = self.job.cell.code.file(stand.place.file) if stand.place else None
+        if stand.place is None or file is None or stand.doing != "sleep" or stand.sleeps_s > BETWEEN_S:
+            return False
+        loop = next(iter(file.loops_around(stand.place.line)), None)
+        return loop is not None and asks.search(ast.unparse(loop)) is not None
 
     # -- processes ----------------------------------------------------------------------------------
 

@@ -15,12 +15,12 @@ from typing import Literal
 from nsadiag.analysis.facts.actors.job import ALIVE, CONTROLLER, CREATION, DEAD, ActorJob
 from nsadiag.analysis.facts.actors.peers import torch_peers
 from nsadiag.analysis.facts.actors.stands import PEERS, Stand, Stands
-from nsadiag.analysis.relations.actors.crossings import THREADS, Crossings
+from nsadiag.analysis.relations.actors.crossings import THREADS, Crossings, Forming
 from nsadiag.analysis.relations.fixpoint import Needs, never_woken
 from nsadiag.analysis.relations.wait_graph import Wait, WaitGraph
 from nsadiag.evidence.documents.actors import RayActor, RayNode, RayTask
 
-State = Literal["stands", "idle", "dead", "unplaced", "object", "unknown"]
+State = Literal["stands", "idle", "dead", "unplaced", "object", "unknown", "absent"]
 QUEUE = "_QueueActor"  # of ray.util.queue
 
 
@@ -32,6 +32,8 @@ class Node:
     number: int
     state: State
     stand: Stand | None = None
+    come: tuple[int, ...] = ()  # of a member that is absent from a group: those who are not
+    size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,7 @@ class CallGraph(WaitGraph[str, CallWait]):
     def stuck(self) -> frozenset[str]:
         """The largest set of nodes that only members of the set could wake."""
         waiting = [key for key in self.nodes if key not in self.free]
-        never = {key for key in waiting if self.nodes[key].state == "dead" or key in self.never}
+        never = {key for key in waiting if self.nodes[key].state in ("dead", "absent") or key in self.never}
         # Any call that runs could call it, or give back what it needs.
         calls = [key for key, node in self.nodes.items() if node.stand is not None]
         needs = {key: self._needs(key, calls) for key in waiting if key not in never}
@@ -306,9 +308,8 @@ class _Builder:
 
     def _of_group(self, stand: Stand) -> Iterator[CallWait]:
         """To members that stand in no collective; where all do, to those that stand in another one."""
-        if self.crossings and (lacking := self.crossings.lacking(stand)):
-            for each in lacking:
-                yield CallWait(waiter=stand.key, waited_for=each.key, kind="group", what=stand.inner)
+        if self.crossings and (forming := self.crossings.forming(stand)):
+            yield from self._of_forming(stand, forming)
             return
         peers = sorted(self._invited(stand) or list(self.peers.get(stand.number, set())))
         if self.crossings:
@@ -321,6 +322,18 @@ class _Builder:
         for number in absent or others:
             for key in self._of_absent(number):
                 yield CallWait(waiter=stand.key, waited_for=key, kind="group", what=stand.inner)
+
+    def _of_forming(self, stand: Stand, forming: Forming) -> Iterator[CallWait]:
+        """To whoever may be its other members; where that is nobody here, to somebody who may be elsewhere."""
+        keys = [each.key for each in forming.lacking]
+        if not keys:
+            keys = [f"absent:{','.join(map(str, forming.come))}"]
+            self.nodes[keys[0]] = Node(
+                key=keys[0], number=-1, state="absent", come=forming.come, size=forming.size
+            )
+            self.free.add(keys[0])
+        for key in keys:
+            yield CallWait(waiter=stand.key, waited_for=key, kind="group", what=stand.inner)
 
     def _of_absent(self, number: int) -> list[str]:
         """Its nodes; only those that serve where the rest wait for what these are to be asked for."""

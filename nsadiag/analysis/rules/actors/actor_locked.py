@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.actors.graph import THREADS, CallGraph
+from nsadiag.analysis.relations.actors.crossings import THREADS
+from nsadiag.analysis.relations.actors.graph import CallGraph
 from nsadiag.analysis.relations.actors.words import DOING, standing
 from nsadiag.analysis.rules.actors.parts import Root, by_roots, most_waited_for, waiter_in
 from nsadiag.analysis.rules.rule import Draft, Rule

@@ -83,6 +83,7 @@ class RayProcess:
     driver: bool = False
     rank: Rank | None = None  # of Ray Train's workers, and of roles
     role: str = ""  # in a job of several launchers
+    parent: int = 0  # process that started it, of roles
     port: int = 0  # of Ray's own server in it
     queued: int = 0  # calls that it has received and not begun
 
