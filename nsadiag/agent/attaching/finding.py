@@ -42,11 +42,7 @@ def find_ranks(pids: list[int]) -> tuple[list[AttachedRank], list[str]]:
         check_readable(pid)
         family = [p for p in family_of(pid) if is_python(p.pid)]
         if not family:
-            name = _name(pid)
-            raise UsageError(
-                f"process {pid} ({name}) runs no Python",
-                "give the pid of a rank, or of its launcher: pgrep -af torchrun",
-            )
+            raise no_python(pid)
         ranks = [rank for process in family if (rank := as_rank(process))]
         for rank in ranks:
             _add(found, rank)
@@ -132,6 +128,14 @@ def _threads(pid: int) -> list[str]:
             with contextlib.suppress(OSError):
                 found.append((task / "comm").read_text().strip())
     return found
+
+
+def no_python(pid: int) -> UsageError:
+    """The error for a process that, with all its descendants, runs none."""
+    return UsageError(
+        f"process {pid} ({_name(pid)}) runs no Python",
+        "give the pid of a rank, or of its launcher: pgrep -af torchrun",
+    )
 
 
 def _name(pid: int) -> str:

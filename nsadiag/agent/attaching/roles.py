@@ -16,10 +16,10 @@ from nsadiag.agent.attaching.finding import (
     family_of,
     in_process_group,
     is_python,
+    no_python,
 )
 from nsadiag.agent.captures.kernel.descriptors import descriptors
 from nsadiag.agent.processes import Process
-from nsadiag.errors import UsageError
 
 MOST = 64  # processes of one job that are looked at
 # Processes of Python's own, and of launchers, that do none of a role's work.
@@ -52,9 +52,7 @@ def roles_among(pids: Iterable[int], named: Mapping[int, str]) -> list[Member]:
         check_readable(pid)
         found = [each for each in _members(pid) if _process(each) not in seen]
         if not found and not seen.intersection(family_of(pid)):
-            raise UsageError(
-                f"process {pid} runs no Python", "give the pid of a rank, an engine, or a launcher"
-            )
+            raise no_python(pid)
         seen.update(map(_process, found))
         for each in found:
             key = _party(each, pid)

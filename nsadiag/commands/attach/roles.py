@@ -22,6 +22,7 @@ from nsadiag.evidence.layout import RunDir, make_private_dir, this_node, write_j
 from nsadiag.evidence.secrets.masking import mask_command
 from nsadiag.evidence.user_code import count_as_well, roots_of
 from nsadiag.printing import note
+from nsadiag.source.archive import keep_sources
 
 APART_S = 3.0
 DOCUMENT = "roles.json"
@@ -102,6 +103,8 @@ def look(members: Sequence[Member], run: RunDir) -> dict[str, Any]:
         "taken_ms": time.time() * 1000,
     }  # fmt: skip
     write_json(run.path / DOCUMENT, document)
+    # Files that roles wait for are told apart by names in the source.
+    keep_sources(run)
     return document
 
 
