@@ -1,6 +1,6 @@
 """Recordings of jobs of several launchers: what `nsadiag attach` left of the cases of benchmarks/verdicts/role_programs.
 
-    python -m tests.support.role_record DIR     # packs what measure.py kept there; a wrong verdict is refused
+python -m tests.support.role_record DIR     # packs what measure.py kept there; a wrong verdict is refused
 """
 
 from __future__ import annotations

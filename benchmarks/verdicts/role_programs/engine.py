@@ -48,6 +48,10 @@ class Engine:
 
     def generate(self, prompt: list[float]) -> float:
         self.running.wait()
+        if CASE == "policy_guard" and prompt[0] >= 3:
+            # Not with a policy that is older than the step asks for.
+            while not (SHARED / f"step_{int(prompt[0])}" / "STABLE").exists():
+                time.sleep(0.5)
         answer: queue.Queue = queue.Queue()
         self.waiting.put((prompt, answer))
         return answer.get()
@@ -117,13 +121,16 @@ def load_part(pipe) -> None:
         dist.init_process_group(
             "gloo", init_method=f"tcp://127.0.0.1:{PORTS['weights']}", rank=0, world_size=2
         )
+    if CASE == "slow_worker":
+        begun()
+        time.sleep(QUIET_S)
     pipe.send("READY")
     time.sleep(3600)
 
 
 if __name__ == "__main__":
     engine = Engine()
-    if CASE == "worker_not_ready":
+    if CASE in ("worker_not_ready", "slow_worker"):
         ready()
     if CASE == "slow_start":
         begun()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import subprocess
 import threading
 import time
@@ -18,6 +19,16 @@ def rollouts(step: int) -> None:
     for _ in range(4):
         answer = urlopen(request("engine", "/generate", prompt=[float(step)] * 64))
         values.append(json.loads(answer.read())["value"])
+    if CASE == "verifier_dies" and step == 3:
+        begun()
+        scores: queue.Queue = queue.Queue()
+        threading.Thread(target=verify, args=(values, scores), daemon=True).start()
+        values = scores.get()
+    if CASE == "eval_pause" and step == 3:
+        urlopen(request("engine", "/pause")).read()
+        begun()
+        time.sleep(QUIET_S)
+        urlopen(request("engine", "/resume")).read()
     if CASE == "sandbox" and step == 3:
         begun()
         subprocess.run(["sleep", str(QUIET_S)], check=True)
@@ -29,6 +40,10 @@ def rollouts(step: int) -> None:
         time.sleep(QUIET_S)
     torch.save(values, SHARED / f"rollouts_{step}.tmp")
     (SHARED / f"rollouts_{step}.tmp").rename(SHARED / f"rollouts_{step}.pt")
+
+
+def verify(values: list[float], scores: queue.Queue) -> None:
+    scores.put([value / 0 for value in values])
 
 
 def wait_for_policy(step: int) -> None:

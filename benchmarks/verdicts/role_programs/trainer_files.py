@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import torch
@@ -51,6 +52,11 @@ def main() -> None:
         if CASE == "upload" and step == 3 and rank == 0:
             begun()
             time.sleep(QUIET_S)
+        if CASE == "publisher_lock" and step == 3 and rank == 0:
+            begun()
+            threading.Event().wait()
+        if CASE == "policy_guard" and step == 2 and rank == 0:
+            begun()
         if rank == 0:
             publish(net, step)
         dist.barrier()
