@@ -149,7 +149,7 @@ def _names(pids: Mapping[str, int], given: Mapping[str, str]) -> dict[str, str]:
 
 def name_of(pid: int) -> str:
     """The script or module that its command line runs."""
-    words = _words(pid)
+    words = words_of(pid)
     for before, word in zip(["", *words], words, strict=False):
         if word.endswith(".py"):
             return Path(word).stem
@@ -159,7 +159,8 @@ def name_of(pid: int) -> str:
     return Path(words[0]).name if words else f"process {pid}"
 
 
-def _words(pid: int) -> list[str]:
+def words_of(pid: int) -> list[str]:
+    """Its command line; empty once it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
     except OSError:
@@ -167,4 +168,4 @@ def _words(pid: int) -> list[str]:
 
 
 def _line(pid: int) -> str:
-    return " ".join(_words(pid)[:4])
+    return " ".join(words_of(pid)[:4])

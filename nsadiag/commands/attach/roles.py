@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from nsadiag.agent import processes
 from nsadiag.agent.attaching.role_waits import role_waits
-from nsadiag.agent.attaching.roles import Member, everyone, roles_among
+from nsadiag.agent.attaching.roles import Member, everyone, roles_among, words_of
 from nsadiag.agent.captures.capturing import QUICK, capture_rank
 from nsadiag.agent.captures.target import Target
 from nsadiag.commands import output
@@ -110,11 +111,9 @@ def look(members: Sequence[Member], run: RunDir) -> dict[str, Any]:
 
 def _meta(run: RunDir, number: int, members: Sequence[Member]) -> dict[str, Any]:
     pid = members[number].process.pid
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+    words, cwd = words_of(pid), ""
+    with contextlib.suppress(OSError):
         cwd = str(Path(f"/proc/{pid}/cwd").readlink())
-    except OSError:
-        words, cwd = [], ""
     folder = make_private_dir(run.rank(number).path)
     document = {
         "rank": number, "world_size": len(members), "pid": pid, "host": this_node(), "argv": mask_command(words), "cwd": cwd,

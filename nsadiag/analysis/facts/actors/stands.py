@@ -151,12 +151,15 @@ def _stand(
         doing = _in_backward(capture, kernel, own, beside)
     places = tuple(_place(f, waits.lines if waits else None) for f in thread.frames if is_user(f.filename))
     earlier = next((t for t in captures[0].stacks if t.os_thread_id == tid), None)
+    same = _is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines
+    if job.has_roles and by_frames(inner) is None and not _slept_alike(captures, tid):
+        same = False
     limit = awaits.limit_s is not None if awaits else _has_limit(kernel) and doing not in PEERS
     limit = limit or bool(blind)
     return Stand(
         number=number, task=task, doing=doing, place=places[0] if places else None, frames=places,
         inner=next((f.name for f in reversed(inner) if not _is_wrapper(f)), ""), thread=tid, awaits=awaits,
-        same=_is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines, cpu_share=own, beside_share=beside,
+        same=same, cpu_share=own, beside_share=beside,
         limit=limit, helpers=_has_helpers(job, capture, tid), main=thread.is_main and not job.has_roles, sleeps_s=_sleeps_s(capture, kernel),
         first=thread.is_main, source=_source(capture),
     )  # fmt: skip
@@ -195,6 +198,13 @@ def _doing(inner: list[StackFrame], awaits: ObjectWait | None, kernel: KernelThr
     if kernel.sleeps_until_mono_ns:
         return "sleep"
     return asleep_in(kernel.wchan) or "runs"
+
+
+def _slept_alike(captures: tuple[CaptureEvidence, ...], tid: int) -> bool:
+    """Whether the kernel had it in the same kind of wait at both captures; who naps wants the interpreter in between."""
+    rows = [next((r for r in c.proc.threads if r.tid == tid), None) for c in (captures[0], captures[-1])]
+    kinds = [_doing([], None, row) for row in rows]
+    return kinds[0] == kinds[1]
 
 
 def _sleeps_s(capture: CaptureEvidence, kernel: KernelThread | None) -> float:

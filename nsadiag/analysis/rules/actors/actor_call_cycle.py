@@ -64,7 +64,9 @@ def _broke_the_order(graph: CallGraph, edges: list[CallWait]) -> list[int]:
 
 
 RULE = Rule(
-    means={"actor_call_cycle": "Calls of Ray's actors, or roles of a job of several launchers, wait for each other in a cycle."},
+    means={
+        "actor_call_cycle": "Calls of Ray's actors, or roles of a job of several launchers, wait for each other in a cycle."
+    },
     about="actors",
     family="waiting",
     detected="In the wait-for graph over calls, queues of actors, torch groups and coordinating actors, or over the threads of all roles, a way leads back to where it began.",
