@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import platform
 import re
 import struct
@@ -16,11 +18,13 @@ from nsadiag.agent.captures.target import CaptureError
 from nsadiag.evidence.blocking import SYSCALLS, serves_collectives, syscall_name
 from nsadiag.evidence.documents.actors import ActorWaits, Served, SocketWait
 from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
+from nsadiag.evidence.user_code import is_user
 
 # Functions of the standard library that are told whom they answer.
 ANSWERS = re.compile(r"/socketserver\.py$")
 CLIENT = re.compile(r"^\(\"?'?([\w.:]+)'?\"?, (\d+)")
 CALLS, GROUP = re.compile(r"torch/distributed/c10d_logger\.py$"), "ProcessGroup at 0x"
+KEY = os.urandom(16)
 POLLED = struct.Struct("ihh")  # struct pollfd
 POLLS = ("poll", "ppoll")
 EPOLLS = ("epoll_wait", "epoll_pwait")
@@ -42,7 +46,7 @@ def role_waits(pid: int) -> ActorWaits:
         return ActorWaits(sockets=sockets, transport=transport, gaps=(f"process {pid}: {error}",))
     return ActorWaits(
         joining=joining_of(threads), sockets=sockets, serves=tuple(_served(threads)), transport=transport,
-        lines=lines_of(threads), named_groups=tuple(t.os_thread_id or 0 for t in threads if _names_a_group(t)),
+        lines=lines_of(threads), values={str(t.os_thread_id): _digest(t) for t in threads}, named_groups=tuple(t.os_thread_id or 0 for t in threads if _names_a_group(t)),
     )  # fmt: skip
 
 
@@ -115,6 +119,14 @@ def _served(threads: Iterable[PythonThread]) -> Iterable[Served]:
         client = next((told for frame in thread.frames if (told := _client(frame))), None)
         if client:
             yield Served(thread=thread.os_thread_id or 0, client=client)
+
+
+def _digest(thread: PythonThread) -> str:
+    """Values may be secret; with a key that is never kept, only their sameness shows."""
+    told = [
+        (f.filename, v.name, v.repr) for f in thread.frames if is_user(f.filename) for v in f.locals or ()
+    ]
+    return hashlib.blake2b(repr(told).encode(), key=KEY, digest_size=8).hexdigest()
 
 
 def _names_a_group(thread: PythonThread) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.evidence.blocking import State, Waker, asleep_in, awaits_requests, by_frames, is_of_device
-from nsadiag.evidence.documents.actors import ObjectWait, RayTask
+from nsadiag.evidence.documents.actors import ActorWaits, ObjectWait, RayTask
 from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, StackFrame
 from nsadiag.evidence.records import Place
@@ -61,7 +61,9 @@ class Stand:
         if self.doing in (*PEERS, *CALLS):
             return not self.same
         beside = self.beside_share > BESIDE_SHARE
-        return self.cpu_share > BUSY_SHARE or beside or (not self.same and self.doing != "sleep")
+        return (
+            self.cpu_share > BUSY_SHARE or beside or (not self.same and (self.doing != "sleep" or self.task is None))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +156,7 @@ def _stand(
     same = _is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines
     if job.has_roles and by_frames(inner) is None and not _slept_alike(captures, tid):
         same = False
+    same = same and _value(job.waited, number, tid) == _value(job.waits, number, tid)
     limit = awaits.limit_s is not None if awaits else _has_limit(kernel) and doing not in PEERS
     limit = limit or bool(blind)
     return Stand(
@@ -198,6 +201,12 @@ def _doing(inner: list[StackFrame], awaits: ObjectWait | None, kernel: KernelThr
     if kernel.sleeps_until_mono_ns:
         return "sleep"
     return asleep_in(kernel.wchan) or "runs"
+
+
+def _value(waits: Mapping[int, ActorWaits], number: int, tid: int) -> str | None:
+    """The digest of its variables: a loop that asks for the next file is where it was, and has got on."""
+    known = waits.get(number)
+    return (known.values or {}).get(str(tid)) if known else None
 
 
 def _slept_alike(captures: tuple[CaptureEvidence, ...], tid: int) -> bool:

@@ -4,7 +4,6 @@ come to a group; and within a process for its other threads.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from nsadiag.analysis.facts.actors.stands import Stand, Stands
 from nsadiag.evidence.documents.kernel import Descriptor
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
-from nsadiag.source.patterns.file_names import asked_for, names_from, names_in_file
+from nsadiag.source.patterns.file_names import asked_for, loop_asks, names_from, names_in_file
 from nsadiag.source.polling import ASKS_FOR_FILES, ASKS_OUTSIDE
 
 THREADS = ("lock", "queue")  # what only other threads of the process can end
@@ -199,11 +198,9 @@ class Crossings:
 
     def _loop_around(self, stand: Stand, asks: re.Pattern[str]) -> bool:
         """Whether it naps in a loop that asks for such things: the nearest around the very line."""
-        file = self.job.cell.code.file(stand.place.file) if stand.place else None
-        if stand.place is None or file is None or stand.doing != "sleep" or stand.sleeps_s > BETWEEN_S:
+        if stand.place is None or stand.doing != "sleep" or stand.sleeps_s > BETWEEN_S:
             return False
-        loop = next(iter(file.loops_around(stand.place.line)), None)
-        return loop is not None and asks.search(ast.unparse(loop)) is not None
+        return loop_asks(self.job.cell.code, stand.place, asks)
 
     # -- processes ----------------------------------------------------------------------------------
 

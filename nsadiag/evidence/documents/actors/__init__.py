@@ -166,6 +166,8 @@ class ActorWaits:
     serves: tuple[Served, ...] = ()
     # Sockets by which torch's backend talks to peers; None where that could not be told from the rest.
     transport: tuple[int, ...] | None = None
+    # By thread, a digest of the values of its variables: whether they are the same at another capture is all that it tells.
+    values: dict[str, str] | None = None
     named_groups: tuple[int, ...] = ()  # threads in a collective of a group that their call names
     lines: dict[str, str] | None = None
     gaps: tuple[str, ...] = ()
