@@ -86,7 +86,7 @@ class Crossings:
         return bool(self._loop_around(stand, ASKS_OUTSIDE))
 
     def peers(self, stand: Stand, connected: list[int]) -> list[int]:
-        """Of the processes that it is connected with, those that may be in the group of its collective."""
+        """The processes among those that it is connected with that may be in the group of its collective."""
         waits = self.job.waits.get(stand.number)
         named = waits is not None and stand.thread in waits.named_groups
         role = self.job.processes[stand.number].role
