@@ -62,7 +62,9 @@ class Stand:
             return not self.same
         beside = self.beside_share > BESIDE_SHARE
         return (
-            self.cpu_share > BUSY_SHARE or beside or (not self.same and (self.doing != "sleep" or self.task is None))
+            self.cpu_share > BUSY_SHARE
+            or beside
+            or (not self.same and (self.doing != "sleep" or self.task is None))
         )
 
 
