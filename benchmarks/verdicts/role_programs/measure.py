@@ -13,6 +13,7 @@ a long quiet phase of a healthy one, `nsadiag attach` is given the pids of what 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[2]), str(HERE.parent), str(HERE)]
 
+import psutil  # noqa: E402
 from cases import CASES, Case  # noqa: E402
 from shared import Row, answer, collected, environment, percent  # noqa: E402
 
@@ -85,8 +87,12 @@ def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row
         said = subprocess.run(ours, capture_output=True, text=True, env=environment(), check=False)
         first_s = time.monotonic() - began
     finally:
+        # torchrun starts each rank in a session of its own.
+        family = [p.pid for role in roles for p in psutil.Process(role.pid).children(recursive=True)]
+        for pid in [*(role.pid for role in roles), *family]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for role in roles:
-            os.killpg(role.pid, signal.SIGKILL)
             role.wait()
     row = row_of(name, case, shared, round(first_s, 1), begun, said.stderr)
     if options.keep:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from support.jobs import GIVE_UP_S, Jobs, wait_until
 
+from nsadiag.agent import processes
 from nsadiag.agent.attaching.roles import name_of, roles_among, several
 from nsadiag.commands.attach.roles import named
 from nsadiag.errors import UsageError
@@ -68,9 +68,12 @@ def roles(jobs: Jobs) -> Iterator[tuple[int, int]]:
         wait_until((here / "asked").exists, "the engine is asked")
         yield engine, trainer
     finally:
-        for process in started:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        # torchrun starts each rank in a session of its own.
+        family = processes.with_children(p for each in started if (p := processes.identify(each.pid)))
+        for process in family:
+            processes.send(process, signal.SIGKILL)
+        for each in started:
+            each.wait()
 
 
 def verdict_of(jobs: Jobs, *words: str) -> dict[str, object]:
