@@ -3,6 +3,7 @@
 
     python benchmarks/verdicts/quiet_phases.py --runs 200 --jobs 8            # shapes in turn, on warm launchers
     python benchmarks/verdicts/quiet_phases.py --runs 80 --command            # each through `nsadiag run -- torchrun ...`
+    python benchmarks/verdicts/quiet_phases.py --runs 80 --armed              # each by torchrun alone, in an armed environment
     python benchmarks/verdicts/quiet_phases.py --runs 2000 --jobs 80 --seconds 6 16 --within 480   # begins no run after 8 minutes
     python benchmarks/verdicts/quiet_phases.py --only upload --seconds 60 120 # shapes in whose name this stands, longer phases
     python benchmarks/verdicts/quiet_phases.py --rows rows.jsonl              # adds to the rows of earlier runs, and counts them too
@@ -44,9 +45,11 @@ from shared import Row, answer, collected, environment  # noqa: E402
 
 from nsadiag.agent.watching.state import WatchOptions  # noqa: E402
 from nsadiag.agent.watching.watch import Watch  # noqa: E402
+from nsadiag.commands.armed.environments import variables  # noqa: E402
 from nsadiag.commands.output import machine  # noqa: E402
 from nsadiag.commands.run import answer_first  # noqa: E402
 from nsadiag.engines.local import WarmLauncher, run_warm  # noqa: E402
+from nsadiag.evidence.arming.settings import Settings  # noqa: E402
 from nsadiag.evidence.layout import RunDir, read_json  # noqa: E402
 
 TIMEOUT_S = 600.0  # of a program that does not end
@@ -122,6 +125,44 @@ def by_command(run: Run, folder: Path, service: str) -> str:
     return str(read_json(folder / "run" / "watch.json", {}).get("stopped") or "")
 
 
+def by_torchrun(run: Run, folder: Path, bench: Bench) -> Row:
+    """Without nsadiag, in an environment that is armed: all runs have one watcher, and an alert is a bundle."""
+    line = ["torchrun", "--standalone", f"--nproc-per-node={run.ranks}", f"--max-restarts={run.restarts}"]
+    armed = Settings(version="", python="", package="", out=str(bench.home / "bundles"))
+    env = environment(
+        QUIET_SERVICE=bench.port, QUIET_SCRATCH=str(folder), NSADIAG_RUNTIME_DIR=str(bench.home / "armed")
+    )
+    paths = [env.get("PYTHONPATH", ""), str(REPO)]
+    env |= variables(armed)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (env["PYTHONPATH"], *paths)))
+    began = time.monotonic()
+    done = subprocess.run(
+        [*line, *run.arguments], cwd=folder, env=env, capture_output=True, check=False, timeout=TIMEOUT_S
+    )
+    alerts = [about for about in map(read_about, (bench.home / "bundles").glob("*/run.json"))
+              if about.get("command", [])[-3:] == run.arguments[1:]]  # fmt: skip
+    standing = [about for about in alerts if not about.get("withdrawn_at")]
+    (folder / "output.log").write_bytes(done.stdout + done.stderr)
+    return {
+        **vars(run),
+        "stopped": "" if done.returncode == 0 else f"exit code {done.returncode}",
+        "outcome": "hung" if standing else "healthy",
+        "class": None,
+        "summary": None,
+        "exit_code": done.returncode,
+        "looks": {"watched": int((bench.home / "armed" / "watcher.json").exists())},
+        "suspicions": len(alerts),
+        "withdrawn": len(alerts) - len(standing),
+        "suspected": [str(about.get("name")) for about in alerts],
+        "longest_quiet_s": round(time.monotonic() - began, 1),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def read_about(path: Path) -> Row:
+    return dict(read_json(path, {}))
+
+
 def row_of(run: Run, folder: Path, stopped: str) -> Row:
     verdict = read_json(folder / "run" / "verdict.json", {})
     watch = read_json(folder / "run" / "watch.json", {})
@@ -171,6 +212,7 @@ class Bench:
     port: str
     keep: Path | None
     command: bool
+    armed: bool
     until: float  # by the monotonic clock, which all processes share
 
 
@@ -190,6 +232,9 @@ def one(bench: Bench, run: Run) -> Row | None:
         return None
     folder = bench.home / f"{run.shape}-{run.seed}"
     folder.mkdir()
+    if bench.armed:
+        row = by_torchrun(run, folder, bench)
+        return kept(bench, folder, row)
     if bench.command:
         stopped = by_command(run, folder, bench.port)
     else:
@@ -197,7 +242,11 @@ def one(bench: Bench, run: Run) -> Row | None:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         stopped = by_launcher(run, folder, launcher)
-    row = row_of(run, folder, stopped)
+    return kept(bench, folder, row_of(run, folder, stopped))
+
+
+def kept(bench: Bench, folder: Path, row: Row) -> Row:
+    """The row; its files stay where they are asked for."""
     if bench.keep and not is_right(row):
         shutil.copytree(folder, bench.keep / folder.name, dirs_exist_ok=True, symlinks=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -210,7 +259,9 @@ def measured(options: argparse.Namespace, todo: list[Run]) -> Iterator[Row]:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quiet-")))
         port = stack.enter_context(service())
         pool = stack.enter_context(ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")))
-        bench = Bench(home=home, port=port, keep=options.keep, command=options.command, until=until)
+        bench = Bench(
+            home=home, port=port, keep=options.keep, command=options.command, armed=options.armed, until=until
+        )
         for done in as_completed([pool.submit(one, bench, run) for run in todo]):
             row = done.result()
             if row is None:
@@ -253,6 +304,7 @@ def main() -> None:
         "--within", type=float, default=math.inf, metavar="SECONDS", help="begin no run after that"
     )
     parser.add_argument("--command", action="store_true", help="through `nsadiag run`, as a user starts them")
+    parser.add_argument("--armed", action="store_true", help="by torchrun alone, in an armed environment")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--only", default="", metavar="EXPR", help="shapes in whose name this is found")
     parser.add_argument(
@@ -264,7 +316,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()
     os.environ["QUIET_BACKEND"] = options.backend
-    todo = list(drawn(options.only, options.runs, options.seconds, options.seed, command=options.command))
+    todo = list(
+        drawn(
+            options.only,
+            options.runs,
+            options.seconds,
+            options.seed,
+            command=options.command or options.armed,
+        )
+    )
     told = figures(collected(options.rows, measured(options, todo)))
     answer(told, (f"{name:18}{value}" for name, value in told.items()), as_json=options.json)
 

@@ -207,8 +207,9 @@ class Collected:
 
 @dataclass(frozen=True, kw_only=True)
 class RayEvidence:
-    """Evidence that `nsadiag attach ray:JOB` left of a job of Ray's. Its processes have the numbers of ranks."""
+    """Evidence that `nsadiag attach` left of a job of Ray's, or of several launchers. Its processes have the numbers of ranks."""
 
+    document: str = "ray.json"
     job: RayJob
     waited: Mapping[int, ActorWaits]  # by process, at the first capture
     waits: Mapping[int, ActorWaits]  # at the second
@@ -233,7 +234,9 @@ class CellEvidence:
     # Where there are very many ranks: all of them, those of one kind together, of which `ranks` holds some.
     kinds: tuple[tuple[int, ...], ...] = ()
     collected: Collected | None = None  # by other tools; None where nsadiag recorded the job
-    ray: RayEvidence | None = None  # of a job of Ray's, which has processes in place of ranks
+    ray: RayEvidence | None = (
+        None  # of a job of Ray's or of several launchers, which has processes in place of ranks
+    )
     confirmation: Confirmation | None = None  # what a rehearsal of the same command recorded
 
     @cached_property

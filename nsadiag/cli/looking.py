@@ -48,6 +48,16 @@ def attach(
             autocompletion=completion.runs,
         ),
     ] = None,
+    everyone: Annotated[
+        bool,
+        typer.Option("--all", help="All distributed jobs of yours on this machine, and whom they talk to"),
+    ] = False,
+    roles: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--role", metavar="NAME=PID", help="A part of a job of several launchers; may be repeated"
+        ),
+    ] = None,
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
     follow: Annotated[
@@ -60,7 +70,17 @@ def attach(
 
     if follow and as_json:
         raise UsageError("--follow with --json", "nsadiag attach --json answers once")
-    result = attach_once(AttachRequest(targets=targets or [], run=run, out=out, force=force, follow=follow))
+    result = attach_once(
+        AttachRequest(
+            targets=targets or [],
+            run=run,
+            out=out,
+            force=force,
+            follow=follow,
+            everyone=everyone,
+            roles=tuple(roles or ()),
+        )
+    )
     if not follow:
         print_directory(result.directory, as_json=as_json)
     raise typer.Exit(result.exit_code)

@@ -100,6 +100,7 @@ SERVER = Blocking(
     frames=r"socketserver|uvicorn/server|hypercorn/\w+/run|waitress/\w+|gunicorn/\w+|aiohttp/web|tornado/ioloop|grpc/_server",
     waker=CLIENT,
 )
+REQUESTS = re.compile(r"/http/server\.py$")
 # Libraries that nap until a file, a lock or a server lets them go on.
 POLLING = re.compile(
     r"/(torch/utils/file_baton\.py|torch/utils/_filelock\.py|filelock/|fasteners/|portalocker/|huggingface_hub/|fsspec/"
@@ -379,6 +380,12 @@ def awaits_batch(function: str, file: str) -> bool:
 def is_server(file: str) -> bool:
     """Whether the file holds the loop of a server."""
     return _is_in(SERVER, file)
+
+
+def awaits_requests(frames: Sequence[StackFrame]) -> bool:
+    """Whether a thread waits in the loop of a server for the next request; not in an event loop, whose tasks no stack shows."""
+    files = [f.filename for f in frames]
+    return any(is_server(f) or REQUESTS.search(f) for f in files) and not any("/asyncio/" in f for f in files)
 
 
 def polling_library(file: str) -> str | None:

@@ -9,5 +9,8 @@ ASKS_OUTSIDE = re.compile(
     r"|\.get\(|\.poll\(|\.check\(|store|Popen|subprocess|head_object|lock_?file|\.lock\b|flock",
     re.IGNORECASE,
 )
+ASKS_FOR_FILES = re.compile(
+    r"exists|is_file|isfile|is_dir|isdir|\bstat\(|listdir|glob|iterdir|scandir|\bopen\("
+)
 ASKS_INSIDE = re.compile(r"is_set\(|\.empty\(|qsize|\.locked\(|get_nowait")
 ASKS_CHILDREN = re.compile(r"\.poll\(|is_alive\(|exitcode|returncode|waitpid|pid_exists")

@@ -39,14 +39,10 @@ def find_ranks(pids: list[int]) -> tuple[list[AttachedRank], list[str]]:
     found: dict[int, AttachedRank] = {}
     without: list[Process] = []
     for pid in pids:
-        _check(pid)
-        family = [p for p in _family(pid) if is_python(p.pid)]
+        check_readable(pid)
+        family = [p for p in family_of(pid) if is_python(p.pid)]
         if not family:
-            name = _name(pid)
-            raise UsageError(
-                f"process {pid} ({name}) runs no Python",
-                "give the pid of a rank, or of its launcher: pgrep -af torchrun",
-            )
+            raise no_python(pid)
         ranks = [rank for process in family if (rank := as_rank(process))]
         for rank in ranks:
             _add(found, rank)
@@ -80,7 +76,8 @@ def _joining(family: list[Process]) -> list[AttachedRank]:
     return found if len(found) >= max(sizes, default=1) else []
 
 
-def _check(pid: int) -> None:
+def check_readable(pid: int) -> None:
+    """Raises UsageError where there is no such process, MachineError where it may not be read."""
     if processes.stat_fields(pid) is None:
         hidden = (
             "/proc hides other users' processes (hidepid): attach as the user who runs the job, or as root"
@@ -99,7 +96,7 @@ def _check(pid: int) -> None:
         raise UsageError(f"there is no process {pid}", "it has just ended") from None
 
 
-def _family(pid: int) -> list[Process]:
+def family_of(pid: int) -> list[Process]:
     """The process and its descendants, parents before their children."""
     ordered, pending = [], [pid]
     while pending:
@@ -131,6 +128,14 @@ def _threads(pid: int) -> list[str]:
             with contextlib.suppress(OSError):
                 found.append((task / "comm").read_text().strip())
     return found
+
+
+def no_python(pid: int) -> UsageError:
+    """The error for a process that, with all its descendants, runs none."""
+    return UsageError(
+        f"process {pid} ({_name(pid)}) runs no Python",
+        "give the pid of a rank, or of its launcher: pgrep -af torchrun",
+    )
 
 
 def _name(pid: int) -> str:

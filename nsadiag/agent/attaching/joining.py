@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from nsadiag.agent.captures.python.py_spy import nonblocking_stacks
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.processes import Process
-from nsadiag.evidence.documents.python_stacks import StackFrame
+from nsadiag.evidence.documents.actors import Joining
+from nsadiag.evidence.documents.python_stacks import StackFrame, Threads
 from nsadiag.evidence.secrets.masking import mask_text
 
 # torch's functions that are given a rank, innermost first, each with where its arguments say that ranks meet.
 STORE, GROUP = "_create_c10d_store", "init_process_group"
+# Where a function of the user's own creates a group beside the default one; torch's own ways of that have other frames.
+HELPER, SUBGROUPS = "_new_process_group_helper", ("new_group", "_new_group_with_tag", "split_group", GROUP)
 TORCH = "torch/distributed/"
 
 
@@ -35,14 +38,32 @@ def init_arguments(process: Process) -> InitArguments | None:
     except (CaptureError, ValueError):
         return None
     frames = [f for thread in threads for f in thread.frames if TORCH in f.filename]
-    if not any(f.name == GROUP for f in frames):
+    return _told(frames) if any(f.name == GROUP for f in frames) else None
+
+
+def joining_of(threads: Threads) -> Joining | None:
+    """The group that a thread is about to create, also by a function of the user's own around torch's rendezvous."""
+    frames = [f for thread in threads for f in thread.frames if TORCH in f.filename]
+    told = _told(frames) or _of_helper(frames)
+    return Joining(rank=told.rank, world_size=told.world_size, at=mask_text(told.at)) if told else None
+
+
+def _of_helper(frames: list[StackFrame]) -> InitArguments | None:
+    """The arguments by which a group of the user's own is created; its name stands for the place where members meet."""
+    if any(f.name in SUBGROUPS for f in frames):
         return None
-    for frame in frames:
-        if frame.name in (STORE, GROUP):
-            told = _arguments(frame)
-            if told:
-                return told
-    return None
+    frame = next((f for f in frames if f.name == HELPER), None)
+    known = {local.name: str(local.repr).strip("\"'") for local in frame.locals or ()} if frame else {}
+    rank, size, name = known.get("group_rank", ""), known.get("group_size", ""), known.get("group_name", "")
+    return (
+        InitArguments(rank=int(rank), world_size=int(size), at=name)
+        if rank.isdigit() and size.isdigit() and name
+        else None
+    )
+
+
+def _told(frames: list[StackFrame]) -> InitArguments | None:
+    return next((told for f in frames if f.name in (STORE, GROUP) and (told := _arguments(f))), None)
 
 
 def _arguments(frame: StackFrame) -> InitArguments | None:

@@ -43,7 +43,7 @@ def object_waits(pid: int, layout: Layout) -> ActorWaits:
         return ActorWaits(gaps=(f"process {pid}: {error}",))
     found = tuple(wait for thread in threads if (wait := _wait(thread, pid, layout, gaps)))
     return ActorWaits(
-        objects=found, joining=_joining(pid, threads), lines=_lines(threads), gaps=tuple(sorted(set(gaps)))
+        objects=found, joining=_joining(pid, threads), lines=lines_of(threads), gaps=tuple(sorted(set(gaps)))
     )
 
 
@@ -112,7 +112,7 @@ def _joining(pid: int, threads: Iterable[PythonThread]) -> Joining | None:
     return Joining(rank=told.rank, world_size=told.world_size, at=told.meeting) if told else None
 
 
-def _lines(threads: Iterable[PythonThread]) -> dict[str, str]:
+def lines_of(threads: Iterable[PythonThread]) -> dict[str, str]:
     """The user's lines on the stacks, as they are in the files of this machine now."""
     frames: list[StackFrame] = [f for thread in threads for f in thread.frames if is_user(f.filename)]
     found = {}

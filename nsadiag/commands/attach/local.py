@@ -26,6 +26,8 @@ class AttachRequest:
     out: Path | None = None
     force: bool = False
     follow: bool = False
+    everyone: bool = False  # all distributed jobs of this user, here
+    roles: tuple[str, ...] = ()  # NAME=PID
 
 
 def attach_once(request: AttachRequest) -> RunResult:
@@ -43,6 +45,8 @@ def attach_once(request: AttachRequest) -> RunResult:
             raise UsageError("--follow of a job of Ray's", "on the actor's node: nsadiag attach --follow PID")
         return attach_ray(request.targets[0].removeprefix("ray:"), out=request.out, force=request.force)
     load_analysis()
+    if (several := _of_several_launchers(request)) is not None:
+        return several
     run, about, ranks = _from_run(request) if request.run else _from_pids(request)
     sockets = attach.socket_dir_of(rank.process for rank in ranks if rank.process)
     job = AttachedJob(socket_dir=sockets)
@@ -58,6 +62,29 @@ def attach_once(request: AttachRequest) -> RunResult:
     return RunResult(
         directory=run.path, verdict=verdict, exit_code=exit_code(verdict, None, passthrough=False)
     )
+
+
+def _of_several_launchers(request: AttachRequest) -> RunResult | None:
+    """None where the processes are those of one launcher: ranks, which are judged as such."""
+    if request.run:
+        return None
+    from nsadiag.agent.attaching.roles import several
+    from nsadiag.commands.attach import roles
+
+    names = roles.named(request.roles)
+    if request.everyone and request.targets:
+        raise UsageError("pids and --all at once", "give either")
+    pids = roles.pids_of_all() if request.everyone else _pids(request.targets) if request.targets else []
+    if not (request.everyone or names or pids):
+        return None
+    members = roles.members_of(pids, names)
+    if not (names or request.everyone or several(members)):
+        return None
+    if request.follow:
+        raise UsageError("--follow of several roles", "nsadiag attach answers once for them; ask again later")
+    command = ["nsadiag", "attach", *(["--all"] if request.everyone else request.targets)]
+    command += [word for role in request.roles for word in ("--role", role)]
+    return roles.attach_roles(members, command, out=request.out, force=request.force)
 
 
 def _say(told: Told) -> None:

@@ -41,6 +41,19 @@ def names_from(code: SourceModel, path: str, line: int) -> set[str]:
     return _names(file, _statements(function, line, function.end_lineno or 0))
 
 
+def loop_asks(code: SourceModel, at: Place, what: re.Pattern[str]) -> bool:
+    """Whether the nearest loop around that line has such a question in it."""
+    file = code.file(at.file)
+    loop = next(iter(file.loops_around(at.line)), None) if file else None
+    return loop is not None and what.search(ast.unparse(loop)) is not None
+
+
+def names_in_file(code: SourceModel, path: str) -> set[str]:
+    """Names anywhere in that file."""
+    file = code.file(path)
+    return {text for text in _texts(file.tree) if NAME.search(text)} if file else set()
+
+
 def _statements(within: ast.AST, first: int, last: int) -> list[ast.AST]:
     """Simple ones that hold a line of these, and the heads of others; without handlers, which do run."""
     found: list[ast.AST] = []

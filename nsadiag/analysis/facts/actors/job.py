@@ -1,4 +1,4 @@
-"""A job of Ray's as typed values: its processes and actors by number, with their names, and who called what."""
+"""A job of Ray's, or of several launchers, as typed values: its processes and actors by number, with their names, and who called what."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ class ActorJob:
     @cached_property
     def _evidence(self) -> RayEvidence:
         return self.cell.ray or RayEvidence(job=RayJob(id=""), waits={}, waited={})
+
+    @property
+    def document(self) -> str:
+        """The file in the run directory that describes it."""
+        return self._evidence.document
+
+    @cached_property
+    def has_roles(self) -> bool:
+        """Whether it is one of several launchers, whose processes are no actors of Ray's."""
+        return any(process.role for process in self.ray.processes)
 
     @property
     def ray(self) -> RayJob:
@@ -91,7 +101,10 @@ class ActorJob:
             found[number] = f"{actor.cls} {seen[actor.cls]}" if many[actor.cls] > 1 else actor.cls
             seen[actor.cls] += 1
         for process in self.ray.processes:
-            if process.driver:
+            if process.role:
+                alone = process.rank is None
+                found[process.number] = process.role if alone else f"{process.role} rank {process.rank}"
+            elif process.driver:
                 found[process.number] = "the driver"
             elif process.rank is not None and process.actor in self.actors:
                 found[process.number] = f"{self.actors[process.actor].cls} rank {process.rank}"

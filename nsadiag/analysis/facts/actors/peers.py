@@ -1,7 +1,8 @@
 """Processes that share a torch process group, by the connections between them that are not Ray's.
 
 gloo connects every member of a group with every other; torch's store connects each with the one that holds it. Ray's own
-go to the port of its server in one of the two processes.
+go to the port of its server in one of the two processes. Where the process says which sockets its backend listens to,
+only these count.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def torch_peers(job: ActorJob) -> dict[int, set[int]]:
         other = ends.get((peer, local))
         if other is None or other == number:
             continue
-        if _port(local) == ports[number] or _port(peer) == ports[other]:
+        if port_of(local) == ports[number] or port_of(peer) == ports[other]:
             continue
         found.setdefault(number, set()).add(other)
     return found
@@ -34,20 +35,24 @@ def torch_peers(job: ActorJob) -> dict[int, set[int]]:
 def _connections(job: ActorJob, number: int) -> list[End]:
     captures = job.captures(number)
     rows: tuple[Descriptor, ...] = captures[-1].proc.fds.open if captures else ()
+    waits = job.waits.get(number)
+    if waits is not None and waits.transport is not None:
+        rows = tuple(row for row in rows if row.fd in waits.transport)
     node = job.processes[number].node
     return [
-        (_end(row.local, node), _end(row.peer, node))
+        (end_of(row.local, node), end_of(row.peer, node))
         for row in rows
         if row.kind == "tcp" and row.state == "ESTABLISHED"
     ]
 
 
-def _end(address: str, node: str) -> str:
+def end_of(address: str, node: str) -> str:
     """The address as every node knows it."""
     plain = address.replace("[::ffff:", "").replace("]", "")
     return f"{node}/{plain}" if plain.startswith(("127.", "[::1")) else plain
 
 
-def _port(address: str) -> int:
+def port_of(address: str) -> int:
+    """-1 where there is none."""
     port = natural(address.rpartition(":")[2])
     return -1 if port is None else port

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.records import CaptureEvidence
-from nsadiag.evidence.blocking import State, Waker, asleep_in, by_frames, is_of_device
-from nsadiag.evidence.documents.actors import ObjectWait, RayTask
+from nsadiag.evidence.blocking import State, Waker, asleep_in, awaits_requests, by_frames, is_of_device
+from nsadiag.evidence.documents.actors import ActorWaits, ObjectWait, RayTask
 from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, StackFrame
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
 
-Doing = State | Literal["get", "wait", "suspended", "runs"]
+Doing = State | Literal["get", "wait", "suspended", "runs", "serves"]
 PEERS: tuple[Doing, ...] = ("collective", "transfer", "rendezvous", "store", "backward")
 CALLS: tuple[Doing, ...] = ("get", "wait")
 # Parts of Ray that call the user's functions, by their files.
 CALLERS = ("/ray/_private/", "/ray/util/tracing/", "/ray/train/", "/ray/_raylet", "/ray/serve/")
+TRACKER = "resource_tracker"  # of multiprocessing, a child that only ever cleans up
 BUSY_SHARE = 0.1  # of a CPU, by the thread that runs the call
 BESIDE_SHARE = 0.3  # by all other threads and children; Ray's own need much less
 
@@ -43,6 +44,8 @@ class Stand:
     limit: bool = False  # its wait has a time limit
     helpers: bool = False  # a thread beside it could act
     main: bool = False  # in the main thread: no other call can run beside it
+    sleeps_s: float = 0.0  # until it wakes by itself
+    first: bool = False  # Python's main thread
     source: str = ""
 
     @property
@@ -53,10 +56,16 @@ class Stand:
     @property
     def works(self) -> bool:
         """Whether it did something between the captures."""
+        if self.doing == "serves":
+            return self.cpu_share > BUSY_SHARE
         if self.doing in (*PEERS, *CALLS):
             return not self.same
         beside = self.beside_share > BESIDE_SHARE
-        return self.cpu_share > BUSY_SHARE or beside or (not self.same and self.doing != "sleep")
+        return (
+            self.cpu_share > BUSY_SHARE
+            or beside
+            or (not self.same and (self.doing != "sleep" or self.task is None))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +90,12 @@ def stands_of(job: ActorJob) -> Stands:
 
 
 def _of_process(job: ActorJob, number: int, captures: tuple[CaptureEvidence, ...]) -> Iterator[Stand]:
+    if job.has_roles:
+        # No call has to be known by name: whatever a thread of the user's does is its role's work.
+        for thread in captures[-1].stacks:
+            if thread.is_main or any(is_user(f.filename) for f in thread.frames):
+                yield _stand(job, number, None, thread, captures)
+        return
     threads = [t for t in captures[-1].stacks if _runs_a_call(t, job.processes[number].driver)]
     left = job.running(number)
     if job.processes[number].driver:
@@ -134,17 +149,24 @@ def _stand(
     inner = list(itertools.takewhile(lambda f: not is_user(f.filename), thread.frames))
     doing = _doing(inner, awaits, kernel)
     own, beside = _shares(captures, tid)
+    if job.has_roles and awaits_requests(inner):
+        doing = "serves"
     if doing == "backward":
         doing = _in_backward(capture, kernel, own, beside)
     places = tuple(_place(f, waits.lines if waits else None) for f in thread.frames if is_user(f.filename))
     earlier = next((t for t in captures[0].stacks if t.os_thread_id == tid), None)
+    same = _is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines
+    if job.has_roles and by_frames(inner) is None and not _slept_alike(captures, tid):
+        same = False
+    same = same and _value(job.waited, number, tid) == _value(job.waits, number, tid)
     limit = awaits.limit_s is not None if awaits else _has_limit(kernel) and doing not in PEERS
     limit = limit or bool(blind)
     return Stand(
         number=number, task=task, doing=doing, place=places[0] if places else None, frames=places,
         inner=next((f.name for f in reversed(inner) if not _is_wrapper(f)), ""), thread=tid, awaits=awaits,
-        same=_is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines, cpu_share=own, beside_share=beside,
-        limit=limit, helpers=_has_helpers(capture, tid), main=thread.is_main, source=_source(capture),
+        same=same, cpu_share=own, beside_share=beside,
+        limit=limit, helpers=_has_helpers(job, capture, tid), main=thread.is_main and not job.has_roles, sleeps_s=_sleeps_s(capture, kernel),
+        first=thread.is_main, source=_source(capture),
     )  # fmt: skip
 
 
@@ -183,6 +205,24 @@ def _doing(inner: list[StackFrame], awaits: ObjectWait | None, kernel: KernelThr
     return asleep_in(kernel.wchan) or "runs"
 
 
+def _value(waits: Mapping[int, ActorWaits], number: int, tid: int) -> str | None:
+    """The digest of its variables: a loop that asks for the next file is where it was, and has got on."""
+    known = waits.get(number)
+    return (known.values or {}).get(str(tid)) if known else None
+
+
+def _slept_alike(captures: tuple[CaptureEvidence, ...], tid: int) -> bool:
+    """Whether the kernel had it in the same kind of wait at both captures; who naps wants the interpreter in between."""
+    rows = [next((r for r in c.proc.threads if r.tid == tid), None) for c in (captures[0], captures[-1])]
+    kinds = [_doing([], None, row) for row in rows]
+    return kinds[0] == kinds[1]
+
+
+def _sleeps_s(capture: CaptureEvidence, kernel: KernelThread | None) -> float:
+    until = kernel.sleeps_until_mono_ns if kernel else None
+    return max((until - capture.proc.t_mono_ns) / 1e9, 0.0) if until else 0.0
+
+
 def _has_limit(kernel: KernelThread | None) -> bool:
     return kernel is not None and bool(kernel.waits_until_mono_ns or kernel.wait_limit_s)
 
@@ -191,16 +231,24 @@ def _is_wrapper(frame: StackFrame) -> bool:
     return frame.name.rpartition(".")[2] in ("wrapper", "auto_init_wrapper", "inner", "decorate_context")
 
 
-def _has_helpers(capture: CaptureEvidence, tid: int) -> bool:
-    """Whether a Python thread beside that one, not Ray's own, could act by itself."""
+def _has_helpers(job: ActorJob, capture: CaptureEvidence, tid: int) -> bool:
+    """Whether a Python thread beside that one, not Ray's own, could act by itself; of roles, one that has no stand."""
     for thread in capture.stacks:
         if thread.os_thread_id == tid or not thread.frames:
+            continue
+        if job.has_roles and (
+            awaits_requests(thread.frames) or any(is_user(f.filename) for f in thread.frames)
+        ):
             continue
         if all(part not in f.filename for f in thread.frames for part in CALLERS) and not thread.is_main:
             row = by_frames(thread.frames)
             if row is None or bool(row.waker & ~Waker.THREAD):
                 return True
-    return any(child.is_alive for child in capture.proc.children)
+    known = {process.pid for process in job.ray.processes} if job.has_roles else ()
+    return any(
+        child.is_alive and child.pid not in known and TRACKER not in child.command
+        for child in capture.proc.children
+    )
 
 
 def _shares(captures: tuple[CaptureEvidence, ...], tid: int) -> tuple[float, float]:

@@ -1,4 +1,5 @@
-"""The wait-for graph of a job of Ray's: over calls and objects, torch groups, coordinating actors, and resources.
+"""The wait-for graph of a job of Ray's or of several launchers: over calls and objects, torch groups, coordinating actors,
+resources, and what connects roles.
 
 A node is a stand, or an actor in which no call runs: idle, dead, or not yet placed. Where a wait needs all that it waits for
 (`every`), one that never comes is enough; otherwise any of them ends it.
@@ -14,13 +15,13 @@ from typing import Literal
 from nsadiag.analysis.facts.actors.job import ALIVE, CONTROLLER, CREATION, DEAD, ActorJob
 from nsadiag.analysis.facts.actors.peers import torch_peers
 from nsadiag.analysis.facts.actors.stands import PEERS, Stand, Stands
+from nsadiag.analysis.relations.actors.crossings import THREADS, Crossings, Forming
 from nsadiag.analysis.relations.fixpoint import Needs, never_woken
 from nsadiag.analysis.relations.wait_graph import Wait, WaitGraph
 from nsadiag.evidence.documents.actors import RayActor, RayNode, RayTask
 
-State = Literal["stands", "idle", "dead", "unplaced", "object", "unknown"]
+State = Literal["stands", "idle", "dead", "unplaced", "object", "unknown", "absent"]
 QUEUE = "_QueueActor"  # of ray.util.queue
-THREADS = ("lock", "queue")  # what only other threads of the process can end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +32,17 @@ class Node:
     number: int
     state: State
     stand: Stand | None = None
+    come: tuple[int, ...] = ()  # of a member that is absent from a group: those who are not
+    size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallWait(Wait[str]):
     """A wait for a call, an actor, or what an actor holds."""
 
-    kind: Literal["call", "queued", "group", "coordinator", "resources", "object"]
+    kind: Literal[
+        "call", "queued", "group", "coordinator", "resources", "object", "answer", "pipe", "thread", "file"
+    ]
     task: RayTask | None = None
 
 
@@ -48,6 +53,7 @@ class CallGraph(WaitGraph[str, CallWait]):
     nodes: dict[str, Node]
     every: frozenset[str]  # nodes that need all of what they wait for
     free: frozenset[str]  # nodes that could act by themselves
+    polling: frozenset[str] = frozenset()  # nodes that ask again and again for what another role is to give
     never: frozenset[str] = frozenset()  # not placed, and too large for any machine of the cluster
 
     def nearest_waiter(self, keys: tuple[str, ...], but: tuple[int, ...]) -> Stand | None:
@@ -66,9 +72,9 @@ class CallGraph(WaitGraph[str, CallWait]):
     def stuck(self) -> frozenset[str]:
         """The largest set of nodes that only members of the set could wake."""
         waiting = [key for key in self.nodes if key not in self.free]
-        never = {key for key in waiting if self.nodes[key].state == "dead" or key in self.never}
+        never = {key for key in waiting if self.nodes[key].state in ("dead", "absent") or key in self.never}
         # Any call that runs could call it, or give back what it needs.
-        calls = [key for key, node in self.nodes.items() if node.state == "stands"]
+        calls = [key for key, node in self.nodes.items() if node.stand is not None]
         needs = {key: self._needs(key, calls) for key in waiting if key not in never}
         alone = {key for key in needs if self._is_locked(key) and self._in_main_thread(key)}
         return frozenset(never_woken({k: n for k, n in needs.items() if k not in alone}, never | alone))
@@ -82,7 +88,7 @@ class CallGraph(WaitGraph[str, CallWait]):
 
     def _is_locked(self, key: str) -> bool:
         stand = self.nodes[key].stand
-        return stand is not None and stand.doing in THREADS and not self.waited_for_by(key)
+        return stand is not None and stand.doing in THREADS
 
     def _in_main_thread(self, key: str) -> bool:
         """Whether no other call of its process can run beside it."""
@@ -107,6 +113,9 @@ class _Builder:
         self.every: set[str] = set()
         self.free: set[str] = set()
         self.never: set[str] = set()
+        self.polling: set[str] = set()
+        self.crossings = Crossings(job, stands) if job.has_roles else None
+        self.crossed = {s.key: self.crossings.of(s) for s in stands.rows} if self.crossings else {}
         self._add_stands()
         self._add_actors()
 
@@ -119,7 +128,7 @@ class _Builder:
         single = {(e.waiter, e.waited_for, e.kind, e.what): e for e in edges}
         return CallGraph(
             nodes=self.nodes, edges=tuple(single.values()), every=frozenset(self.every),
-            free=frozenset(self.free), never=frozenset(self.never),
+            free=frozenset(self.free), polling=frozenset(self.polling), never=frozenset(self.never),
         )  # fmt: skip
 
     # -- nodes --------------------------------------------------------------------------------------
@@ -131,10 +140,16 @@ class _Builder:
 
     def _add_stands(self) -> None:
         for stand in self.stands.rows:
-            key = self._add(Node(key=stand.key, number=stand.number, state="stands", stand=stand))
+            state: State = "idle" if stand.doing == "serves" else "stands"
+            key = self._add(Node(key=stand.key, number=stand.number, state=state, stand=stand))
             if stand.task is not None:
                 self.by_task[stand.task.id] = key
-            if _could_act(stand) or (stand.task and stand.task.id in self.job.moving):
+            if self.crossed.get(key):
+                if stand.works or stand.limit or stand.doing == "sleep":
+                    self.free.add(key)
+                if not stand.works and (stand.limit or stand.doing == "sleep"):
+                    self.polling.add(key)
+            elif _could_act(stand) or (stand.task and stand.task.id in self.job.moving):
                 self.free.add(key)
 
     def _add_actors(self) -> None:
@@ -181,7 +196,10 @@ class _Builder:
     # -- edges --------------------------------------------------------------------------------------
 
     def _edges(self, stand: Stand) -> Iterator[CallWait]:
-        if stand.awaits is not None:
+        if crossed := self.crossed.get(stand.key):
+            for each in crossed:
+                yield CallWait(waiter=stand.key, waited_for=each.to.key, kind=each.kind, what=each.what)
+        elif stand.awaits is not None:
             yield from self._of_objects(stand)
         elif stand.doing == "suspended" and stand.task is not None:
             yield from self._of_coroutine(stand, stand.task)
@@ -290,15 +308,39 @@ class _Builder:
 
     def _of_group(self, stand: Stand) -> Iterator[CallWait]:
         """To members that stand in no collective; where all do, to those that stand in another one."""
+        if self.crossings and (forming := self.crossings.forming(stand)):
+            yield from self._of_forming(stand, forming)
+            return
         peers = sorted(self._invited(stand) or list(self.peers.get(stand.number, set())))
+        if self.crossings:
+            peers = self.crossings.peers(stand, peers)
         absent = [n for n in peers if not any(s.doing in PEERS for s in self._stands(n))]
         others = [
             n for n in peers if n not in absent
             if not any(s.inner == stand.inner for s in self._stands(n) if s.doing in PEERS)
         ]  # fmt: skip
         for number in absent or others:
-            for key in self.of_number.get(number, []):
+            for key in self._of_absent(number):
                 yield CallWait(waiter=stand.key, waited_for=key, kind="group", what=stand.inner)
+
+    def _of_forming(self, stand: Stand, forming: Forming) -> Iterator[CallWait]:
+        """To whoever may be its other members; where that is nobody here, to somebody who may be elsewhere."""
+        keys = [each.key for each in forming.lacking]
+        if not keys:
+            keys = [f"absent:{','.join(map(str, forming.come))}"]
+            self.nodes[keys[0]] = Node(
+                key=keys[0], number=-1, state="absent", come=forming.come, size=forming.size
+            )
+            self.free.add(keys[0])
+        for key in keys:
+            yield CallWait(waiter=stand.key, waited_for=key, kind="group", what=stand.inner)
+
+    def _of_absent(self, number: int) -> list[str]:
+        """Its nodes; only those that serve where the rest wait for what these are to be asked for."""
+        keys = self.of_number.get(number, [])
+        idle = [key for key in keys if self.nodes[key].state == "idle"]
+        rest = (self.nodes[key].stand for key in keys if key not in idle)
+        return idle if idle and all(stand is None or stand.doing in THREADS for stand in rest) else keys
 
     def _invited(self, stand: Stand) -> list[int]:
         """Candidates for the ranks that a group under creation lacks: actors like those that have come, as many as ranks have not."""
@@ -338,6 +380,8 @@ class _Builder:
 
 def _could_act(stand: Stand) -> bool:
     """Whether the stand may go on by itself, whatever the others do."""
+    if stand.doing == "serves":
+        return stand.works
     if stand.works or stand.limit or (stand.helpers and stand.doing in THREADS):
         return True
     return stand.doing in ("runs", "sleep", "socket", "pipe", "io", "process", "signal", "loader", "backward")

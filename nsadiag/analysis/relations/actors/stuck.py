@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.facts.actors.stands import Stand, Stands, stands_of
+from nsadiag.analysis.relations.actors.crossings import Crossings
 from nsadiag.analysis.relations.actors.graph import CallGraph, graph_of
 from nsadiag.analysis.relations.actors.words import DOING, standing, waits_for
 from nsadiag.evidence.records import Certainty
@@ -44,7 +45,9 @@ def graph_in(case: Case) -> CallGraph:
 def patient_graph(case: Case) -> CallGraph:
     """The same, where a wait that is tried again and again is taken for one without a limit."""
     graph = case.once(graph_in)
-    retried = {s.key for s in case.once(stands_in).rows if s.awaits and s.limit}
+    retried = {s.key for s in case.once(stands_in).rows if s.awaits and s.limit} | graph.polling
+    # Who is nowhere among the processes that were looked at may still come.
+    retried |= {key for key, node in graph.nodes.items() if node.state == "absent"}
     return dataclasses.replace(graph, free=graph.free - retried)
 
 
@@ -67,15 +70,27 @@ def working(case: Case) -> list[Stand]:
 
 
 def sleeping(case: Case) -> list[Stand]:
-    """Calls in a sleep, which ends by itself."""
-    return [stand for stand in case.once(stands_in).rows if stand.doing == "sleep"]
+    """Calls in a sleep, which ends by itself; not one between two questions for what another role is to give."""
+    polling, crossings = case.once(graph_in).polling, _crossings(case)
+    found = [s for s in case.once(stands_in).rows if s.doing == "sleep" and s.key not in polling]
+    return [s for s in found if not (crossings and crossings.asks(s))]
 
 
 def outside(case: Case) -> list[Stand]:
     """Calls that wait for the world, or run and get nowhere."""
     graph = case.once(patient_graph)
     rows = case.once(stands_in).rows
-    return [s for s in rows if s.key in graph.free and s.doing != "sleep" and not s.awaits]
+    crossings = _crossings(case)
+    return [
+        s
+        for s in rows
+        if s.key in graph.free and not s.awaits and (s.doing != "sleep" or (crossings and crossings.asks(s)))
+    ]
+
+
+def _crossings(case: Case) -> Crossings | None:
+    job = case.once(job_of)
+    return Crossings(job, case.once(stands_in)) if job.has_roles else None
 
 
 def late_outside(case: Case) -> list[Stand]:

@@ -20,6 +20,7 @@ DOING = {
     "signal": "a signal",
     "loader": "its DataLoader",
     "backward": "its backward pass",
+    "serves": "the next request",
 }
 
 
@@ -44,6 +45,14 @@ def waits_for(job: ActorJob, graph: CallGraph, edge: CallWait) -> str:
         return f"waits in {edge.what} for {name}, {_absent(target)}"
     if edge.kind == "queued":
         return f"waits for {edge.what}, which is queued at {name} behind {_running(target)}"
+    if edge.kind == "answer":
+        return f"waits for an answer of {name}{_there(target)}"
+    if edge.kind == "pipe":
+        return f"waits at a pipe for {name}"
+    if edge.kind == "thread":
+        return f"waits for another thread of its process{_there(target)}"
+    if edge.kind == "file":
+        return f"asks again and again for the file {edge.what}, which {name} would write"
     if edge.kind == "coordinator":
         return f"returns {edge.what} only once {name} has called it again"
     if target.state == "unknown":
@@ -59,9 +68,15 @@ def waits_for(job: ActorJob, graph: CallGraph, edge: CallWait) -> str:
     return f"waits for {name} to return {edge.what}"
 
 
+def _there(target: Node) -> str:
+    return f", which is{at(target.stand.place)}" if target.stand and target.stand.place else ""
+
+
 def _absent(target: Node) -> str:
     if target.state == "dead":
         return "which is dead"
+    if target.state == "idle" and target.stand is not None:
+        return "which serves no request"
     if target.state == "idle":
         return "in which no call runs"
     stand = target.stand

@@ -25,6 +25,29 @@ def _in_calls(_: ActorJob, graph: CallGraph) -> str:
 
 
 def _absent(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root | None:
+    return _of_nobody(job, graph, within) or _of_idle(job, graph, within)
+
+
+def _of_nobody(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root | None:
+    """A group that is larger than the number of those who come to it."""
+    edges = [e for e in waits_within(graph, within) if graph.nodes[e.waited_for].state == "absent"]
+    waiter = graph.nodes[edges[0].waiter].stand if edges else None
+    if waiter is None:
+        return None
+    node = graph.nodes[edges[0].waited_for]
+    names = several([job.name(n) for n in node.come])
+    return Root(
+        cls="rendezvous_mismatch",
+        guilty=node.come,
+        keys=(node.key,),
+        stand=waiter,
+        waiter=waiter,
+        named=node.come,
+        says=f"the group of {node.size} that {names} create{at(waiter.place)} lacks {node.size - len(node.come)}: no other of these processes stands in it, or is to come",
+    )
+
+
+def _of_idle(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root | None:
     edges = [
         e
         for e in waits_within(graph, within)
@@ -60,7 +83,7 @@ RULE = Rule(
     concludes=("missing_rank", "rendezvous_mismatch"),
     about="actors",
     family="waiting",
-    detected="In a job of Ray's: members of a torch group stand in a collective, or create the group, and in another member no call runs.",
+    detected="In a job of Ray's or of several launchers: members of a torch group stand in a collective, or create the group, and in another member no call runs.",
     fix="Call the collective's method on every member, or leave the member out of the group.",
     check=actor_absent,
     explained_by=("actor_unschedulable", "actor_call_cycle"),

@@ -28,7 +28,10 @@ def _cycle(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root | No
     cycles = [way for key in sorted(within) if (way := graph.cycle(key)) and within.issuperset(way)]
     if not cycles:
         return None
-    way = min(cycles, key=len)
+    # Of several alike that of main threads: what these do is a program's course.
+    way = min(
+        cycles, key=lambda way: (len(way), -sum(bool((s := graph.nodes[k].stand) and s.first) for k in way))
+    )
     edges = [
         next(e for e in graph.out[key] if e.waited_for == following)
         for key, following in zip(way, [*way[1:], way[0]], strict=True)
@@ -61,10 +64,12 @@ def _broke_the_order(graph: CallGraph, edges: list[CallWait]) -> list[int]:
 
 
 RULE = Rule(
-    means={"actor_call_cycle": "Calls of Ray's actors wait for each other in a cycle."},
+    means={
+        "actor_call_cycle": "Calls of Ray's actors, or roles of a job of several launchers, wait for each other in a cycle."
+    },
     about="actors",
     family="waiting",
-    detected="In the wait-for graph over calls, queues of actors, torch groups and coordinating actors, a way leads from a call back to itself.",
+    detected="In the wait-for graph over calls, queues of actors, torch groups and coordinating actors, or over the threads of all roles, a way leads back to where it began.",
     fix="Let one of them go on without the other: return before the wait, or take both sides in one order.",
     check=actor_call_cycle,
     confused_with=("local_lock_deadlock", "missing_rank", "actor_died"),

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.actors.graph import THREADS, CallGraph
+from nsadiag.analysis.relations.actors.crossings import THREADS
+from nsadiag.analysis.relations.actors.graph import CallGraph
 from nsadiag.analysis.relations.actors.words import DOING, standing
 from nsadiag.analysis.rules.actors.parts import Root, by_roots, most_waited_for, waiter_in
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -49,7 +50,7 @@ RULE = Rule(
     concludes=("local_lock_deadlock",),
     about="actors",
     family="blocked",
-    detected="In a job of Ray's: the call waits for a lock, event or queue, and no thread or child of its process is left that could give it.",
+    detected="In a job of Ray's or of several launchers: the call waits for a lock, event or queue, and no thread or child of its process is left that could give it.",
     fix="Find who should release the lock or fill the queue: the stacks of all threads of that process show where each stands.",
     check=actor_locked,
     confused_with=("actor_call_cycle", "external_wait"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.ingest.ray import DOCUMENT
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.actors.stuck import (
     Stuck,
@@ -31,7 +30,7 @@ def actor_waits_outside(case: Case) -> Iterator[Draft | Declined]:
             else "no call has waited for the world for longer than ever before"
         )
         yield Declined(
-            f"{longest}, and {len(job.moved)} calls began or ended in {job.ray.watched_s:.0f} s", DOCUMENT
+            f"{longest}, and {len(job.moved)} calls began or ended in {job.ray.watched_s:.0f} s", job.document
         )
         return
     stand = max(late, key=lambda s: sum(s.key in graph.reached_from(key) for key in graph.nodes))
@@ -51,7 +50,7 @@ RULE = Rule(
     concludes=("external_wait",),
     about="actors",
     family="performance",
-    detected="In a job of Ray's in which nothing moves: a call waits for something outside the job, or runs and gets nowhere, for two minutes, or ten times as long as such a call ever took.",
+    detected="In a job of Ray's or of several launchers in which nothing moves: a call waits for something outside the job, or runs and gets nowhere, for two minutes, or ten times as long as such a call ever took.",
     fix="Give the call a timeout, and look at what it waits for.",
     check=actor_waits_outside,
     confused_with=("local_lock_deadlock", "actor_call_cycle"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.ingest.ray import DOCUMENT
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.actors.stuck import job_of, open_wait, outside, sleeping, starting, working
 from nsadiag.analysis.relations.actors.words import several, standing
@@ -29,7 +28,7 @@ def actors_progress(case: Case) -> Iterator[Draft | Declined]:
         yield _progress(case, f"{standing(job, most)} and {used}")
     elif found := sleeping(case):
         yield _progress(case, f"{standing(job, found[0])}, in a sleep that ends by itself")
-    yield Declined(f"no call began, ended or went on in {job.ray.watched_s:.0f} s", DOCUMENT)
+    yield Declined(f"no call began, ended or went on in {job.ray.watched_s:.0f} s", job.document)
 
 
 def _progress(case: Case, says: str) -> Draft:
@@ -38,7 +37,7 @@ def _progress(case: Case, says: str) -> Draft:
         outcome="healthy",
         strength=Strength.LIKELY,
         summary=f"The job progresses: {says}.",
-        evidence={says: DOCUMENT},
+        evidence={says: case.once(job_of).document},
         gaps=unseen(case),
     )
 
@@ -59,7 +58,7 @@ PROGRESS = Rule(
     about="actors",
     family="terminal",
     outcome="healthy",
-    detected="In a job of Ray's: calls were made, began or ended between the two captures, a call worked or went on to other lines, or one sleeps.",
+    detected="In a job of Ray's or of several launchers: calls were made, began or ended between the two captures, a call worked or went on to other lines, or one sleeps.",
     fix="",
     actions=(),
     check=actors_progress,
@@ -70,7 +69,7 @@ OPEN = Rule(
     about="actors",
     family="terminal",
     outcome="incomplete",
-    detected="In a job of Ray's in which nothing moves: a call waits for the world, or something is on its way, and not for long enough to suspect it; or no call waits for another one.",
+    detected="In a job of Ray's or of several launchers in which nothing moves: a call waits for the world, or something is on its way, and not for long enough to suspect it; or no call waits for another one.",
     fix="",
     actions=(),
     check=actors_open,

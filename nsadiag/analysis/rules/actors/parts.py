@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.facts.actors.stands import Stand
-from nsadiag.analysis.ingest.ray import DOCUMENT
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.actors.graph import CallGraph, CallWait
 from nsadiag.analysis.relations.actors.stuck import Stuck, job_of, stands_in, stuck_sets
@@ -44,7 +43,7 @@ def by_roots(
         if root := find(job, stuck.graph, stuck.within):
             yield draft_of(case, stuck, root)
             return
-    yield Declined(instead(job, case.once(stuck_sets)[-1].graph), DOCUMENT)
+    yield Declined(instead(job, case.once(stuck_sets)[-1].graph), job.document)
 
 
 def waits_within(graph: CallGraph, within: frozenset[str]) -> list[CallWait]:
@@ -77,10 +76,12 @@ def draft_of(case: Case, stuck: Stuck, root: Root) -> Draft:
     )
     shown = [stand, waiter] if waiter is not stand else [stand]
     evidence: Claims = {standing(job, each): each.source for each in shown if each}
-    evidence |= dict.fromkeys(root.facts, DOCUMENT)
+    evidence |= dict.fromkeys(root.facts, job.document)
     if proven:
         names = several([job.name(n) for n in sorted({*root.guilty, *waiting})])
-        evidence[f"nobody but {names} could end these waits, and each of them waits or is gone"] = DOCUMENT
+        evidence[f"nobody but {names} could end these waits, and each of them waits or is gone"] = (
+            job.document
+        )
     host = next(iter(job.hosts_of([stand.number])), None) if stand else None
     return Draft(
         cls=root.cls,

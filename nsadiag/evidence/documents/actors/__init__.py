@@ -1,4 +1,7 @@
-"""A job of Ray's as the cluster's control store and the processes themselves describe it: ray.json and waits.json."""
+"""A job whose processes wait for each other by calls, not as ranks of one launcher: ray.json or roles.json, and waits.json.
+
+Of a job of Ray's the cluster's control store and the processes themselves tell; of one of several launchers, the processes.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,9 @@ class RayProcess:
     worker: str = ""
     actor: str = ""
     driver: bool = False
-    rank: Rank | None = None  # of Ray Train's workers
+    rank: Rank | None = None  # of Ray Train's workers, and of roles
+    role: str = ""  # in a job of several launchers
+    parent: int = 0  # process that started it, of roles
     port: int = 0  # of Ray's own server in it
     queued: int = 0  # calls that it has received and not begun
 
@@ -97,7 +102,7 @@ class RayRival:
 
 @dataclass(frozen=True, kw_only=True)
 class RayJob:
-    """ray.json: the job between two moments, `moved` naming what changed in it."""
+    """ray.json, or roles.json: the job between two moments, `moved` naming what changed in it."""
 
     id: str
     entrypoint: str = ""
@@ -136,10 +141,33 @@ class Joining:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SocketWait:
+    """A thread in a system call on a socket or pipe."""
+
+    thread: int  # as the system numbers it
+    fd: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A thread that answers a client's request."""
+
+    thread: int  # as the system numbers it
+    client: str  # host:port
+
+
+@dataclass(frozen=True, kw_only=True)
 class ActorWaits:
     """waits.json: what a process's threads wait for that only its memory tells; `lines` is code by `file:line`."""
 
     objects: tuple[ObjectWait, ...] = ()
     joining: Joining | None = None
+    sockets: tuple[SocketWait, ...] = ()
+    serves: tuple[Served, ...] = ()
+    # Sockets by which torch's backend talks to peers; None where that could not be told from the rest.
+    transport: tuple[int, ...] | None = None
+    # By thread, a digest of the values of its variables: whether they are the same at another capture is all that it tells.
+    values: dict[str, str] | None = None
+    named_groups: tuple[int, ...] = ()  # threads in a collective of a group that their call names
     lines: dict[str, str] | None = None
     gaps: tuple[str, ...] = ()

@@ -1,0 +1,101 @@
+"""The cases: which roles run, and for the faulty ones who holds the job up, by which class and line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`roles` are guilty, any of `classes` is right, and the line holds any of `code`. Healthy ones have none."""
+
+    trainer: str = "trainer.py"  # or trainer_files.py, beside an orchestrator
+    engines: tuple[str, ...] = ("engine",)
+    roles: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    after: str = ""  # the public thread that it was written after
+
+
+CYCLE = ("actor_call_cycle",)
+FILES = "trainer_files.py"
+CASES: dict[str, Case] = {
+    "engine_loop_dies": Case(
+        roles=("engine",), classes=("local_lock_deadlock",), code=("answer.get()",), after="vllm-project/vllm#5901",
+    ),
+    "paused": Case(
+        roles=("engine",), classes=("local_lock_deadlock",), code=("self.running.wait()",),
+        after="PrimeIntellect-ai/prime-rl#2815",
+    ),
+    "extra_tensor": Case(
+        roles=("engine", "trainer"), classes=CYCLE, code=("torch.zeros(1), 0, group", "each.result()", "urlopen(request(engine, path"),
+        after="sgl-project/sglang#4096",
+    ),
+    "update_refused": Case(
+        roles=("engine",), classes=("missing_rank",), code=("dist.broadcast(parameter.data", "serve_forever"),
+        after="huggingface/trl#6913",
+    ),
+    "asked_while_updating": Case(
+        roles=("engine", "trainer"), classes=CYCLE, code=('"/health")).read()',), after="allenai/open-instruct#1454",
+    ),
+    "one_too_many": Case(
+        roles=("trainer", "engine"), classes=("rendezvous_mismatch", "missing_rank"),
+        code=("dist.rendezvous(", "weights_group(", "_new_process_group_helper"), after="huggingface/trl#2923",
+    ),
+    "opposite_order": Case(
+        engines=("engine0", "engine1"), roles=("trainer", "engine0", "engine1"),
+        classes=(*CYCLE, "rendezvous_mismatch"), code=("with self.one_at_a_time", "weights_group(", "dist.rendezvous(", "_new_process_group_helper"),
+        after="THUDM/slime#2331",
+    ),
+    "logger_lock": Case(
+        roles=("trainer",), classes=("local_lock_deadlock",), code=("written.wait()",), after="huggingface/trl#3676",
+    ),
+    "skipped_gather": Case(
+        roles=("trainer",), classes=("missing_rank", *CYCLE, "collective_order_mismatch"),
+        code=("dist.barrier()", "dist.all_gather("), after="huggingface/trl#6765",
+    ),
+    "worker_not_ready": Case(
+        roles=("engine",), classes=("rendezvous_mismatch", "missing_rank"), code=("dist.init_process_group(",),
+        after="verl-project/verl#3391",
+    ),
+    "resumed": Case(
+        trainer=FILES, roles=("engine", "orchestrator", "trainer_files"), classes=CYCLE,
+        code=("time.sleep(0.5)", '"/update_weights"', '"/join"', "dist.rendezvous("), after="PrimeIntellect-ai/prime-rl#3016",
+    ),
+    "stale_marker": Case(
+        trainer=FILES, roles=("orchestrator", "trainer_files"), classes=CYCLE, code=("time.sleep(0.5)",),
+        after="PrimeIntellect-ai/prime-rl#1909",
+    ),
+    "reward_cycle": Case(
+        trainer=FILES, roles=("engine", "orchestrator"), classes=CYCLE, code=('"/generate"', '"/reward"', '"/score"'),
+        after="NVIDIA-NeMo/RL",
+    ),
+    "policy_guard": Case(
+        trainer=FILES, roles=("engine", "trainer_files", "orchestrator"), classes=CYCLE,
+        code=("time.sleep(0.5)", '"/generate"'), after="PrimeIntellect-ai/prime-rl#1857",
+    ),
+    "publisher_lock": Case(
+        trainer=FILES, roles=("trainer_files",), classes=("local_lock_deadlock",), code=("threading.Event().wait()",),
+        after="THUDM/slime#674",
+    ),
+    "verifier_dies": Case(
+        trainer=FILES, roles=("orchestrator",), classes=("local_lock_deadlock",), code=("scores.get()",),
+        after="PrimeIntellect-ai/prime-rl#1630",
+    ),
+    "long_rollout": Case(),
+    "busy_rollout": Case(),
+    "slow_join": Case(),
+    "slow_pack": Case(),
+    "slow_start": Case(),
+    "evaluation": Case(),
+    "slow_worker": Case(),
+    "plain": Case(),
+    "eval_pause": Case(trainer=FILES),
+    "orchestrator_naps": Case(trainer=FILES),
+    "sandbox": Case(trainer=FILES),
+    "slow_service": Case(trainer=FILES),
+    "long_epoch": Case(trainer=FILES),
+    "upload": Case(trainer=FILES),
+    "slow_load": Case(trainer=FILES),
+    "plain_files": Case(trainer=FILES),
+}  # fmt: skip

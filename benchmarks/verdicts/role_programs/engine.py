@@ -1,0 +1,142 @@
+"""An inference engine: a server of HTTP, whose loop generates what requests ask for, and takes new weights."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from urllib.request import urlopen
+
+import torch
+import torch.distributed as dist
+from common import CASE, PORTS, QUIET_S, SHARED, begun, model, request, weights_group
+
+ME = sys.argv[1]
+
+
+class Engine:
+    """The model, the requests that wait, and the group by which weights come."""
+
+    def __init__(self) -> None:
+        self.model = model()
+        self.waiting: queue.Queue = queue.Queue()
+        self.running = threading.Event()
+        self.running.set()
+        self.one_at_a_time = threading.Lock()
+        self.group = None
+        self.done = 0
+
+    def loop(self) -> None:
+        while True:
+            prompt, answer = self.waiting.get()
+            self.done += 1
+            if CASE == "engine_loop_dies" and self.done == 3:
+                raise KeyError("kv block")
+            if CASE == "long_rollout" and self.done == 3:
+                begun()
+                time.sleep(QUIET_S)
+            if CASE == "busy_rollout" and self.done == 3:
+                begun()
+                until = time.monotonic() + QUIET_S
+                while time.monotonic() < until:
+                    self.model(torch.randn(64, 64))
+            with torch.no_grad():
+                answer.put(self.model(torch.tensor(prompt)).sum().item())
+
+    def generate(self, prompt: list[float]) -> float:
+        self.running.wait()
+        if CASE == "policy_guard" and prompt[0] >= 3:
+            # Not with a policy that is older than the step asks for.
+            while not (SHARED / f"step_{int(prompt[0])}" / "STABLE").exists():
+                time.sleep(0.5)
+        answer: queue.Queue = queue.Queue()
+        self.waiting.put((prompt, answer))
+        return answer.get()
+
+    def join(self, port: str, rank: int, size: int) -> None:
+        with self.one_at_a_time:
+            if CASE == "slow_join":
+                time.sleep(QUIET_S)
+            self.group = weights_group(port, rank, size)
+
+    def update(self, step: int) -> None:
+        for parameter in self.model.parameters():
+            dist.broadcast(parameter.data, 0, group=self.group)
+        if CASE == "extra_tensor" and step == 3:
+            dist.broadcast(torch.zeros(1), 0, group=self.group)
+
+    def load(self, path: str) -> None:
+        if CASE == "slow_load":
+            time.sleep(QUIET_S)
+        self.model.load_state_dict(torch.load(path))
+
+    def reward(self, text: float) -> float:
+        return json.loads(urlopen(request("orchestrator", "/reward", text=text)).read())["value"]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+    def do_POST(self) -> None:
+        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        code, value = 200, 0.0
+        if self.path == "/generate":
+            value = engine.generate(told["prompt"])
+        elif self.path == "/score":
+            value = engine.reward(told["text"])
+        elif self.path == "/join":
+            engine.join(told["port"], told["rank"], told["size"])
+        elif self.path == "/update_weights":
+            if CASE == "update_refused" and told["step"] == 3:
+                code = 409
+            else:
+                engine.update(told["step"])
+        elif self.path == "/load":
+            engine.load(told["path"])
+        elif self.path == "/pause":
+            engine.running.clear()
+        elif self.path == "/resume":
+            engine.running.set()
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(json.dumps({"value": value}).encode())
+
+
+def ready() -> None:
+    """What a worker process of the engine says once it has loaded its part of the model."""
+    import multiprocessing
+
+    ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    worker = multiprocessing.get_context("spawn").Process(target=load_part, args=(theirs,), daemon=True)
+    worker.start()
+    ours.recv()
+
+
+def load_part(pipe) -> None:
+    if CASE == "worker_not_ready":
+        begun()
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://127.0.0.1:{PORTS['weights']}", rank=0, world_size=2
+        )
+    if CASE == "slow_worker":
+        begun()
+        time.sleep(QUIET_S)
+    pipe.send("READY")
+    time.sleep(3600)
+
+
+if __name__ == "__main__":
+    engine = Engine()
+    if CASE in ("worker_not_ready", "slow_worker"):
+        ready()
+    if CASE == "slow_start":
+        begun()
+        time.sleep(QUIET_S)
+    threading.Thread(target=engine.loop, name="generation", daemon=True).start()
+    kind = HTTPServer if CASE in ("asked_while_updating", "reward_cycle") else ThreadingHTTPServer
+    server = kind(("127.0.0.1", PORTS[ME]), Handler)
+    (SHARED / f"{ME}.up").touch()
+    server.serve_forever()

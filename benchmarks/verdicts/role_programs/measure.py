@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Jobs of several launchers, faulty and healthy: is the role, the class and the line right, and is a healthy one accused?
+
+    python benchmarks/verdicts/role_programs/measure.py                  # every case, one after the other
+    python benchmarks/verdicts/role_programs/measure.py --only files     # those in whose name this stands
+    python benchmarks/verdicts/role_programs/measure.py --all            # found by `nsadiag attach --all`
+    python benchmarks/verdicts/role_programs/measure.py --keep DIR       # where run directories stay
+
+A trainer under torchrun, engines and, in some, an orchestrator are started by themselves. Some seconds after the stall has begun, or
+a long quiet phase of a healthy one, `nsadiag attach` is given the pids of what was started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[2]), str(HERE.parent), str(HERE)]
+
+import psutil  # noqa: E402
+from cases import CASES, Case  # noqa: E402
+from shared import Row, answer, collected, environment, percent  # noqa: E402
+
+from nsadiag.evidence.layout import read_json  # noqa: E402
+
+BEGINS_S, SETTLES_S = 120.0, 4.0
+
+
+def ports(names: list[str]) -> dict[str, int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in names]
+    found = {name: s.getsockname()[1] for name, s in zip(names, held, strict=True)}
+    for each in held:
+        each.close()
+    return found
+
+
+class Slow(BaseHTTPRequestHandler):
+    """The world outside."""
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        time.sleep(60)
+
+
+def started(name: str, case: Case, shared: Path, outside: int) -> list[subprocess.Popen[bytes]]:
+    known = ports([*case.engines, "orchestrator", "weights", "weights0", "weights1"]) | {"outside": outside}
+    env = environment(ROLES_SHARED=str(shared), ROLES_CASE=name, ROLES_PORTS=json.dumps(known))
+    lines = [[sys.executable, "engine.py", engine] for engine in case.engines]
+    lines.append(["torchrun", "--standalone", "--nproc-per-node=2", case.trainer])
+    if case.trainer != "trainer.py":
+        lines.append([sys.executable, "orchestrator.py"])
+    log = (shared / "output.log").open("wb")
+    return [
+        subprocess.Popen(line, cwd=HERE, env=env, stdout=log, stderr=log, start_new_session=True)
+        for line in lines
+    ]
+
+
+def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row:
+    shared = Path(tempfile.mkdtemp(prefix=f"roles-{name}-"))
+    roles = started(name, case, shared, outside)
+    try:
+        until = time.monotonic() + BEGINS_S
+        plain = name.startswith("plain")
+        while not (shared / "begun").exists() and time.monotonic() < until - (BEGINS_S - 12 if plain else 0):
+            time.sleep(0.2)
+        begun = (shared / "begun").exists() or plain
+        time.sleep(SETTLES_S)
+        began = time.monotonic()
+        targets = ["--all"] if options.all else [str(p.pid) for p in roles]
+        ours = [sys.executable, "-m", "nsadiag", "attach", *targets, "--out", str(shared / "run")]
+        said = subprocess.run(ours, capture_output=True, text=True, env=environment(), check=False)
+        first_s = time.monotonic() - began
+    finally:
+        # torchrun starts each rank in a session of its own.
+        family = [p.pid for role in roles for p in psutil.Process(role.pid).children(recursive=True)]
+        for pid in [*(role.pid for role in roles), *family]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for role in roles:
+            role.wait()
+    row = row_of(name, case, shared, round(first_s, 1), begun, said.stderr)
+    if options.keep:
+        shutil.copytree(shared, options.keep / name, dirs_exist_ok=True)
+    shutil.rmtree(shared)
+    return row
+
+
+def row_of(name: str, case: Case, shared: Path, first_s: float, begun: bool, said: str) -> Row:
+    verdict = read_json(shared / "run" / "verdict.json", {})
+    processes = read_json(shared / "run" / "roles.json", {}).get("processes", [])
+    role_of = {p["number"]: p["role"] for p in processes}
+    guilty = sorted({role_of.get(n, "?") for n in verdict.get("guilty_ranks", [])})
+    place = verdict.get("where") or {}
+    code = str(place.get("code") or "")
+    faulty = bool(case.classes)
+    row: Row = {
+        "case": name, "begun": begun, "outcome": verdict.get("outcome"), "class": verdict.get("class"),
+        "certainty": verdict.get("certainty"), "guilty": guilty, "line": f"{place.get('file', '')}:{place.get('line', '')}",
+        "code": code, "summary": verdict.get("summary") or said[-300:], "first_s": first_s,
+        "load": round(os.getloadavg()[0], 1),
+    }  # fmt: skip
+    if faulty:
+        row["role_right"] = bool(guilty) and {re.sub(r" \d$", "", g) for g in guilty} <= {
+            re.sub(r"\d$", "", r) for r in case.roles
+        } | set(case.roles)
+        row["class_right"] = row["class"] in case.classes
+        row["line_right"] = any(text in code for text in case.code)
+    else:
+        row["accused"] = row["outcome"] not in ("healthy", "incomplete", "unknown", "slow")
+    return row
+
+
+def figures(rows: list[Row]) -> Row:
+    faulty, healthy = [r for r in rows if "class_right" in r], [r for r in rows if "accused" in r]
+    return {
+        "faulty": len(faulty),
+        "role_and_class": sum(r["role_right"] and r["class_right"] for r in faulty),
+        "line": sum(r["line_right"] for r in faulty),
+        "healthy": len(healthy),
+        "accused": sum(r["accused"] for r in healthy),
+        "attach_s": sorted(r["first_s"] for r in rows),
+        "begun": percent(r["begun"] for r in rows),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", metavar="EXPR")
+    parser.add_argument("--all", action="store_true", help="by `nsadiag attach --all`")
+    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    world = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    threading.Thread(target=world.serve_forever, daemon=True).start()
+
+    def measured():
+        for name, case in CASES.items():
+            if re.search(options.only, name):
+                row = one(name, case, world.server_address[1], options)
+                print(row["case"], {k: v for k, v in row.items() if k != "case"}, file=sys.stderr, flush=True)
+                yield row
+
+    told = figures(collected(options.rows, measured()))
+    answer(told, (f"{name:18}{value}" for name, value in told.items()), as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

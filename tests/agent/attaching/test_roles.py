@@ -1,0 +1,117 @@
+"""`nsadiag attach` of a trainer and an engine that two launchers started: who waits for whom, and in which line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from support.jobs import GIVE_UP_S, Jobs, wait_until
+
+from nsadiag.agent import processes
+from nsadiag.agent.attaching.roles import name_of, roles_among, several
+from nsadiag.commands.attach.roles import named
+from nsadiag.errors import UsageError
+
+ENGINE = """
+import json, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+resumed = threading.Event()
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        open("asked", "w").close()
+        resumed.wait()
+        self.send_response(200)
+        self.end_headers()
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+with open("port.tmp", "w") as file:
+    file.write(str(server.server_address[1]))
+import os
+os.rename("port.tmp", "port")
+server.serve_forever()
+"""
+TRAINER = """
+import sys, urllib.request
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/generate", data=b"{}").read()
+dist.all_reduce(torch.ones(3))
+"""
+
+
+@pytest.fixture
+def roles(jobs: Jobs) -> Iterator[tuple[int, int]]:
+    """Pids of an engine that never answers, and of torchrun, one of whose ranks waits for that."""
+    here = jobs.directory
+    (here / "engine.py").write_text(ENGINE)
+    (here / "train.py").write_text(TRAINER)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str) -> int:
+        env = jobs.environment()
+        started.append(subprocess.Popen(words, cwd=here, env=env, start_new_session=True))
+        return started[-1].pid
+
+    try:
+        engine = start("python", "engine.py")
+        wait_until((here / "port").exists, "the engine listens")
+        port = (here / "port").read_text()
+        trainer = start("torchrun", "--standalone", "--nproc-per-node", "2", "train.py", port)
+        wait_until((here / "asked").exists, "the engine is asked")
+        yield engine, trainer
+    finally:
+        # torchrun starts each rank in a session of its own.
+        family = processes.with_children(p for each in started if (p := processes.identify(each.pid)))
+        for process in family:
+            processes.send(process, signal.SIGKILL)
+        for each in started:
+            each.wait()
+
+
+def verdict_of(jobs: Jobs, *words: str) -> dict[str, object]:
+    done = jobs.start("attach", *words, "--json", "--out", "seen")
+    text, _ = done.communicate(timeout=GIVE_UP_S)
+    assert done.returncode == 1, text
+    found: dict[str, object] = json.loads(text)["verdict"]
+    return found
+
+
+def test_the_engine_is_guilty_of_what_the_trainer_waits_for(jobs: Jobs, roles: tuple[int, int]) -> None:
+    found = verdict_of(jobs, *map(str, roles))
+    assert (found["class"], found["certainty"]) == ("local_lock_deadlock", "proven")
+    assert str(found["summary"]).startswith("engine is at engine.py:10 ")
+    assert "train rank 0 and train rank 1 wait for that" in str(found["summary"])
+    document = json.loads((jobs.directory / "seen/roles.json").read_text())
+    members = [(row["role"], row["rank"]) for row in document["processes"]]
+    assert members == [("engine", None), ("train", 0), ("train", 1)]
+
+
+def test_roles_are_named_as_somebody_says(jobs: Jobs, roles: tuple[int, int]) -> None:
+    found = verdict_of(jobs, "--role", f"rollouts={roles[0]}", "--role", f"policy={roles[1]}")
+    assert str(found["summary"]).startswith("rollouts is at engine.py:10 ")
+    assert "policy rank 0 and policy rank 1 wait for that" in str(found["summary"])
+
+
+def test_ranks_of_one_launcher_are_one_role(roles: tuple[int, int]) -> None:
+    engine, trainer = roles
+    assert not several(roles_among([trainer], {}))
+    assert several(roles_among([trainer, engine], {}))
+    assert name_of(engine) == "engine"
+
+
+@pytest.mark.parametrize("word", ["engine", "=12", "engine=x", "engine="])
+def test_what_names_no_role_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="names no role"):
+        named([word])
+
+
+def test_a_role_is_named_by_the_pid_that_belongs_to_it() -> None:
+    assert named(["engine=12", "a=b=13"]) == {12: "engine", 13: "a=b"}
