@@ -84,6 +84,8 @@ FRAMES = [
     ("site-packages/torch/distributed/distributed_c10d.py", "all_reduce", "collective", PEER),
     ("site-packages/torch/distributed/distributed_c10d.py", "wrapper", None, PEER),
     ("site-packages/torch/autograd/graph.py", "_engine_run_backward", "backward", PEER),
+    ("site-packages/torch/distributed/utils.py", "_verify_param_shape_across_processes", "collective", PEER),
+    ("site-packages/torch/distributed/utils.py", "_sync_params_and_buffers", "collective", PEER),
     ("site-packages/torch/utils/data/dataloader.py", "_BaseDataLoaderIter.__next__", "loader", CHILD),
     ("site-packages/torch/multiprocessing/spawn.py", "_wrap", None, CHILD | LOCAL),
     ("site-packages/torch/nn/modules/module.py", "_call_impl", None, NOBODY),

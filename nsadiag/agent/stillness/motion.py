@@ -261,9 +261,9 @@ def _stands_in(rank: RankDir, looks: tuple[int, int]) -> str | None:
     return now[0].name if row and row.state in CALLS and "/torch/distributed/" in now[0].filename else None
 
 
-def _has_none_pending(record: dict[str, Any]) -> bool:
+def _has_none_pending(record: Dump) -> bool:
     """Whether a flight recorder answered, and knows of no call under way."""
-    return "entries" in record and not queue_of(cast("Dump", record))["entries"]
+    return "entries" in record and not queue_of(record)["entries"]
 
 
 def joining(inside: dict[int, str | None], world: set[int]) -> set[int]:
