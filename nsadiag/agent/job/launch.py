@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,13 @@ def _instead_of(command: list[str]) -> str:
     word = command[0]
     if word.endswith(".py") and Path(word).is_file():
         return f"start it by a program: python {shlex.join(command)}, or torchrun --nproc-per-node 2 {shlex.join(command)}"
-    return did_you_mean(word, LAUNCHERS) or "give the launcher line as you would type it without nsadiag"
+    beside = Path(sys.executable).with_name(word)
+    if "/" not in word and os.access(beside, os.X_OK):
+        return f"it is beside nsadiag's Python, which is not on PATH: give {beside}, or activate that environment"
+    return (
+        did_you_mean(word, [each for each in LAUNCHERS if each != word])
+        or "give the launcher line as you would type it without nsadiag"
+    )
 
 
 def check_command(command: list[str]) -> None:
