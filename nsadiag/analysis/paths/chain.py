@@ -191,12 +191,19 @@ class Chains:
         ended = any(each and each.ends_an_iterator for each in raised)
         if any(raised) and not ended:
             return self._of_exception(parting, raised, depth)
+        if self._is_entered_by_one(parting.at):
+            return [Found(pair=parting.at, parting=parting)]
         before = self._of_pair(self._entry(parting.at), depth + 1)
         if not (ended and before):
             origin, before = self._led(parting.at, before)
         else:
             origin = "unknown"
         return [Found(pair=parting.at, parting=parting, raised=raised, origin=origin), *before]
+
+    def _is_entered_by_one(self, pair: Pair) -> bool:
+        """Whether one rank alone got into the function that the line calls: what stands around that decided, not what it was given."""
+        entered = [any(self._names(step, frame) for frame in step.frames) for step in pair]
+        return entered[0] != entered[1]
 
     def _of_exception(
         self, parting: Parting, raised: tuple[Exc | None, Exc | None], depth: int

@@ -69,6 +69,17 @@ while True:
     call("all_reduce")
 call("barrier")
 """
+# As libraries decorate what the main rank alone is to do.
+DECORATED = f"""{HEAD}
+library = "def on_main(function): return lambda *given: function(*given) if rank == 0 else None"
+exec(compile(library, "/usr/lib/python3/site-packages/library.py", "exec"), globals())
+@on_main
+def publish(values):
+    call("all_reduce")
+values = [rank] * 3
+publish(values)
+call("barrier")
+"""
 OTHER_ROOT = f"""{HEAD}
 scores = [1.0, 2.0] if rank else [2.0, 1.0]
 best = scores.index(max(scores))
@@ -165,6 +176,12 @@ def test_an_iterator_that_ends_earlier_goes_back_to_what_it_ran_over(tmp_path: P
 def test_a_rank_that_leaves_a_branch_of_its_own_is_told_by_the_condition_inside(tmp_path: Path) -> None:
     _, because = compared(tmp_path, ROLE)
     assert lines(because, ROLE)[:2] == ["if message is None:", "if rank == 0:"]
+
+
+def test_what_a_function_was_given_does_not_say_why_one_rank_alone_got_into_it(tmp_path: Path) -> None:
+    _, because = compared(tmp_path, DECORATED)
+    assert lines(because, DECORATED) == ["publish(values)"]
+    assert because is not None and because.origin == "unknown"
 
 
 def test_calls_that_are_not_alike_go_back_to_the_values_that_were_given(tmp_path: Path) -> None:
