@@ -21,6 +21,7 @@ QUIET_S = 0.05
 SETTLE_S = 0.2
 # Without any message while every rank waits: long enough for threads that are about to call.
 STILL_S = 0.8
+DIFFER = "calls that belong together differ"
 APART_S = 0.1  # between two snapshots of ranks whose calls cannot be made
 
 
@@ -48,6 +49,7 @@ class RehearsalWatch(Watch):
 
     def look(self, apart_s: float | None = None) -> Judgement:
         """Two snapshots; what is proven needs no silence in between."""
+        self.proof = self.proof or self._differing()  # also of ranks that are still awaited when the time is up
         if self.proof is None:
             judgement = super().look(APART_S if self._all_wait(self._alive()) else apart_s)
             self._looked = time.monotonic()
@@ -103,10 +105,15 @@ class RehearsalWatch(Watch):
                 waiting = {call.rank for call in matching.open_calls()}
                 is_complete = waiting >= {rank.directory.rank for rank in alive} and quiet_s > QUIET_S
                 if is_complete or now - self._differs_since > GATHER_S:
-                    return Proof(why="calls that belong together differ", calls=tuple(differing))
+                    return Proof(why=DIFFER, calls=tuple(differing))
                 return None
             self._differs_since = None
         return None
+
+    def _differing(self) -> Proof | None:
+        with self._coordinator.lock:
+            found = self._coordinator.matching.difference()
+        return Proof(why=DIFFER, calls=tuple(found)) if found else None
 
     def _all_wait(self, alive: list[RankState]) -> bool:
         """Whether every rank has a call open, and none has been heard of for a while: worth a closer look."""

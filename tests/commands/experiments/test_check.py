@@ -11,6 +11,10 @@ import torch
 from support.jobs import Jobs
 from support.promises import script_of
 
+from nsadiag.agent.rehearsal import watch
+from nsadiag.commands.experiments.check import check_once
+from nsadiag.commands.run import RunRequest
+
 TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
 EVERY_CALL = """
 import torch, torch.distributed as dist
@@ -166,3 +170,23 @@ def test_sleep_takes_no_time(jobs: Jobs, tmp_path: Path) -> None:
     )
     code, rehearsal, _ = rehearsed(jobs, script)
     assert (code, rehearsal["answer"]) == (0, "agreed"), rehearsal
+
+
+LATE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for n in range(10**9 if dist.get_rank() == 2 else 0):  # its calls would say who is unlike the rest
+    torch.full((64, 64), float(n)).mm(torch.ones(64, 64)).sum().item()
+dist.all_reduce(torch.ones(4 + dist.get_rank()))
+"""
+
+
+@pytest.mark.slow
+def test_calls_that_differ_are_told_when_the_time_is_up_before_all_ranks_have_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "GATHER_S", 1000.0)
+    (tmp_path / "late.py").write_text(LATE)
+    command = [TORCHRUN[0], "--nproc-per-node", "3", str(tmp_path / "late.py")]
+    found = check_once(RunRequest(command=command, timeout_s=25, out=tmp_path / "run")).rehearsal
+    assert (found.answer, {call.rank for call in found.calls}) == ("differs", {0, 1})
