@@ -1,5 +1,6 @@
 """Ranks that a log allows a careful reader to name, and those that it leaves open."""
 
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -260,3 +261,17 @@ def test_of_as_many_on_either_side_the_silent_are_named_where_nobody_else_can_be
     verdict = judged(tmp_path, told + watchdog_lines(1))
     assert verdict.guilty_ranks == guilty
     assert verdict.confidence <= 0.5
+
+
+@pytest.mark.parametrize("prefix", ["[rank{}]: ", "[{}]<stderr>:", "[rank {}] "])
+def test_of_a_damaged_number_no_set_of_ranks_is_made(tmp_path: Path, prefix: str) -> None:
+    text = raised(prefix.format(1), "ValueError: bad shard") + raised(
+        prefix.format(999_999_999), "ValueError: bad shard"
+    )
+    tracemalloc.start()
+    try:
+        verdict = judged(tmp_path, text)
+        assert tracemalloc.get_traced_memory()[1] < 400 << 20
+    finally:
+        tracemalloc.stop()
+    assert verdict.cls in ("rank_exception", "unknown")
