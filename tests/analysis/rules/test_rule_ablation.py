@@ -18,7 +18,6 @@ from nsadiag.evidence.records import Verdict
 # What no recording needs, and why it stays. This only shrinks: record its failure (CONTRIBUTING.md), or delete it.
 UNRECORDED: dict[str, str] = {
     "lost_host": "takes two hosts: tests/hosts/test_two_hosts_run.py",
-    "actors_open": "the open end of a job that only waits for a moment: tests/analysis/rules/test_actors.py, by hand",
     "endless_loop": "takes a rehearsal: tests/commands/experiments/test_check.py",
     "control_mismatch": "takes a matrix: tests/analysis/matrix/test_parity_words.py",
     # Names of their own since, each with a program in benchmarks/verdicts/silent.py that is to be recorded.
