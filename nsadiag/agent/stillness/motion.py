@@ -310,18 +310,17 @@ def stances(
     gpus: list[dict[str, Any]] | None = None,
 ) -> list[Stance]:
     """Stances of ranks that live on this machine; `looks` are the numbers of the two captures."""
-    return [_stance(rank, looks, seen.get(rank.rank, Seen()), gpus or []) for rank in ranks]
-
-
-def _stance(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[str, Any]]) -> Stance:
-    record = read_json(rank.capture(looks[1]).flight_recorder, {})
-    return Stance(
-        rank=rank.rank,
-        motion=motion(rank, looks, seen, gpus),
-        queue=dict(queue_of(record)),
-        inside=_stands_in(rank, looks),
-        records_none=_has_none_pending(record),
-    )
+    return [
+        Stance(
+            rank=rank.rank,
+            motion=motion(rank, looks, seen.get(rank.rank, Seen()), gpus or []),
+            queue=dict(queue_of(record)),
+            inside=_stands_in(rank, looks),
+            records_none=_has_none_pending(record),
+        )
+        for rank in ranks
+        for record in [read_json(rank.capture(looks[1]).flight_recorder, {})]
+    ]
 
 
 def joined(found: list[Stance], world: set[int], *, quiet_s: float = 0.0) -> list[Motion]:
