@@ -120,9 +120,8 @@ def rank_list(ranks: Sequence[int], world_size: int) -> str:
         return f"rank {ranks[0]} of {world_size}" if world_size > max(1, ranks[0]) else f"rank {ranks[0]}"
     if [*ranks] == [*range(world_size)]:
         return all_of(world_size)
-    of = (
-        f" ({len(ranks)} of {world_size})" if max(ranks, default=0) < world_size else ""
-    )  # others were never started
+    # Some may never have been started, as more were expected than the launcher has.
+    of = f" ({len(ranks)} of {world_size})" if max(ranks, default=0) < world_size else ""
     return f"ranks {spans(ranks)}{of}"
 
 

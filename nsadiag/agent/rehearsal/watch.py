@@ -49,9 +49,8 @@ class RehearsalWatch(Watch):
 
     def look(self, apart_s: float | None = None) -> Judgement:
         """Two snapshots; what is proven needs no silence in between."""
-        self.proof = (
-            self.proof or self._differing()
-        )  # also of ranks that are still awaited when the time is up
+        # Also where ranks are still awaited when the time is up.
+        self.proof = self.proof or self._differing()
         if self.proof is None:
             judgement = super().look(APART_S if self._all_wait(self._alive()) else apart_s)
             self._looked = time.monotonic()

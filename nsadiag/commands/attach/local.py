@@ -68,7 +68,7 @@ def _of_several_launchers(request: AttachRequest) -> RunResult | None:
     """None where the processes are those of one launcher: ranks, which are judged as such."""
     if request.run:
         return None
-    from nsadiag.agent.attaching.roles import several
+    from nsadiag.agent.attaching.roles import roles_among, several
     from nsadiag.commands.attach import roles
 
     names = roles.named(request.roles)
@@ -77,7 +77,7 @@ def _of_several_launchers(request: AttachRequest) -> RunResult | None:
     pids = roles.pids_of_all() if request.everyone else _pids(request.targets) if request.targets else []
     if not (request.everyone or names or pids):
         return None
-    members = roles.members_of(pids, names)
+    members = roles_among(pids, names)
     if not (names or request.everyone or several(members)):
         return None
     if request.follow:

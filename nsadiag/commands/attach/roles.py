@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import processes
 from nsadiag.agent.attaching.role_waits import role_waits
-from nsadiag.agent.attaching.roles import Member, everyone, roles_among, words_of
+from nsadiag.agent.attaching.roles import Member, everyone, words_of
 from nsadiag.agent.captures.capturing import QUICK, capture_rank
 from nsadiag.agent.captures.target import Target
 from nsadiag.commands import output
@@ -48,11 +48,6 @@ def named(words: Sequence[str]) -> dict[int, str]:
             raise UsageError(f"{word!r} names no role", "--role NAME=PID, as in --role engine=4711")
         found[int(pid)] = name
     return found
-
-
-def members_of(pids: Sequence[int], names: Mapping[int, str]) -> list[Member]:
-    """The processes of all roles. Raises NsadiagError."""
-    return roles_among(pids, names)
 
 
 def attach_roles(

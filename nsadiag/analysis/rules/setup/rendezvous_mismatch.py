@@ -100,15 +100,14 @@ def _recorded(case: Case, rank: RankEvidence) -> Joining | None:
     if begun.empty:
         return None
     told = MEETING.search(str(begun.iloc[-1].detail))
+    is_inside = mine.iloc[-1].phase == Phase.BEGIN or _stands_in_it(case, rank.rank) or _gave_up(rank)
+    has_returned = not is_inside and _met_nobody(case, rank.rank)
     return Joining(
         size=told["size"] if told else "?",
         at=told["at"] if told else "?",
         place=locations.of_text(str(begun.iloc[-1].site)),
-        is_in=mine.iloc[-1].phase == Phase.BEGIN
-        or _stands_in_it(case, rank.rank)
-        or _gave_up(rank)
-        or _met_nobody(case, rank.rank),
-        has_returned=mine.iloc[-1].phase != Phase.BEGIN and _met_nobody(case, rank.rank),
+        is_in=is_inside or has_returned,
+        has_returned=has_returned,
     )
 
 
@@ -203,7 +202,7 @@ RULE = Rule(
         "rendezvous_mismatch": "The ranks never formed a process group: some never came, or had another world size or address."
     },
     family="waiting",
-    detected="No rank returned from init_process_group. Some ranks never came, have not called it yet, expect another world size, or use another address; or all have come, and each is still connecting to the store. `where` is the line at which a rank that has not called it is.",
+    detected="No rank returned from init_process_group, or all stand in their first call after it, which is on no record: NCCL asks for the others only there. Some ranks never came, have not called it yet, expect another world size, or use another address; or all have come, and each is still connecting to the store. `where` is the line at which a rank that has not called it is.",
     fix="Start as many processes as the world size says, with the same MASTER_ADDR and MASTER_PORT (torchrun sets both) on which nothing else listens, and let every rank call init_process_group before it waits for anything else.",
     check=rendezvous_mismatch,
     needs=("black_boxes",),
