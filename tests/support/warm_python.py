@@ -252,6 +252,7 @@ def become(request: Request) -> tuple[Any, dict[str, Any]]:
     sys.orig_argv = [sys.executable, *sys.argv]
     script = Path(sys.argv[0]).absolute()
     sys.path[0] = str(script.parent)
+    open_streams_anew()
     main = types.ModuleType("__main__")
     main.__file__ = str(script)
     sys.modules["__main__"] = main
@@ -259,6 +260,17 @@ def become(request: Request) -> tuple[Any, dict[str, Any]]:
         startup = importlib.import_module("nsadiag.worker.startup")
         startup.attach_to_warm_process(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     return compile(script.read_bytes(), str(script), "exec"), vars(main)
+
+
+def open_streams_anew() -> None:
+    """stdout and stderr of what is open now: a stream knows for good if what it was made of could be sought in."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        kind = getattr(sys, name)
+        stream = open(descriptor, "w", encoding=kind.encoding, errors=kind.errors, closefd=False)
+        stream.mode = kind.mode
+        stream.reconfigure(line_buffering=name == "stderr" or stream.isatty())
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 if __name__ == "__main__":
