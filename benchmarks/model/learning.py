@@ -181,8 +181,8 @@ def document(
         for _ in range(count)
     ]
     asked = draw.sample(needles, count) if depth is None else needles[:1]
-    end = "".join(f"\n#? {key} is {value}" for key, value in asked).encode()
-    hidden = [f"\n#~ {key} is {value}".encode() for key, value in needles]
+    end = "".join(f"\n#? {key}{value}" for key, value in asked).encode()
+    hidden = [f"\n#~ {key}{value}".encode() for key, value in needles]
     room = length - 1 - len(end) - sum(map(len, hidden))
     start = draw.randrange(len(data) - room)
     filler = data[start : start + room]

@@ -57,6 +57,16 @@ def doctor(
             "--pid", metavar="PID", help="Also try to read this running process, without pausing it"
         ),
     ] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(
+            "--gpus",
+            metavar="S",
+            min=1,
+            max=86400,
+            help="Instead, load every GPU for S seconds: wrong bits, a slow GPU or link (not beside a job)",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The directory where runs will be written")] = Path(
         "artifacts"
     ),
@@ -65,11 +75,11 @@ def doctor(
     """Check which evidence this machine allows nsadiag to collect, what prevents the rest, and how to fix that."""
     from nsadiag.commands import doctor as command
 
-    checks, tried = command.run_checks(python=python, out=out, pid=pid)
+    checks, tried = command.run_checks(python=python, out=out, pid=pid, gpus_s=gpus)
     if as_json:
         show(command.as_json(checks, tried))
     else:
-        command.show(checks, tried, console())
+        command.show(checks, tried, console(), of_gpus=gpus is not None)
     raise typer.Exit(command.exit_code(checks))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from nsadiag.agent.checkup import Check, check_process, checkup
+from nsadiag.agent.checkup.accelerators import try_gpus
 from nsadiag.agent.checkup.patient import find_python
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_HEALTHY, UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION
@@ -30,13 +31,24 @@ MARKS = {
 WIDE = 110
 
 
-def run_checks(*, python: str | None, out: Path, pid: int | None) -> tuple[list[Check], str]:
-    """The answers, and the Python that was tried. Raises UsageError if there is no such process."""
+def run_checks(
+    *, python: str | None, out: Path, pid: int | None, gpus_s: float | None = None
+) -> tuple[list[Check], str]:
+    """The answers, and the Python that was tried. Raises UsageError if there is no such process.
+
+    `gpus_s`: for so many seconds the GPUs are loaded, and nothing else is checked.
+    """
+    if pid is not None and gpus_s is not None:
+        raise UsageError(
+            "--pid and --gpus together", "a process is looked at, GPUs are loaded: one at a time"
+        )
     if pid is not None:
         if not Path(f"/proc/{pid}").exists():
             raise UsageError(f"there is no process {pid}", "give the pid of a rank: pgrep -f train.py")
         return check_process(pid), f"process {pid}"
     chosen = find_python(python)
+    if gpus_s is not None:
+        return try_gpus(chosen, gpus_s), chosen
     return checkup(chosen, _existing(out)), chosen
 
 
@@ -61,12 +73,12 @@ def as_json(checks: Sequence[Check], tried: str) -> str:
     return json.dumps(document, indent=1)
 
 
-def show(checks: Sequence[Check], tried: str, console: Screen) -> None:
+def show(checks: Sequence[Check], tried: str, console: Screen, *, of_gpus: bool = False) -> None:
     """Each check, its status and its hint, which gets its own column where the terminal is wide enough."""
     remedies = [check for check in checks if check.status in ("limited", "missing") and check.remedy]
     beside = console.width >= WIDE and bool(remedies)
     with console.capture() as capture:
-        title, python = _title(checks), Text(tried, style="dim")
+        title, python = _title(checks, of_gpus=of_gpus), Text(tried, style="dim")
         beside_title = title.cell_len + len(" · ") + python.cell_len <= console.width
         console.print(
             title.append(" · ", style="dim").append(python) if beside_title else title, soft_wrap=True
@@ -82,7 +94,7 @@ def show(checks: Sequence[Check], tried: str, console: Screen) -> None:
     console.write(capture.get())
 
 
-def _title(checks: Sequence[Check]) -> Text:
+def _title(checks: Sequence[Check], *, of_gpus: bool) -> Text:
     essential = [check for check in checks if check.stands_in_the_way]
     weaker = [check for check in checks if check.status in ("limited", "missing")]
     word, style = (
@@ -90,7 +102,11 @@ def _title(checks: Sequence[Check]) -> Text:
     )
     title = Text(f" {word} ", style=f"bold reverse {style}")
     works = sum(check.status == "works" for check in checks)
-    said = f" {works} of {count(len(checks), 'source')} of evidence are available here"
+    said = (
+        f" {works} of {count(len(checks), 'check')} of the GPUs found nothing"
+        if of_gpus
+        else f" {works} of {count(len(checks), 'source')} of evidence are available here"
+    )
     return Text.assemble(title, (said, f"bold {style}"))
 
 
