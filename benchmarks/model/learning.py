@@ -2,7 +2,7 @@
 """Does it learn, and find needles? `python benchmarks/model/learning.py OUT [--minutes 9]`, on one GPU or two.
 
 Trains a byte model of 8 layers (13 million parameters, with NSA 19) twice, with NSA and with dense attention, on the same documents in the same order:
-pieces of Python's own library with needles (`#~ KEY is VALUE`) at random places, all of which are asked for at the end. Documents are
+pieces of Python's own library with needles (`#~ KEYVALUE`) at random places, all of which are asked for at the end. Documents are
 short first, so that all of their blocks are selected, and then 8,192 bytes long (`--stages LENGTH:SHARE ...`; every step has as many
 tokens). The minutes are those of both runs together, on as many tokens each; on two GPUs both run at once. Then both are asked for one
 needle in documents of files that no step saw. OUT gets the data, both runs' telemetry and checkpoints, learning.json, loss.svg, and the NSA

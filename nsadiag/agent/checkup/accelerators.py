@@ -40,8 +40,15 @@ def try_gpus(python: str, seconds: float) -> list[Check]:
                 remedy="run it on a machine with GPUs, and in a container with them: docker run --gpus all",
             )
         ]  # fmt: skip
-    others = _others()
-    told, ending = _trial(python, seconds)
+    others = _others()  # before the trial is one of them
+    return judged(*_trial(python, seconds), others)
+
+
+def judged(told: Mapping[str, Told], ending: str, others: Mapping[int, Sequence[int]]) -> list[Check]:
+    """What the stages of a trial say.
+
+    `ending` is how it ended if not by itself, and `others` has the processes that computed on each GPU before.
+    """
     if "products" not in told:
         return [_stopped("GPUs", "products" if "devices" in told else "devices", ending)]
     names = told["devices"]["names"]
@@ -112,15 +119,21 @@ def _gpu(index: int, names: Sequence[str], told: Sequence[Told], others: Sequenc
     }  # fmt: skip
     speed = f"{2 * own['size'] ** 3 / own['seconds'] / 1e12:.0f} TFLOP/s"
     made = f"{names[index]}: {own['products']:,} products of {own['size']}² in bf16"
-    if own["differ"] or _is_outvoted(own, list(alike.values())):
+    agree = sum(bool(each["bits"] == own["bits"]) for each in alike.values())
+    if own["differ"] or 2 * agree < len(alike):
         said = (
             f"{own['differ']:,} of them differ in bits from its first"
             if own["differ"]
-            else "the bits are not those of the other GPUs of this model"
+            else "the bits are not those of most GPUs of this model"
         )
         return Check(
             name=name, status="missing", detail=f"{made}: {said}", essential=True,
             remedy="take this GPU out of the job: it computes wrong values (dcgmi diag -r 3 for the vendor)",
+        )  # fmt: skip
+    if 2 * agree == len(alike):
+        return Check(
+            name=name, status="limited", detail=f"{made}: as many GPUs of this model have other bits",
+            remedy="one of them computes wrong values: dcgmi diag -r 3 may tell which",
         )  # fmt: skip
     fastest = min(alike, key=lambda i: float(told[i]["seconds"]))
     times = own["seconds"] / told[fastest]["seconds"]
@@ -133,12 +146,6 @@ def _gpu(index: int, names: Sequence[str], told: Sequence[Told], others: Sequenc
     elif others:
         remedy = _who(others)
     return Check(name=name, status=status, detail=detail, remedy=remedy)
-
-
-def _is_outvoted(own: Told, alike: Sequence[Told]) -> bool:
-    """Its product is another one than that of most GPUs of its model; of two nobody can tell which one is wrong."""
-    same = sum(bool(each["bits"] == own["bits"]) for each in alike)
-    return 2 * same < len(alike)
 
 
 def _who(pids: Sequence[int]) -> str:
