@@ -65,7 +65,12 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
     # Ranks that ran have come, even if their files are missing.
     seen = {motion.rank for look in cell.watch.looks for motion in look.motions} | cell.present
     elsewhere = tuple(sorted({r.rank for r in cell.ranks} - set(joining)))
-    if absent := tuple(sorted(set(range(world)) - seen)):
+    absent = tuple(sorted(set(range(world)) - seen))
+    if absent and all(_is_more(case, rank, j) for rank, j in joining.items()):
+        started = cell.rank(min(joining)).meta.world_size
+        why = f"their launcher started {started}: what init_process_group was told is not what was launched"
+        yield _draft(case, joining, tuple(sorted(joining)), why)
+    elif absent:
         why = f"{named(cell, absent)} never came: {len(cell.present)} of {world} ranks left evidence"
         yield _draft(case, joining, absent, why)
     elif elsewhere and all(_may_come(case, rank) for rank in elsewhere):
