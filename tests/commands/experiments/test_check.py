@@ -80,7 +80,7 @@ def test_a_healthy_job_agrees(jobs: Jobs, name: str) -> None:
     [
         "uneven_inputs_shards",
         pytest.param("collective_order_mismatch_background_save", marks=pytest.mark.slow),
-        "collective_args_mismatch_group_object",
+        pytest.param("collective_args_mismatch_group_object", marks=pytest.mark.slow),
         pytest.param("collective_order_mismatch_thread_pool", marks=pytest.mark.slow),
     ],
 )
@@ -135,6 +135,7 @@ def test_what_is_not_here_is_named_and_nobody_accused(
     assert named in str(rehearsal["why"]) and str(rehearsal["why"]).endswith("train.py:3")
 
 
+@pytest.mark.slow
 def test_an_endless_job_is_undecided(jobs: Jobs, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
