@@ -7,6 +7,8 @@ Their files have the words and keys of the libraries that write them; the job in
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import gzip
 import io
 import pickle
@@ -243,6 +245,13 @@ def _stacks(*texts: str) -> Callable[[Path], None]:
     return write
 
 
+def _moved(folder: Path) -> None:
+    for look, stack in (("first", stepping), ("second", saving)):
+        (folder / look).mkdir()
+        for rank in range(2):
+            (folder / look / f"rank_{rank}.txt").write_text(stack(41 + rank))
+
+
 def raised(error: str, *, rank: int | None = None) -> str:
     """A traceback from the user's line, behind the rank where one is given."""
     lines = (
@@ -296,6 +305,10 @@ def _zip(files: dict[str | zipfile.ZipInfo, bytes]) -> bytes:
 def _tar(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as packed:
+        for name, kind in (("logs", tarfile.DIRTYPE), ("logs/latest", tarfile.SYMTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            packed.addfile(member)
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
@@ -334,7 +347,12 @@ def _as_sent(folder: Path) -> None:
         "cut.tar.gz": gzip.compress(_tar({"rank_0.log": b"step 1\n" * 99}), mtime=0)[:60],
         "windows.log": "step 1\r\nstep 2\r\n".encode("utf-16"),
         "powershell.log": ("step 1\r\n" * 9).encode("utf-16-le"),
-        "utf32.log": "step 1\n".encode("utf-32"),
+        "utf32.log": codecs.BOM_UTF32_BE + "step 1\n".encode("utf-32-be"),
+        "half.log.bz2": bz2.compress(b"step 1\n" * 99),
+        "damaged.log.gz": gzip.compress(b"step 1\n" * 99, mtime=0)[:20] + b"\xff" * 90,
+        "rank_9.pickle": b"\x80\x04garbage",
+        "thread.json": b'[{"pid": 78, "thread_id": 1, "thread_name": "MainThread", "active": true, "frames": []}]',
+        **{f"cores/{n}.log": b"" for n in range(9)},
         "rotated.log": b"\0" * 20_000 + b"step 3\n",
         "preallocated.log": b"\0" * 500,
         "empty.log": b"",
@@ -417,6 +435,7 @@ RECORDED: dict[str, Recorded] = {
     "watchdog_group_of_a_mesh": Recorded(cls="missing_rank", outcome=HUNG, guilty=(5,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r, group="3 PG GUID 9(mesh_dp)", number=r // 2) for r in (1, 3, 7)))),
     "stacks_two_camps": Recorded(cls="collective_order_mismatch", outcome=HUNG, mechanism="camps_of_stacks", write=_stacks(*map(in_backward, (41, 42, 43)), *map(stepping, (44, 45)))),
     "stacks_two_elsewhere": Recorded(cls="missing_rank", outcome=HUNG, guilty=(3, 4), mechanism="camps_of_stacks", write=_stacks(*map(stepping, (41, 42, 43)), *map(saving, (44, 45)))),
+    "stacks_moved": Recorded(cls="unknown", outcome="unknown", mechanism="unknown", write=_moved),
     "nobody_met": Recorded(cls="rendezvous_mismatch", outcome="crashed", mechanism="stated_cause", write=_log(raised(NO_CLIENT, rank=1), raised(NO_CLIENT, rank=2))),
     "id_never_published": Recorded(cls="missing_rank", outcome=HUNG, guilty=(0,), mechanism="unpublished_id", write=_log(*(raised(NO_ID.format(rank=r), rank=r) for r in (1, 2, 3)))),
     "never_placed": Recorded(cls="actor_unschedulable", outcome=HUNG, mechanism="unplaced_request", write=_log("Demands:\n {'GPU': 1.0} * 2 (PACK): 1+ pending placement groups\n", name="ray_status.txt")),

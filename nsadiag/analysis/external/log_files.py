@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nsadiag.analysis.external.inputs.attempts import attempts_in
-from nsadiag.analysis.external.inputs.files import Found
+from nsadiag.analysis.external.inputs.files import InputFile
 from nsadiag.analysis.external.inputs.text import Lines
 from nsadiag.analysis.external.pids import Pids
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered
@@ -16,7 +16,7 @@ from nsadiag.analysis.ingest import logs
 class LogRead(NamedTuple):
     """Statements of one log on one attempt."""
 
-    file: Found
+    file: InputFile
     facts: logs.LogFacts
     pids: Mapping[int, int]  # the rank of each process that a line names with it
     later: int  # attempts that follow it: the last one of each log has none
@@ -42,7 +42,7 @@ def read_log_files(gathered: Gathered) -> list[LogRead]:
     return list(_by_folder(found))
 
 
-def attempt_of(file: Found) -> int | None:
+def attempt_of(file: InputFile) -> int | None:
     """The attempt whose folder of `torchrun --log-dir` it lies in."""
     folder = TORCHRUN_LOG.search(file.name) or TORCHRUN_LOG.search(file.path)
     return int(folder["attempt"]) if folder else None
