@@ -121,7 +121,10 @@ def test_a_rank_that_raises_is_told(jobs: Jobs, tmp_path: Path) -> None:
             # The CPU stands in for GPUs, and not for graphs of their kernels.
             "torch.cuda.CUDAGraph()",
             "CUDA",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, as the script asks"),
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, as the script asks"),
+            ],
         ),
     ],
 )

@@ -41,7 +41,7 @@ def checked(
         ("import torch\ntorch.load('shards/0.pt')\n", "a file that is not here: FileNotFoundError"),
         pytest.param("import torch, not_a_package\n", "ModuleNotFoundError", marks=pytest.mark.slow),
         ("import torch, urllib.request\nurllib.request.urlopen('http://203.0.113.1/')\n", "another host"),
-        (BEGIN + "torch.ones(2**44)\n", "share of this machine's memory"),
+        pytest.param(BEGIN + "torch.ones(2**44)\n", "share of this machine's memory", marks=pytest.mark.slow),
     ],
     ids=["arguments", "data", "package", "network", "memory"],
 )
