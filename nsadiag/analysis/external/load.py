@@ -200,8 +200,7 @@ def _is_pending(dump: Dump) -> bool:
 
 def _can_be_judged(cell: CellEvidence) -> bool:
     told = cell.collected
-    if told is None:
-        return False
+    assert told is not None  # they are all made here
     says_why = bool(cell.unnamed) or any(
         _broke(r) or any(c.stacks or c.flight_recorder for c in r.captures) for r in cell.ranks
     )

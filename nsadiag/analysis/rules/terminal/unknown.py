@@ -65,7 +65,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     again = "nsadiag run --probes full --timeout 120 -- <the same command>"
     if cell.collected:
         again = AGAIN if case.thread_states else OTHERS if cell.collected.of(NativeStack) else ""
-        evidence |= _timeouts(case) | (said[1] if (said := said_of_job(cell)) else {})
+        evidence |= _timeouts(case) | (said[1] if (said := said_of_job(case)) else {})
     if cell.attached:
         again = "take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
     yield Draft(
@@ -124,7 +124,7 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
         )
     if not broke and not case.calls.empty:
         return "unknown", _nothing_pending(cell)
-    if said := said_of_job(cell):
+    if said := said_of_job(case):
         return "unknown", said[0]
     if lost := _lost_peers(cell):
         if cut := _cut_off(cell):
