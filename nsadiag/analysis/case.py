@@ -70,7 +70,7 @@ class Case:
 
     @property
     def told(self) -> Collected:
-        """What others collected, of a case that has it: rules about it are tried on no other."""
+        """The files that others collected, of a case that has some: rules about them are tried on no other."""
         assert self.cell.collected is not None
         return self.cell.collected
 
