@@ -21,10 +21,10 @@ unexport PYTHONDONTWRITEBYTECODE
 matrix: $(STAMP)
 	$(BIN)/nsadiag matrix $(ARGS)
 
-# Three at a time, on two cores too: many of these tests wait for real processes, which leaves a core idle. Each takes a part
+# Four at a time, on two cores too: many of these tests wait for real processes, which leaves a core idle. Each takes a part
 # of the files in one piece, so that what a file's tests share is made once, and at the end a part of what others have left.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow and not gpu and not cluster" $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow and not gpu and not cluster" $(ARGS)
 
 # On hosts that are network namespaces: each test is several machines' work, so one at a time.
 test-cluster: $(STAMP)

@@ -149,7 +149,7 @@ def test_the_first_failure_of_a_rehearsal_ends_the_run_where_that_is_asked_for(j
     assert "1 failed in" in shown and "test_save" not in shown
 
 
-@pytest.mark.parametrize("option", ["--pdb", "--trace"])
+@pytest.mark.parametrize("option", ["--pdb", pytest.param("--trace", marks=pytest.mark.slow)])
 def test_a_debugger_for_ranks_is_refused(jobs: Jobs, option: str) -> None:
     shown = rehearsed(jobs, PASSES, options=(option,))
     assert "cannot stop the ranks of test_ranks.py::test_sum" in shown, shown

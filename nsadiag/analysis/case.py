@@ -25,7 +25,7 @@ from nsadiag.analysis.facts.pace import STEP_COLUMNS, steps_of
 from nsadiag.analysis.facts.spans import Span, spans_of
 from nsadiag.analysis.facts.thread_state import ThreadState, thread_state_of
 from nsadiag.analysis.facts.time_parts import KINDS, PART_COLUMNS, parts_of, steps_and_gradients
-from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.records import CellEvidence, Collected, RankEvidence
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.spans import CALLS
 from nsadiag.evidence.table import Table
@@ -67,6 +67,12 @@ class Case:
             self._answers[question] = question(self)
         answer: T = self._answers[question]
         return answer
+
+    @property
+    def told(self) -> Collected:
+        """The files that others collected, of a case that has some: rules about them are tried on no other."""
+        assert self.cell.collected is not None
+        return self.cell.collected
 
     @cached_property
     def events(self) -> Table:

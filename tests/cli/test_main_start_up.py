@@ -64,8 +64,13 @@ def test_a_verdict_on_a_terminal_takes_neither_templates_nor_the_shapes_of_evide
 
 
 def test_the_catalogue_says_what_the_rules_say() -> None:
-    stated = [(each.name, each.family, each.explained_by, dict(each.means)) for each in catalogue.entries()]
-    assert stated == [(rule.name, rule.family, rule.explained_by, dict(rule.means)) for rule in RULES]
+    stated = [
+        (each.name, each.family, each.explained_by, each.explains, dict(each.means))
+        for each in catalogue.entries()
+    ]
+    assert stated == [
+        (rule.name, rule.family, rule.explained_by, rule.explains, dict(rule.means)) for rule in RULES
+    ]
     assert catalogue.classes() == CLASSES
     assert all(each.purpose for each in catalogue.entries())
 

@@ -119,7 +119,7 @@ def expect_outlived(share: float, unharmed: faults.Fate, tmp_path: Path) -> None
 
 
 # The first is before the watch has seen that the job is over.
-SHARES = [0.0, 0.2, 0.5, 0.8, 0.97]
+SHARES = [0.0, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.2, 0.5, 0.8)), 0.97]
 
 
 @pytest.mark.parametrize("share", SHARES)

@@ -11,12 +11,11 @@ import torch
 from nsa.generate import main
 from nsa.restore import load_model
 
-pytest.importorskip("transformers")
-
 WEIGHTS = Path(__file__).parents[2] / "artifacts/nsa-bytes-19m"
 
 
 def test_the_published_weights_know_the_library_that_they_were_trained_on(capsys):
+    pytest.importorskip("transformers")
     model, _ = load_model(WEIGHTS)
     tokens = torch.tensor([list(Path(bisect.__file__).read_bytes()[:600])])
     with torch.inference_mode():

@@ -28,54 +28,32 @@ every_promise = pytest.mark.parametrize("promise", promises(), ids=lambda promis
 
 
 @every_script
-def test_a_promise_has_only_known_keys(script: Path) -> None:
+def test_a_script_is_short_compiles_and_says_what_one_sees_but_not_its_answer(script: Path) -> None:
     assert set(promised_fields(script)) <= set(KEYS)
+    assert sight(read_fault(script))
+    source = script.read_text()
+    assert len(source.splitlines()) < 80
+    compile(source, script, "exec")
+    code = "\n".join(code_lines(script)).lower()
+    assert re.findall(rf"\b(?:{'|'.join(TELLTALES)})", code) == []
 
 
 @every_promise
-def test_a_promise_speaks_the_words_of_the_verdict(promise: Promise) -> None:
+def test_a_promise_speaks_the_words_of_the_verdict_and_names_ranks_and_lines_that_exist(
+    promise: Promise,
+) -> None:
     assert promise.needs in (None, "gpu")
     assert promise.launch in LAUNCHERS
     assert promise.outcomes and set(promise.outcomes) <= set(OUTCOMES)
     assert promise.classes and set(promise.classes) <= set(CLASSES)
     assert all(isinstance(option, str) for option in promise.options)
-
-
-@every_promise
-def test_guilty_ranks_exist_and_the_healthy_have_none(promise: Promise) -> None:
     assert set(promise.guilty_ranks) <= set(range(promise.world_size))
     blameless = set(promise.classes) <= {"healthy", "unknown"}
     assert blameless == (not promise.guilty_ranks)
-
-
-@every_promise
-def test_each_promised_line_occurs_exactly_once(promise: Promise) -> None:
     lines = code_lines(promise.script)
     for code in promise.codes:
         assert sum(code in line for line in lines) == 1, code
-
-
-@every_promise
-def test_a_script_lies_in_the_folder_of_its_class(promise: Promise) -> None:
     assert promise.script.parent.name == promise.classes[0]
-
-
-@every_script
-def test_a_script_says_what_one_sees_without_a_tool(script: Path) -> None:
-    assert sight(read_fault(script))
-
-
-@every_script
-def test_a_script_is_short_and_compiles(script: Path) -> None:
-    source = script.read_text()
-    assert len(source.splitlines()) < 80
-    compile(source, script, "exec")
-
-
-@every_script
-def test_a_script_does_not_give_its_answer_away(script: Path) -> None:
-    code = "\n".join(code_lines(script)).lower()
-    assert re.findall(rf"\b(?:{'|'.join(TELLTALES)})", code) == []
 
 
 def test_a_script_without_a_promise_is_refused(tmp_path: Path) -> None:

@@ -7,11 +7,16 @@ Their files have the words and keys of the libraries that write them; the job in
 
 from __future__ import annotations
 
+import bz2
+import codecs
+import gzip
 import io
 import pickle
+import stat
 import sys
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,6 +245,13 @@ def _stacks(*texts: str) -> Callable[[Path], None]:
     return write
 
 
+def _moved(folder: Path) -> None:
+    for look, stack in (("first", stepping), ("second", saving)):
+        (folder / look).mkdir()
+        for rank in range(2):
+            (folder / look / f"rank_{rank}.txt").write_text(stack(41 + rank))
+
+
 def raised(error: str, *, rank: int | None = None) -> str:
     """A traceback from the user's line, behind the rank where one is given."""
     lines = (
@@ -280,6 +292,130 @@ E1121 13:45:09.1 elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_
   exitcode  : 1 (pid: 77)
   error_file: <N/A>
 """
+
+
+def _zip(files: dict[str | zipfile.ZipInfo, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        for name, content in files.items():
+            packed.writestr(name, content)
+    return buffer.getvalue()
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as packed:
+        for name, kind in (("logs", tarfile.DIRTYPE), ("logs/latest", tarfile.SYMTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            packed.addfile(member)
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            packed.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _link(name: str) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(name)
+    member.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return member
+
+
+def _as_sent(folder: Path) -> None:
+    """What lands in one folder when a user is asked for everything: rank 1's error is in an archive in an archive."""
+    error = raised("ValueError: batch 7 is empty", rank=1).encode()
+    deep = _zip({"log.zip": _zip({"log.zip": _zip({"log.zip": b""})})})
+    logs = _zip(
+        {
+            "logs/": b"",
+            "logs/job.tar.gz": gzip.compress(_tar({"job.log": b"step 1\n" + error}), mtime=0),
+            "logs/deep.zip": deep,
+            "../outside.log": b"x\n",
+            "n" * 220: b"x\n",
+            _link("latest.log"): b"job.log",
+            "logs/cut.log.gz": gzip.compress(b"step 1\nstep 2\n" * 999, mtime=0)[:40],
+        }
+    )
+    bar = b"\r".join(b"%d%%|##   | %d/100" % (n, n) for n in range(100))
+    stack = process(77, ('77 (active): "MainThread"', IN_TRAIN)).encode()
+    files: dict[str, bytes] = {
+        "logs.zip": logs,
+        "half.zip": logs[:200],
+        "model.zip": _zip({"archive/data.pkl": b"\x80\x02K\x01."}),
+        "all.7z": b"7z\xbc\xaf\x27\x1c",
+        "cut.tar.gz": gzip.compress(_tar({"rank_0.log": b"step 1\n" * 99}), mtime=0)[:60],
+        "windows.log": "step 1\r\nstep 2\r\n".encode("utf-16"),
+        "powershell.log": ("step 1\r\n" * 9).encode("utf-16-le"),
+        "utf32.log": codecs.BOM_UTF32_BE + "step 1\n".encode("utf-32-be"),
+        "half.log.bz2": bz2.compress(b"step 1\n" * 99),
+        "damaged.log.gz": gzip.compress(b"step 1\n" * 99, mtime=0)[:20] + b"\xff" * 90,
+        "rank_9.pickle": b"\x80\x04garbage",
+        "thread.json": b'[{"pid": 78, "thread_id": 1, "thread_name": "MainThread", "active": true, "frames": []}]',
+        **{f"cores/{n}.log": b"" for n in range(9)},
+        "rotated.log": b"\0" * 20_000 + b"step 3\n",
+        "preallocated.log": b"\0" * 500,
+        "empty.log": b"",
+        "weights.bin": bytes(range(256)) * 4,
+        "bar.log": bar + b"\n",
+        "endless.log": b"x" * 1_200_000,
+        "long.log": b"step 17, loss 0.25\n" * 200_000,
+        "stack.txt.gz": gzip.compress(stack, mtime=0),
+        "old_run/run.json": b"{}",
+        ".cache/rank_0.log": error,
+        ".DS_Store": b"\0\0\0\1Bud1",
+        "torchrun/attempt_0/1/stderr.log": b"step 1\n",
+        "torchrun/attempt_0/1/error.json": b'{"message": {"message": "ValueError: batch 7 is empty", "extraInfo": {"timestamp": "1"}}}',
+        **{f"hosts/{n:02d}.out": b"step 1\n" for n in range(70)},
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+LOGGED = """\
+{"message": ["step ", "1"], "extra": {"rank": 0, "host": "node-a"}, "level": "INFO"}
+[1, 2]
+{"loss": 0.25}
+(Worker_TP1 pid=78) INFO 11-21 13:45:00 worker.py:10 ready
+[rank2]:Thread 0x00007f1d2c5d4740 (most recent call first):
+[rank2]:  <no Python frame>
+[rank2]: step 7
+INCOMPLETE
+summary ends
+#1  0x00007f2 in poll () from /lib/libc.so.6
+Attaching to process 78
+* thread #1, name = 'python'
+  * frame #0: 0x00007fff libc.so.6`__poll + 10
+    frame #1: 0x00007ffe libuv.so`uv_run(loop=0x1) at core.c:40
+
+(gdb) py-bt
+Traceback (most recent call first):
+  File "/job/train.py", line 71, in <module>
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/job/train.py", line 40, in load
+[rank3]:     read(path)
+The above exception was the direct cause of the following exception:
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/job/train.py", line 52, in train
+[rank1]:     for batch in loader:
+[rank1]: ValueError: Caught ValueError in DataLoader worker process 0.
+[rank1]: Original Traceback (most recent call last):
+[rank1]:   File "/job/data.py", line 12, in __getitem__
+[rank1]:     raise ValueError("row 7 is empty")
+[rank1]: ValueError: row 7 is empty
+[rank1]: closing
+Traceback (most recent call last):
+  File "/job/report.py", line 3, in <module>
+During handling of the above exception, another exception occurred:
+E1121 13:45:09.1 elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 1 (pid: 77) of binary: python
+[0]:
+  time      : 2026-11-21_13:45:01
+  ===
+  host      : node-a
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 77)
+"""
 HUNG, SLOW = "hung", "slow"
 RECORDED: dict[str, Recorded] = {
     "dumps_missing": Recorded(cls="missing_rank", outcome=HUNG, guilty=(5,), mechanism="missing_rank", write=_dumps("missing")),
@@ -299,6 +435,7 @@ RECORDED: dict[str, Recorded] = {
     "watchdog_group_of_a_mesh": Recorded(cls="missing_rank", outcome=HUNG, guilty=(5,), mechanism="unseen_rank", write=_log(*(watchdog_lines(r, group="3 PG GUID 9(mesh_dp)", number=r // 2) for r in (1, 3, 7)))),
     "stacks_two_camps": Recorded(cls="collective_order_mismatch", outcome=HUNG, mechanism="camps_of_stacks", write=_stacks(*map(in_backward, (41, 42, 43)), *map(stepping, (44, 45)))),
     "stacks_two_elsewhere": Recorded(cls="missing_rank", outcome=HUNG, guilty=(3, 4), mechanism="camps_of_stacks", write=_stacks(*map(stepping, (41, 42, 43)), *map(saving, (44, 45)))),
+    "stacks_moved": Recorded(cls="unknown", outcome="unknown", mechanism="unknown", write=_moved),
     "nobody_met": Recorded(cls="rendezvous_mismatch", outcome="crashed", mechanism="stated_cause", write=_log(raised(NO_CLIENT, rank=1), raised(NO_CLIENT, rank=2))),
     "id_never_published": Recorded(cls="missing_rank", outcome=HUNG, guilty=(0,), mechanism="unpublished_id", write=_log(*(raised(NO_ID.format(rank=r), rank=r) for r in (1, 2, 3)))),
     "never_placed": Recorded(cls="actor_unschedulable", outcome=HUNG, mechanism="unplaced_request", write=_log("Demands:\n {'GPU': 1.0} * 2 (PACK): 1+ pending placement groups\n", name="ray_status.txt")),
@@ -316,6 +453,8 @@ RECORDED: dict[str, Recorded] = {
     "nccl_init_absent": Recorded(cls="process_group_mismatch", outcome=HUNG, guilty=(2,), mechanism="unmade_communicator", write=_log(*map(_init, (0, 1, 3)), name="nccl.log")),
     "deepspeed_summary": Recorded(cls="straggler_rank", outcome=SLOW, guilty=(2,), mechanism="summarised_waits", write=_summaries),
     "launcher_exit_code": Recorded(cls="rank_exception", outcome="crashed", guilty=(1,), mechanism="exit_code_alone", write=_log(FAILURES, name="job.out")),
+    "as_sent": Recorded(cls="rank_exception", outcome="crashed", guilty=(1,), mechanism="rank_exception", write=_as_sent),
+    "as_logged": Recorded(cls="rank_exception", outcome="crashed", guilty=(1,), mechanism="rank_exception", write=_log(LOGGED, *(f"[rank0]: step {n}\n" for n in range(400)), f'{{"message": "{"x" * 300_000}"}}\n')),
 }  # fmt: skip
 
 

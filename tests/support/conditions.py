@@ -182,12 +182,17 @@ def instrument() -> None:
 
 @contextmanager
 def unpacked() -> Iterator[list[Path]]:
-    """The run directories of all recordings."""
+    """The run directories of all recordings, and the inputs rebuilt from public threads; not those kept apart."""
     from .golden import GOLDEN, unpack
+    from .posted import POSTED, given, truths
 
     with tempfile.TemporaryDirectory() as scratch:
         yield [
-            unpack(a, Path(scratch) / a.name.partition(".")[0]).path for a in sorted(GOLDEN.rglob("*.tar.*"))
+            *(
+                unpack(a, Path(scratch) / a.name.partition(".")[0]).path
+                for a in sorted(GOLDEN.rglob("*.tar.*"))
+            ),
+            *(given(POSTED / name) for name in truths(POSTED)),
         ]
 
 
@@ -195,6 +200,7 @@ def verdict_of(path: Path) -> str:
     """The whole verdict. Raises TimeoutError where the judgement does not come to an end."""
     from nsadiag.analysis.load import load_cell
     from nsadiag.analysis.verdict import judge
+    from nsadiag.errors import UsageError
 
     def too_long(*_: object) -> None:
         raise TimeoutError
@@ -203,6 +209,8 @@ def verdict_of(path: Path) -> str:
     signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
     try:
         return json.dumps(judge(load_cell(path)).to_json()).replace(str(path), "RUN")
+    except UsageError:  # nothing in it is evidence of a failure
+        return "refused"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 

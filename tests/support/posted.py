@@ -18,6 +18,7 @@ from nsadiag.evidence.records import Verdict
 
 Grade = Literal["right", "general", "unknown", "refused", "wrong"]
 Truth = dict[str, Any]
+POSTED = Path(__file__).resolve().parents[1] / "golden" / "posted"
 PLACE = re.compile(r"([\w.-]+\.py):(\d+)")
 CLAIMS_NOTHING = ("unknown", "incomplete")
 REFUSED = "refused"  # in a truth: nothing failed, so that there is nothing to judge
@@ -64,13 +65,17 @@ def scored(folder: Path, names: Iterable[str]) -> Iterator[Score]:
         yield score(folder / name)
 
 
-def score(folder: Path) -> Score:
-    """Judges the input as a user does: the one file, or the folder of several."""
-    truth = json.loads((folder / "truth.json").read_text())
+def given(folder: Path) -> Path:
+    """The input as a user names it: the one file, or the folder of several."""
     files = list((folder / "input").iterdir())
-    given = files[0] if len(files) == 1 and files[0].is_file() else folder / "input"
+    return files[0] if len(files) == 1 and files[0].is_file() else folder / "input"
+
+
+def score(folder: Path) -> Score:
+    """Judges the input."""
+    truth = json.loads((folder / "truth.json").read_text())
     try:
-        verdict = judge_evidence(given)
+        verdict = judge_evidence(given(folder))
     except UsageError as error:
         return _refused(folder.name, truth, str(error))
     return compared(folder.name, truth, verdict)

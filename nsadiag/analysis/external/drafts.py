@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import SIGABRT, SIGTERM
 
 from nsadiag.analysis.external import stacks
-from nsadiag.analysis.external.inputs.files import Found
+from nsadiag.analysis.external.inputs.files import InputFile
 from nsadiag.analysis.external.inputs.text import encoding_of
 from nsadiag.analysis.external.log_files import LogRead
 from nsadiag.analysis.external.process_ends import end_of
@@ -63,7 +63,7 @@ class Statements:
 
 
 @dataclass
-class Draft:
+class RankDraft:
     """One rank while its files are found one after another."""
 
     captures: list[CaptureEvidence] = field(default_factory=list)
@@ -75,12 +75,12 @@ class Draft:
     source: str = ""
 
 
-class Drafts(dict[int, Draft]):
+class Drafts(dict[int, RankDraft]):
     """Those of all ranks that any file tells of."""
 
-    def of(self, rank: int, source: str) -> Draft:
+    def of(self, rank: int, source: str) -> RankDraft:
         """The rank's, of which a file tells; the first such file is its source."""
-        draft = self.setdefault(rank, Draft())
+        draft = self.setdefault(rank, RankDraft())
         draft.source = draft.source or source
         return draft
 
@@ -140,7 +140,7 @@ def _names_of(nameless: list[tuple[int | None, CaptureEvidence]]) -> str:
     return f"{count(len(nameless), 'stack')}{which}"
 
 
-def _names_a_rank(file: Found, gathered: Gathered) -> bool:
+def _names_a_rank(file: InputFile, gathered: Gathered) -> bool:
     """A lone number may be a pid: then it is larger than the number of files."""
     files = len(gathered.stacks) + len(gathered.py_spy_json)
     rank = rank_of(file)
@@ -216,7 +216,7 @@ def _own_ranks(read: Sequence[LogRead]) -> dict[str, int]:
     }
 
 
-def _is_of_one_rank(file: Found, facts: logs.LogFacts) -> bool:
+def _is_of_one_rank(file: InputFile, facts: logs.LogFacts) -> bool:
     if len(facts.ranks) > 1 or facts.ended:
         return False
     if rank_of(file) >= LEAST_PID and "rank" not in file.name.lower():
@@ -298,7 +298,7 @@ def _put_log(
     return unnamed
 
 
-def _put_stacks(draft: Draft, facts: logs.LogFacts, source: str, speaker: int | None) -> None:
+def _put_stacks(draft: RankDraft, facts: logs.LogFacts, source: str, speaker: int | None) -> None:
     """Stacks that a rank's faulthandler wrote into its log."""
     if threads := from_faulthandler(facts.stacks.get(speaker, "")):
         draft.faults = draft.stderr_tail if speaker in facts.fatal else ""
@@ -323,7 +323,7 @@ def _exception(exception: Cause, source: str, stamped_ns: int = 0) -> Raised:
     return Raised(**vars(exception), thread="MainThread", t_mono_ns=0, t_wall_ns=stamped_ns, source=source)
 
 
-def read_errors(files: Iterable[Found], drafts: Drafts) -> None:
+def read_errors(files: Iterable[InputFile], drafts: Drafts) -> None:
     """torchrun's error.json: the first exception of a rank, with the time."""
     for file in sorted(files):
         rank = rank_of(file)
@@ -364,7 +364,7 @@ def capture_of(
     )
 
 
-def _text(file: Found) -> str:
+def _text(file: InputFile) -> str:
     """The end of a file of stacks, in whichever encoding."""
     raw = read_tail(file.on_disk, MOST_TEXT_BYTES, Path(file.root))
     return raw.decode(encoding_of(raw[:4096]), "replace").removeprefix("\ufeff").replace("\0", "")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
-from nsadiag.analysis.external.inputs.files import Found, Refusals
+from nsadiag.analysis.external.inputs.files import InputFile, Refusals
 from nsadiag.analysis.external.recognise import rank_of
 from nsadiag.analysis.ingest.dumps.columns import RankColumns
 from nsadiag.analysis.ingest.dumps.pool import DumpFile, Refused, read_all, readers
@@ -16,7 +16,7 @@ from nsadiag.analysis.scale.dumps.dump_set import DumpSet, merged
 from nsadiag.errors import MachineError
 
 
-def read_dumps(found: Sequence[Found], refusals: Refusals) -> tuple[DumpSet, Details, list[str]]:
+def read_dumps(found: Sequence[InputFile], refusals: Refusals) -> tuple[DumpSet, Details, list[str]]:
     """All of them, what is worth a closer look, and gaps; their files have the names by which reports cite them."""
     if not found:
         return DumpSet(ranks={}), Details(documents={}), []
@@ -29,7 +29,7 @@ def read_dumps(found: Sequence[Found], refusals: Refusals) -> tuple[DumpSet, Det
         ) from None
 
 
-def _from_files(found: Sequence[Found], refusals: Refusals) -> tuple[DumpSet, Details, list[str]]:
+def _from_files(found: Sequence[InputFile], refusals: Refusals) -> tuple[DumpSet, Details, list[str]]:
     names = {file.path: file.name for file in found}
     files = [DumpFile(path=file.path, rank=rank_of(file)) for file in sorted(found)]
     files.sort(key=lambda file: file.rank)

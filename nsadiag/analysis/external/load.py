@@ -9,8 +9,8 @@ from pathlib import Path
 
 from nsadiag.analysis.external import watchdog
 from nsadiag.analysis.external.drafts import (
-    Draft,
     Drafts,
+    RankDraft,
     Statements,
     capture_of,
     read_errors,
@@ -200,8 +200,7 @@ def _is_pending(dump: Dump) -> bool:
 
 def _can_be_judged(cell: CellEvidence) -> bool:
     told = cell.collected
-    if told is None:
-        return False
+    assert told is not None  # they are all made here
     says_why = bool(cell.unnamed) or any(
         _broke(r) or any(c.stacks or c.flight_recorder for c in r.captures) for r in cell.ranks
     )
@@ -269,7 +268,7 @@ def _add_timeouts(drafts: Drafts, world_size: int, statements: Statements) -> fl
     return max((each.ran_s for each in reports if each.ran_s), default=None)
 
 
-def _rank(number: int, draft: Draft) -> RankEvidence:
+def _rank(number: int, draft: RankDraft) -> RankEvidence:
     own = [e for e in draft.exceptions if not _follows(e)]
     return replace(
         rank_without_evidence(number),

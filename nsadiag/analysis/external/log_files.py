@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nsadiag.analysis.external.inputs.attempts import attempts_in
-from nsadiag.analysis.external.inputs.files import Found
+from nsadiag.analysis.external.inputs.files import InputFile
 from nsadiag.analysis.external.inputs.text import Lines
-from nsadiag.analysis.external.pids import Pids
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered
 from nsadiag.analysis.ingest import logs
+
+MOST_PIDS = 100_000
+RANK = r"(?<!local_)(?<!local )(?<!local-)(?:\b|world_|global_)rank[\"' =:]{0,3}(?P<rank>\d{1,7})\b"
+PID = r"\bpid[\"' =:]{0,3}(?P<pid>\d{1,9})\b"
+BOTH = tuple(re.compile(f"(?i:{first}.{{0,40}}?{second})") for first, second in ((RANK, PID), (PID, RANK)))
+
+
+class Pids(dict[int, int]):
+    """The rank of each pid, as lines of users' own that name both say: `rank 3 has pid 4711`."""
+
+    def seen(self, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+        """The same lines."""
+        for number, text in lines:
+            if "pid" in text or "PID" in text:
+                self._read(text)
+            yield number, text
+
+    def _read(self, text: str) -> None:
+        found = BOTH[0].search(text) or BOTH[1].search(text)
+        if found and len(self) < MOST_PIDS:
+            self[int(found["pid"])] = int(found["rank"])
 
 
 class LogRead(NamedTuple):
     """Statements of one log on one attempt."""
 
-    file: Found
+    file: InputFile
     facts: logs.LogFacts
     pids: Mapping[int, int]  # the rank of each process that a line names with it
     later: int  # attempts that follow it: the last one of each log has none
@@ -42,7 +63,7 @@ def read_log_files(gathered: Gathered) -> list[LogRead]:
     return list(_by_folder(found))
 
 
-def attempt_of(file: Found) -> int | None:
+def attempt_of(file: InputFile) -> int | None:
     """The attempt whose folder of `torchrun --log-dir` it lies in."""
     folder = TORCHRUN_LOG.search(file.name) or TORCHRUN_LOG.search(file.path)
     return int(folder["attempt"]) if folder else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nsadiag.analysis.external.drafts import Draft
+from nsadiag.analysis.external.drafts import RankDraft
 from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.documents.watch import NO_END
 
 
-def put_in_order(drafts: Iterable[Draft]) -> int:
+def put_in_order(drafts: Iterable[RankDraft]) -> int:
     """Give each failure a time: the launcher's, where the log has none; those that nobody told come last. Returns the first."""
     drafts = [*drafts]
     for draft in drafts:
@@ -29,7 +29,7 @@ def put_in_order(drafts: Iterable[Draft]) -> int:
     return began_ns
 
 
-def _put_in_turn(drafts: list[Draft]) -> None:
+def _put_in_turn(drafts: list[RankDraft]) -> None:
     """Errors in the order of their stamps, where all have one, else of their lines, where all stand in one log.
 
     A launcher sees the end of a process, which may come long after the error, and in whole seconds.

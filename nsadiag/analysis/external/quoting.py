@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nsadiag.analysis.external.inputs.files import Found
+from nsadiag.analysis.external.inputs.files import InputFile
 from nsadiag.analysis.external.inputs.text import rows_at
 from nsadiag.analysis.records import CellEvidence
 
@@ -21,11 +21,11 @@ def lines_around(cell: CellEvidence, sources: Iterable[str], around: int) -> dic
     files = cell.collected.files if cell.collected else {}
     for name, numbers in wanted.items():
         if name in files:
-            found |= _in_file(Found(name, *files[name]), numbers, around)
+            found |= _in_file(InputFile(name, *files[name]), numbers, around)
     return found
 
 
-def _in_file(file: Found, numbers: dict[str, int], around: int) -> dict[str, Lines]:
+def _in_file(file: InputFile, numbers: dict[str, int], around: int) -> dict[str, Lines]:
     spans = {source: range(max(at - around, 1), at + around + 1) for source, at in numbers.items()}
     try:
         rows = rows_at(file, {number for span in spans.values() for number in span})

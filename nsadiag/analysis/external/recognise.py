@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from nsadiag.analysis.external.inputs.files import Found, Refusals
+from nsadiag.analysis.external.inputs.files import InputFile, Refusals
 from nsadiag.analysis.external.inputs.listing import inputs_of
 from nsadiag.analysis.external.inputs.packing import Content, content_of, is_compressed
 from nsadiag.analysis.external.inputs.staging import CHUNK_BYTES, Staging
@@ -50,11 +50,11 @@ class Gathered:
     """Files by what they are."""
 
     root: Path  # to which their names are relative
-    dumps: list[Found] = field(default_factory=list)
-    py_spy_json: list[Found] = field(default_factory=list)
-    stacks: list[Found] = field(default_factory=list)
-    errors: list[Found] = field(default_factory=list)
-    logs: list[Found] = field(default_factory=list)
+    dumps: list[InputFile] = field(default_factory=list)
+    py_spy_json: list[InputFile] = field(default_factory=list)
+    stacks: list[InputFile] = field(default_factory=list)
+    errors: list[InputFile] = field(default_factory=list)
+    logs: list[InputFile] = field(default_factory=list)
     refusals: Refusals = field(default_factory=Refusals)
     cut: set[str] = field(default_factory=set)  # names of logs that end early
 
@@ -63,7 +63,7 @@ class Gathered:
         return not any(self.all)
 
     @property
-    def all(self) -> Iterator[Found]:
+    def all(self) -> Iterator[InputFile]:
         for kind in (self.dumps, self.py_spy_json, self.stacks, self.errors, self.logs):
             yield from kind
 
@@ -72,7 +72,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     """All evidence behind the paths. Raises UsageError and MachineError as `inputs_of` does."""
     inputs = inputs_of(paths)
     found = Gathered(root=inputs.root, refusals=inputs.refusals)
-    families: dict[tuple[str, str], list[Found]] = {}
+    families: dict[tuple[str, str], list[InputFile]] = {}
     for file in inputs.files:
         folder, base = os.path.split(file.name)
         families.setdefault((re.sub(r"\d+", "#", folder), re.sub(r"\d+", "#", base)), []).append(file)
@@ -85,7 +85,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     return found
 
 
-def _kinds(family: list[Found], refusals: Refusals) -> Iterator[tuple[Found, Kind]]:
+def _kinds(family: list[InputFile], refusals: Refusals) -> Iterator[tuple[InputFile, Kind]]:
     """Those that are evidence; the reasons for which others are none go to `refusals`."""
     if len(family) > LARGE_FAMILY:
         seen = {_kind(file) for file in (family[0], family[len(family) // 2], family[-1])}
@@ -100,7 +100,7 @@ def _kinds(family: list[Found], refusals: Refusals) -> Iterator[tuple[Found, Kin
             refusals.add(file.name, kind)
 
 
-def _kind(file: Found) -> str:
+def _kind(file: InputFile) -> str:
     """The kind of a file, or the reason for which it cannot be read."""
     try:
         content = content_of(file.on_disk, Path(file.root))
@@ -128,7 +128,7 @@ def _kind(file: Found) -> str:
     return "stacks" if FAULTHANDLER.match(text.lstrip()) else "logs"
 
 
-def _begins_otherwise(file: Found) -> bool:
+def _begins_otherwise(file: InputFile) -> bool:
     """Whether stacks stand in the middle of something else, which may be a log."""
     with closing(content_of(file.on_disk, Path(file.root))) as content:
         begin = _begin(content, SNIFFED_BYTES)
@@ -156,7 +156,7 @@ def _kind_of_json(content: Content, begin: bytes) -> Kind:
     return "logs"
 
 
-def _whole(file: Found, staging: Staging) -> Found:
+def _whole(file: InputFile, staging: Staging) -> InputFile:
     """The file, unpacked where it is compressed: who reads dumps reads files. Raises OSError where there is no room."""
     if not is_compressed(file.on_disk, Path(file.root)):
         return file
@@ -171,7 +171,7 @@ def _whole(file: Found, staging: Staging) -> Found:
     return file._replace(path=str(folder / "file"), root=str(folder))
 
 
-def rank_of(file: Found) -> int:
+def rank_of(file: InputFile) -> int:
     """As name or folder tells; -1 where neither does."""
     torchrun = TORCHRUN_LOG.search(file.name) or TORCHRUN_LOG.search(file.path)
     if torchrun:

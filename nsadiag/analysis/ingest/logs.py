@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from nsadiag.analysis.ingest.messages.launchers import Ended, FailureTable
-from nsadiag.analysis.ingest.messages.lines import NOBODY, LogLine, Speaker
+from nsadiag.analysis.ingest.messages.lines import NOBODY, LogLine, Speaker, keep
 from nsadiag.analysis.ingest.messages.prefixes import speaker_of
-from nsadiag.analysis.ingest.messages.speakers import Lines, Ranks
+from nsadiag.analysis.ingest.messages.speakers import LinesOfLog, Ranks
 from nsadiag.analysis.ingest.messages.starters import launcher_in
 from nsadiag.analysis.ingest.messages.table import facts_of
 from nsadiag.analysis.ingest.messages.tails import LOG_TAIL_BYTES, Faults, Tails
@@ -100,7 +100,7 @@ class _LogReader:
     """
 
     def __init__(self) -> None:
-        self._lines, self._ranks = Lines(), Ranks()
+        self._lines, self._ranks = LinesOfLog(), Ranks()
         self._count = 0
         self._timeouts, self._table, self._tracebacks = Timeouts(), FailureTable(), Tracebacks()
         self._faults, self._waits, self._ras = Faults(), WaitSummary(), RasAnswer()
@@ -169,9 +169,7 @@ class _LogReader:
         return is_traced or found or any(understood)
 
     def _keep(self, fact: Fact, speaker: Speaker) -> None:
-        kept = self._facts.setdefault(type(fact), [])
-        if len(kept) < MOST_OF_A_KIND:
-            kept.append((fact, speaker))
+        keep(self._facts.setdefault(type(fact), []), (fact, speaker), MOST_OF_A_KIND)
 
     def facts(self) -> LogFacts:
         """Name the rank of each process that the lines so far speak of."""

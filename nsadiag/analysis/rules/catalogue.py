@@ -17,7 +17,7 @@ RULE = re.compile(r"^\w+ = (Rule\(\n.*?^\))", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"^\w+ = ((?:rules|each)_of\(\n.*?^\))", re.MULTILINE | re.DOTALL)
 OF_DATA = 'each_of(\n    "data"'
 CHECK = re.compile(r"^    check=(\w+),$", re.MULTILINE)
-STATED = ("family", "explained_by", "means")
+STATED = ("family", "explained_by", "explains", "means")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Entry:
     family: Family
     purpose: str  # the meaning of its classes; of a rule that introduces none, that of its module, of a row, what it detects
     explained_by: tuple[str, ...] = ()
+    explains: tuple[str, ...] = ()
     means: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -52,6 +53,7 @@ def _stated(path: Path) -> Iterator[Entry]:
             purpose=" ".join(given.get("means", {}).values())
             or " ".join(docstring_of(text).split("\n\n")[0].split()),
             explained_by=given.get("explained_by", ()),
+            explains=given.get("explains", ()),
             means=given.get("means", {}),
         )
     for table in TABLE.finditer(text):

@@ -18,6 +18,8 @@ class Ordered(Protocol):
     def family(self) -> Family: ...
     @property
     def explained_by(self) -> tuple[str, ...]: ...
+    @property
+    def explains(self) -> tuple[str, ...]: ...
 
 
 R = TypeVar("R", bound=Ordered)
@@ -27,8 +29,8 @@ def in_causal_order(found: Iterable[R]) -> tuple[R, ...]:
     """Each rule after those that explain its findings, by name where no edge decides. Raises ValueError for a cycle."""
     by_name = {rule.name: rule for rule in sorted(found, key=lambda rule: rule.name)}
     for rule in by_name.values():
-        if unknown := set(rule.explained_by) - set(by_name):
-            raise ValueError(f"{rule.name} is explained by rules that are not there: {sorted(unknown)}")
+        if unknown := {*rule.explained_by, *rule.explains} - set(by_name):
+            raise ValueError(f"{rule.name} names rules that are not there: {sorted(unknown)}")
     sorter = TopologicalSorter(
         {name: _explained_by(rule, by_name.values()) for name, rule in by_name.items()}
     )
@@ -42,4 +44,8 @@ def in_causal_order(found: Iterable[R]) -> tuple[R, ...]:
 
 
 def _explained_by(rule: Ordered, among: Iterable[Ordered]) -> set[str]:
-    return {other.name for other in among if other.family in CAUSES[rule.family]} | set(rule.explained_by)
+    """Those of families above it, and those of its own of which it or they say so."""
+    above = {
+        other.name for other in among if other.family in CAUSES[rule.family] or rule.name in other.explains
+    }
+    return above | set(rule.explained_by)

@@ -71,7 +71,7 @@ Check: TypeAlias = "Callable[[Case], Iterator[Draft | Declined]]"
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One way to conclude a class; `explained_by` names rules of its family whose findings outrank its own.
+    """One way to conclude a class; `explained_by` names rules of its family whose findings outrank its own, `explains` those below it.
 
     `check` yields a Draft where it concludes, and otherwise the facts that kept it from that: reports show them under
     "Ruled out", so each is a sentence with ranks, calls or numbers, and names the file that shows it.
@@ -96,6 +96,7 @@ class Rule:
     # Why ranks came to that line stands in the source: where it is not at hand, a draft is likely at most, and says so.
     cause_in_source: bool = False
     explained_by: tuple[str, ...] = ()
+    explains: tuple[str, ...] = ()
     # Classes, the nearest first: the resolver reports what speaks against each.
     confused_with: tuple[str, ...] = ()
 

@@ -131,7 +131,12 @@ def test_a_job_outlives_a_killed_nsadiag_and_how_it_ended_is_written_down(jobs: 
     assert any("nsadiag died" in gap for gap in judged["gaps"])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+def some(*names: str) -> list[Any]:
+    """These shapes, and the others as slow tests."""
+    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in SHAPES]
+
+
+@pytest.mark.parametrize("shape", some("spawned", "a_detached_helper"))
 def test_with_die_with_me_nobody_outlives_a_killed_nsadiag(jobs: Jobs, shape: str) -> None:
     write(jobs)
     started = jobs.start("run", "--die-with-me", "--out", "run", "--", *SHAPES[shape])
@@ -141,7 +146,7 @@ def test_with_die_with_me_nobody_outlives_a_killed_nsadiag(jobs: Jobs, shape: st
     wait_until(lambda: not here(jobs), "all of them gone")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", some("a_shell_script", "deaf_to_sigterm", "a_detached_helper"))
 def test_nobody_outlives_an_interrupted_run(jobs: Jobs, shape: str) -> None:
     write(jobs)
     started = jobs.start("run", "--out", "run", "--", *SHAPES[shape])

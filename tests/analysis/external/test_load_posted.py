@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import pytest
 from support.imports import ROOT
-from support.posted import REFUSED, Score, Truth, compared, score, truths
+from support.posted import POSTED, REFUSED, Score, Truth, compared, score, truths
 
 from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.analysis.verdict import judge_evidence
 
-POSTED = ROOT / "tests" / "golden" / "posted"
 HELD: dict[str, list[str]] = json.loads((POSTED / "held.json").read_text())
 TRUTHS = truths(POSTED)
 KEYS = {

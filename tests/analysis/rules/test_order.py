@@ -22,7 +22,8 @@ def explaining(rule: Rule, among: dict[str, Rule]) -> set[str]:
     found: set[str] = set()
     left = [rule]
     while left:
-        new = {*left.pop().explained_by} - found
+        rule = left.pop()
+        new = {*rule.explained_by, *(n for n, each in among.items() if rule.name in each.explains)} - found
         found |= new
         left += [among[name] for name in new]
     return found

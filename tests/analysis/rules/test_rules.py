@@ -45,6 +45,7 @@ def test_the_order_does_not_depend_on_the_order_in_which_rules_are_found() -> No
 @pytest.mark.parametrize("name", ORDER)
 def test_a_rule_is_tried_after_those_that_explain_it(name: str) -> None:
     rule = BY_NAME[name]
+    assert set(rule.explains) <= set(ORDER[ORDER.index(name) + 1 :])
     causes = {*rule.explained_by, *(r.name for r in RULES if r.family in CAUSES[rule.family])}
     assert causes <= set(ORDER[: ORDER.index(name)])
 

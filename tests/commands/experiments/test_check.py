@@ -80,7 +80,7 @@ def test_a_healthy_job_agrees(jobs: Jobs, name: str) -> None:
     [
         "uneven_inputs_shards",
         pytest.param("collective_order_mismatch_background_save", marks=pytest.mark.slow),
-        "collective_args_mismatch_group_object",
+        pytest.param("collective_args_mismatch_group_object", marks=pytest.mark.slow),
         pytest.param("collective_order_mismatch_thread_pool", marks=pytest.mark.slow),
     ],
 )
@@ -121,7 +121,10 @@ def test_a_rank_that_raises_is_told(jobs: Jobs, tmp_path: Path) -> None:
             # The CPU stands in for GPUs, and not for graphs of their kernels.
             "torch.cuda.CUDAGraph()",
             "CUDA",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, as the script asks"),
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, as the script asks"),
+            ],
         ),
     ],
 )
@@ -135,6 +138,7 @@ def test_what_is_not_here_is_named_and_nobody_accused(
     assert named in str(rehearsal["why"]) and str(rehearsal["why"]).endswith("train.py:3")
 
 
+@pytest.mark.slow
 def test_an_endless_job_is_undecided(jobs: Jobs, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

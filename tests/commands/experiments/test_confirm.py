@@ -121,6 +121,7 @@ def test_a_run_that_cannot_be_confirmed_is_refused_with_the_reason(hung: tuple[J
     assert "no verdict.json" in refusal(jobs)
 
 
+@pytest.mark.slow
 def test_a_rehearsal_that_agrees_tells_nothing(hung: tuple[Jobs, RunDir]) -> None:
     jobs, run = hung
     done = jobs.run("confirm", "run", "--out", "again", "--nproc", "1")

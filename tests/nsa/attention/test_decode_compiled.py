@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch._dynamo.utils as dynamo
 
 import nsa.model
 from nsa.config import AttentionConfig, ModelConfig
@@ -16,13 +15,16 @@ LENGTHS = {"compress_block": 8, "compress_stride": 4, "select_block": 16, "selec
 @pytest.fixture
 def one_graph(monkeypatch):
     """Blocks compiled without the code generator, whose sums would differ in the last bit; a break is an error."""
+    import torch._dynamo.utils as dynamo  # 8 s on a busy machine, which no collection of tests has to spend
+
     torch._dynamo.reset()
     dynamo.counters.clear()
     decode = torch.compile(Block.decode, backend="aot_eager", fullgraph=True)
     monkeypatch.setattr(nsa.model, "compiled_decode", lambda: decode)
+    return dynamo.counters
 
 
-@pytest.mark.slow  # importing the compiler takes 8 s
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attention", "changes"),
     [("nsa", {}), ("nsa", {"branches": ("selected", "sliding"), "compression": "mean"}), ("dense", {})],
@@ -34,4 +36,4 @@ def test_compiled_steps_choose_the_same_tokens_from_one_graph(attention, changes
     prompts, lengths = torch.randint(1, 256, (3, 30)), torch.tensor([30, 5, 21])
     expected = model.generate(prompts, 9, lengths=lengths, temperature=0)
     assert torch.equal(model.generate(prompts, 9, lengths=lengths, temperature=0, compile=True), expected)
-    assert dynamo.counters["stats"]["unique_graphs"] == 1
+    assert one_graph["stats"]["unique_graphs"] == 1

@@ -12,7 +12,7 @@ from nsadiag.evidence.phrases import count
 MOST_NAMED = 5  # files that were not read for one reason
 
 
-class Found(NamedTuple):
+class InputFile(NamedTuple):
     """A file, and what it is called: a member of an archive lies elsewhere than its name says."""
 
     name: str  # by which reports cite it

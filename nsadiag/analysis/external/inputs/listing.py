@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsadiag.analysis.external.inputs import staging
-from nsadiag.analysis.external.inputs.files import Found, Refusals
+from nsadiag.analysis.external.inputs.files import InputFile, Refusals
 from nsadiag.analysis.external.inputs.packing import CannotUnpack
 from nsadiag.analysis.external.inputs.staging import Staging
 from nsadiag.analysis.external.inputs.unpack import Budget, is_archive, unpack
@@ -31,7 +31,7 @@ class Inputs:
     """The files to read, and the reasons for which others are not."""
 
     root: Path  # of the names
-    files: list[Found] = field(default_factory=list)
+    files: list[InputFile] = field(default_factory=list)
     refusals: Refusals = field(default_factory=Refusals)
     staging: Staging = field(default_factory=Staging)
     budget: Budget = field(default_factory=Budget)
@@ -87,21 +87,21 @@ def _name(path: Path, root: Path) -> str:
 def _add(path: Path, found: Inputs) -> None:
     if path == STDIN:
         place = staging.stdin()
-        _add_file(Found("stdin", str(place), str(place.parent), asked=True), found, 0)
+        _add_file(InputFile("stdin", str(place), str(place.parent), asked=True), found, 0)
     elif path.is_dir():
         name = _name(path, found.root)
         _add_folder(path, "" if name == "." else f"{name}/", found, 0)
     else:
         # A link that a person names leads where it leads.
         target = path.resolve()
-        _add_file(Found(_name(path, found.root), str(target), str(target.parent), asked=True), found, 0)
+        _add_file(InputFile(_name(path, found.root), str(target), str(target.parent), asked=True), found, 0)
 
 
 def _add_folder(folder: Path, prefix: str, found: Inputs, depth: int) -> None:
     root = str(folder)
     cut = len(root.rstrip("/")) + 1 if root != "." else 0
     for path in _files(root, 0, lambda run: found.refusals.add(prefix + run[cut:], RUN)):
-        _add_file(Found(prefix + path[cut:], path, root), found, depth)
+        _add_file(InputFile(prefix + path[cut:], path, root), found, depth)
 
 
 def _files(folder: str, depth: int, is_run: Callable[[str], None]) -> Iterator[str]:
@@ -132,7 +132,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _add_file(file: Found, found: Inputs, depth: int) -> None:
+def _add_file(file: InputFile, found: Inputs, depth: int) -> None:
     """The file itself, or what is in it."""
     if not file.asked and not ARCHIVE_NAME.search(file.name):
         found.files.append(file)

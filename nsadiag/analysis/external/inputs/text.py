@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from nsadiag.analysis.external.inputs.files import Found
+from nsadiag.analysis.external.inputs.files import InputFile
 from nsadiag.analysis.external.inputs.interest import DIGITS, INTEREST, Sieve
 from nsadiag.analysis.external.inputs.packing import Content, content_of
 
@@ -49,7 +49,7 @@ def is_text(begin: bytes) -> bool:
 class Lines:
     """Lines with their numbers. `why`, after the last: for which reason there are no more of them, where the file goes on."""
 
-    def __init__(self, file: Found) -> None:
+    def __init__(self, file: InputFile) -> None:
         self._file = file
         self.why = ""
 
@@ -95,7 +95,7 @@ def blocks_of(content: Content) -> Iterator[tuple[int, bytes]]:
         yield number, rest
 
 
-def rows_at(file: Found, numbers: Collection[int]) -> dict[int, str]:
+def rows_at(file: InputFile, numbers: Collection[int]) -> dict[int, str]:
     """The lines of these numbers. Raises OSError."""
     found: dict[int, str] = {}
     last = max(numbers, default=0)

@@ -147,8 +147,8 @@ def _unpack_tar(stream: IO[bytes], found: Unpacked) -> None:
             for member in _members(archive):
                 if member.isreg():
                     content = archive.extractfile(member)
-                    if content is not None:
-                        found.put(member.name, Content(content), member.mtime)
+                    assert content is not None  # of a regular file
+                    found.put(member.name, Content(content), member.mtime)
                 elif not member.isdir():
                     found.refused.append((member.name, LINK))
     except DAMAGED as error:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from nsadiag.analysis.ingest.messages.lines import MOST_FACTS, LogLine, Speaker
+from nsadiag.analysis.ingest.messages.lines import LogLine, Speaker, keep
 from nsadiag.analysis.ingest.messages.prefixes import speaker_of
 
 NUMBER = re.compile(r"^\s*\[\d+\]:\s*$")
@@ -60,7 +60,7 @@ class FailureTable:
     def _close(self) -> None:
         rank = RANK.match(self._rows.get("rank", ""))
         code = CODE.match(self._rows["exitcode"])
-        if rank and code and len(self.found) < MOST_FACTS:
+        if rank and code:
             ended = Ended(
                 rank=int(rank["rank"]),
                 code=int(code["code"]),
@@ -70,7 +70,7 @@ class FailureTable:
                 local_rank=int(rank["local"]),
                 host=self._rows.get("host", ""),
             )
-            self.found.append(ended)
+            keep(self.found, ended)
             self.owner = speaker_of(ended.rank, ended.local_rank, ended.pid, ended.host, "")
         self._line = 0
 

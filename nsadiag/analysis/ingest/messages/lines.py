@@ -5,7 +5,9 @@ from __future__ import annotations
 import calendar
 import re
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+Kept = TypeVar("Kept")
 MOST_FACTS = 20_000  # of one kind in one log: whoever writes more says nothing new
 MOST_SPEAKERS = 20_000  # whose open blocks are kept
 STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T _]?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
@@ -66,3 +68,9 @@ def stamp_ns(time: str) -> int:
     except ValueError:
         return 0
     return seconds * 10**9 + int(fraction.ljust(9, "0"))
+
+
+def keep(found: list[Kept], one: Kept, most: int = MOST_FACTS) -> None:
+    """Append it, unless so many are kept already."""
+    if len(found) < most:
+        found.append(one)

@@ -27,7 +27,7 @@ CLOCK = re.compile(r"\d+[:.,]\d[\d:.,]*")
 Process = tuple[str, int]
 
 
-class Lines:
+class LinesOfLog:
     """Cuts lines of a log into who speaks and what is said."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nsadiag.analysis.ingest.messages.lines import MOST_SPEAKERS, NOBODY, LogLine, Speaker
+from nsadiag.analysis.ingest.messages.lines import MOST_SPEAKERS, NOBODY, LogLine, Speaker, keep
 from nsadiag.evidence.stacks import FAULT_FRAME, FAULT_THREAD
 
 LOG_TAIL_BYTES = 64 * 1024
@@ -95,8 +95,7 @@ class Faults:
                 return True
             return False
         if begins or not said.strip() or said.startswith(BELONGS):
-            if len(own) < MOST_STACK_LINES:
-                own.append(said)
+            keep(own, said, MOST_STACK_LINES)
             return True
         self._close(line.speaker)
         return False

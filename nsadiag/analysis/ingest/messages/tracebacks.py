@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from nsadiag.analysis.ingest.messages.lines import MOST_FACTS, MOST_SPEAKERS, NOBODY, LogLine, Speaker
+from nsadiag.analysis.ingest.messages.lines import MOST_FACTS, MOST_SPEAKERS, NOBODY, LogLine, Speaker, keep
 from nsadiag.analysis.ingest.messages.prefixes import speaker_of
 from nsadiag.evidence.documents.exceptions import Cause, TracebackFrame
 
@@ -271,9 +271,8 @@ def _is_frame(said: str, frames: list[TracebackFrame]) -> bool:
     """Whether the line is a frame, or its code, which are put with the others."""
     frame = FRAME.match(said) or RICH_FRAME.match(said)
     if frame:
-        if len(frames) < MOST_FRAMES:
-            file, line, function = frame["file"], int(frame["line"]), frame["function"]
-            frames.append(TracebackFrame(file=file, line=line, function=function))
+        file, line, function = frame["file"], int(frame["line"]), frame["function"]
+        keep(frames, TracebackFrame(file=file, line=line, function=function), MOST_FRAMES)
         return True
     if not frames:
         return said.startswith("│")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from nsadiag.analysis.ingest.messages.lines import MOST_FACTS, LogLine, Speaker
+from nsadiag.analysis.ingest.messages.lines import MOST_FACTS, LogLine, Speaker, keep
 from nsadiag.evidence.documents.exceptions import TracebackFrame
 from nsadiag.evidence.messages import CollectiveStack
 
@@ -116,8 +116,7 @@ class Timeouts:
         if "Watchdog caught" in text:
             is_report = True
             for match in TIMED_OUT.finditer(text):
-                if len(self._complaints) < MOST_FACTS:
-                    self._complaints.append(_said(line, match))
+                keep(self._complaints, _said(line, match))
         if "last enqueued" in text:
             for match in DETECTED.finditer(text):
                 is_report = True

@@ -12,8 +12,8 @@ from nsadiag.evidence.records import Strength
 
 
 def absent_from_barrier(case: Case) -> Iterator[Draft | Declined]:
-    cell, collected = case.cell, case.cell.collected
-    if collected is None or not collected.absent_from_barrier:
+    cell, collected = case.cell, case.told
+    if not collected.absent_from_barrier:
         return
     ranks = collected.absent_from_barrier
     for each in cell.ranks:

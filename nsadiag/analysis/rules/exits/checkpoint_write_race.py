@@ -175,5 +175,6 @@ RULE = Rule(
     fix="Let one rank write the file while the others wait (`if rank == 0: torch.save(...)`, then a barrier of all), or give each rank a file of its own. Write under a temporary name and rename that with os.replace: no reader meets half a file.",
     check=checkpoint_write_race,
     needs=("black_boxes",),
+    explains=("rank_exception",),
     confused_with=("rank_exception", "silently_wrong", "healthy"),
 )

@@ -16,7 +16,7 @@ APART_S = 1.0  # launchers write whole seconds
 
 def exit_code_alone(case: Case) -> Iterator[Draft | Declined]:
     first = first_break(case.cell)
-    if case.cell.collected is None or first is None or first.kind != "exited":
+    if first is None or first.kind != "exited":
         return
     code = first.rank.end.exit_code
     near = [b for b in breaks(case.cell) if b.kind == "exited" and b.t_s - first.t_s < APART_S]
@@ -33,9 +33,7 @@ def exit_code_alone(case: Case) -> Iterator[Draft | Declined]:
         strength=Strength.WEAK,
         summary=f"{capitalized(these(ranks))} {first_of_them} not among these files.",
         guilty_ranks=ranks if one else (),
-        evidence={
-            f"the launcher saw exit code {code}": case.cell.collected.launcher_log or first.rank.source
-        },
+        evidence={f"the launcher saw exit code {code}": case.told.launcher_log or first.rank.source},
         gaps=(f"no traceback of {these(ranks)}",) if one else ("which of them failed first no line tells",),
         next="torchrun --log-dir logs --redirects 3 --tee 3 <the same script>, then: nsadiag analyze logs",
     )

@@ -251,7 +251,7 @@ RULE = Rule(
     fix="Fix the line shown; the other ranks' errors go away with it.",
     check=rank_exception,
     needs=("ends",),
-    explained_by=("ddp_unused_parameter", "stated_cause", "checkpoint_write_race"),
+    explained_by=("ddp_unused_parameter", "stated_cause"),
     confused_with=(
         "rank_killed",
         "rank_exited_early",

@@ -30,7 +30,7 @@ LINE = "Fix the line shown; errors of other ranks that follow from it go away wi
 
 def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
     cell = case.cell
-    if cell.collected is None or not cell.unnamed:
+    if not cell.unnamed:
         return
     first = _first(cell.unnamed)
     root = first_of(first)
@@ -63,7 +63,7 @@ def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
         evidence={f"a process raised {raised}": first.source},
         gaps=(NO_RANK,),
         fix=fix_of(root, OF_A_WORKER if lost else LINE if place else NO_LINE),
-        next=next_of(root) or (BY_RANK if cell.collected.started_by == "torchrun" else None),
+        next=next_of(root) or (BY_RANK if case.told.started_by == "torchrun" else None),
         actions=actions_of(root),
     )
 

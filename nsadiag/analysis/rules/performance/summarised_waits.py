@@ -15,7 +15,7 @@ OWN_SHARE = 0.2  # of what its peers waited: whoever waited less is the one they
 
 
 def summarised_waits(case: Case) -> Iterator[Draft | Declined]:
-    rows = case.cell.collected.summarised if case.cell.collected else ()
+    rows = case.told.summarised
     if rows:
         yield _draft(sorted(rows, key=lambda row: row.more_ms))
 

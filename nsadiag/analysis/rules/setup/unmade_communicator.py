@@ -13,9 +13,8 @@ from nsadiag.evidence.records import Strength
 
 
 def unmade_communicator(case: Case) -> Iterator[Draft | Declined]:
-    told = case.cell.collected
     by_id: dict[str, list[CommunicatorInit]] = {}
-    for init in told.communicators if told else ():
+    for init in case.told.communicators:
         by_id.setdefault(init.communicator, []).append(init)
     for rows in by_id.values():
         done = next((row for row in rows if row.complete), None)

@@ -26,14 +26,14 @@ KINDS = {
 
 
 def hardware_fault(case: Case) -> Iterator[Draft | Declined]:
-    told = case.cell.collected
-    faults = told.of(HardwareFault) if told else []
+    told = case.told
+    faults = told.of(HardwareFault)
     real = [
         (fault, source)
         for fault, source in faults
         if fault.number not in OF_APPLICATIONS and fault.kind != "thermal"
     ]
-    if told is None or not real:
+    if not real:
         for fault, source in faults[:1]:
             yield Declined(f"{_said(fault)}: an application's own error is reported so as well", source)
         return

@@ -17,9 +17,7 @@ MEETING_FIX = "Let every node start with the same address, port and number of no
 
 
 def meeting_lines(case: Case) -> Iterator[Draft | Declined]:
-    told = case.cell.collected
-    if told is None:
-        return
+    told = case.told
     raised = [r.exception for r in case.cell.ranks if r.exception] + [*case.cell.unnamed]
     if own := next((first_of(e) for e in raised if not follows_a_peer(first_of(e))), None):
         if told.said:

@@ -50,9 +50,9 @@ OTHER: dict[str, tuple[str, tuple[Act, ...], str]] = {
 
 
 def process_end(case: Case) -> Iterator[Draft | Declined]:
-    told = case.cell.collected
-    ends = told.of(ProcessEnd) if told else []
-    if told is None or not ends:
+    told = case.told
+    ends = told.of(ProcessEnd)
+    if not ends:
         return
     memory = [(end, source) for end, source in ends if end.why == "memory"]
     if memory:

@@ -28,9 +28,7 @@ FIXES = {
 
 
 def tool_answers(case: Case) -> Iterator[Draft | Declined]:
-    told = case.cell.collected
-    if told is None:
-        return
+    told = case.told
     if checks := told.of(RankDisagreement):
         yield _disagreement(case.cell, checks)
     answers = [

@@ -21,9 +21,9 @@ MOST_CITED = 4
 
 
 def transport_warnings(case: Case) -> Iterator[Draft | Declined]:
-    cell, told = case.cell, case.cell.collected
-    warned = [(w, s) for w, s in (told.of(TransportWarning) if told else []) if w.about in OWN]
-    if told is None or not warned:
+    cell, told = case.cell, case.told
+    warned = [(w, s) for w, s in told.of(TransportWarning) if w.about in OWN]
+    if not warned:
         return
     first = first_break(cell)
     if first is not None:

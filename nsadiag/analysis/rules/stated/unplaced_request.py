@@ -15,8 +15,7 @@ MOST_CITED = 4
 
 
 def unplaced_request(case: Case) -> Iterator[Draft | Declined]:
-    told = case.cell.collected
-    found = told.of(UnplacedRequest) if told else []
+    found = case.told.of(UnplacedRequest)
     if not found:
         return
     raised = [r.exception for r in case.cell.ranks if r.exception] + [*case.cell.unnamed]

@@ -20,7 +20,7 @@ MOST_CITED = 4
 def unpublished_id(case: Case) -> Iterator[Draft | Declined]:
     cell = case.cell
     waits = [(r.rank, r.exception, w) for r in cell.ranks if r.exception and (w := _wait(r.exception))]
-    if cell.collected is None or not waits:
+    if not waits:
         return
     first = waits[0][2].first
     same = all(wait.first == first for _, _, wait in waits)

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.texts.signals import signal_of
 from nsadiag.analysis.records import CellEvidence, Collected
 from nsadiag.analysis.rules.rule import Claims
@@ -19,11 +20,9 @@ MOST_THREADS = 8
 BY_HAND = {"SIGHUP": "its terminal or session was closed", "SIGINT": "somebody pressed Ctrl-C", "SIGTERM": "a scheduler, a parent process or a person ended it"}  # fmt: skip
 
 
-def said_of_job(cell: CellEvidence) -> tuple[str, Claims] | None:
+def said_of_job(case: Case) -> tuple[str, Claims] | None:
     """A sentence on what messages state of the job, and their lines; None where there is none."""
-    told = cell.collected
-    if told is None:
-        return None
+    cell, told = case.cell, case.told
     return (
         _cancelled(told) or _stuck(told) or _operations(told) or _taken_down(cell, told)
         or _aborted(cell, told) or _debugged(told) or _not_understood(cell, told)

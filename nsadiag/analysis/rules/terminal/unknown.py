@@ -65,7 +65,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     again = "nsadiag run --probes full --timeout 120 -- <the same command>"
     if cell.collected:
         again = AGAIN if case.thread_states else OTHERS if cell.collected.of(NativeStack) else ""
-        evidence |= _timeouts(case) | (said[1] if (said := said_of_job(cell)) else {})
+        evidence |= _timeouts(case) | (said[1] if (said := said_of_job(case)) else {})
     if cell.attached:
         again = "take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
     yield Draft(
@@ -93,12 +93,12 @@ def _where(case: Case) -> Where | None:
 
 def _of_others(case: Case) -> tuple[Outcome, str]:
     """Evidence of other tools: what is pending in it, and why that blames nobody."""
-    cell, told = case.cell, case.cell.collected
+    cell, told = case.cell, case.told
     broke = any(rank.exception or rank.end != NO_END for rank in cell.ranks)
     stacks = [rank.rank for rank in cell.ranks if any(capture.stacks for capture in rank.captures)]
     for wait in waits(case)[:1]:
         call = call_name(wait.collective(wait.waiting[0]).op, wait.seq, wait.group)
-        if told and told.movement == "young":
+        if told.movement == "young":
             return (
                 "unknown",
                 f"{these(wait.deviating or wait.waiting).capitalize()} had not {'reached' if wait.missing else 'completed'} {call}, which was pending for {told.pending_s:.1f} s when the dumps were written: a job that runs well looks the same",
@@ -116,15 +116,15 @@ def _of_others(case: Case) -> tuple[Outcome, str]:
                 f"{capitalized(all_of(len(cell.everyone(wait.waiting))))} with a dump issued {call}, and {'has' if len(wait.waiting) == 1 else 'none has'}{' not' if len(wait.waiting) == 1 else ''} completed it{unseen}",
             )
     if stacks and not broke:
-        if told and told.movement == "moved":
-            return "unknown", f"Stacks of {these(stacks)} show that the job moved between them"
+        if told.movement == "moved":
+            return "unknown", f"Stacks of {these(sorted(stacks))} show that the job moved between them"
         return (
             "unknown",
             f"Stacks show nobody that the others wait for: {said_of(case, camps(case)[:MOST_CAMPS])}",
         )
     if not broke and not case.calls.empty:
         return "unknown", _nothing_pending(cell)
-    if said := said_of_job(cell):
+    if said := said_of_job(case):
         return "unknown", said[0]
     if lost := _lost_peers(cell):
         if cut := _cut_off(cell):

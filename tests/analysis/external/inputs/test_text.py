@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.analysis.external.inputs.files import Found
+from nsadiag.analysis.external.inputs.files import InputFile
 from nsadiag.analysis.external.inputs.interest import BLOCKS, INTEREST, Sieve
 from nsadiag.analysis.external.inputs.text import HEAD_BYTES, TAIL_BYTES, Lines, rows_at
 from nsadiag.analysis.ingest.messages.table import ROWS
@@ -38,8 +38,8 @@ WORDS = [
 ]
 
 
-def found(path: Path) -> Found:
-    return Found(path.name, str(path), str(path.parent))
+def found(path: Path) -> InputFile:
+    return InputFile(path.name, str(path), str(path.parent))
 
 
 def lines(path: Path) -> list[tuple[int, str]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nsadiag.analysis.ingest.messages.lines import LogLine
 from nsadiag.analysis.ingest.messages.prefixes import PARTS, parsed
-from nsadiag.analysis.ingest.messages.speakers import Lines, Ranks
+from nsadiag.analysis.ingest.messages.speakers import LinesOfLog, Ranks
 
 EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "rank": ("[rank3]: ", {"rank": 3}),
@@ -111,7 +111,7 @@ def test_any_composition_of_prefixes_gives_the_rank_and_the_message(
 
 
 def lines_of(*texts: str) -> list[LogLine]:
-    reader = Lines()
+    reader = LinesOfLog()
     return [line for number, text in enumerate(texts, 1) for line in reader.read(number, text)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from nsadiag.analysis.ingest.messages.lines import LogLine
+from nsadiag.analysis.ingest.messages.lines import LogLine, keep
 from nsadiag.evidence.documents.exceptions import TracebackFrame
 from nsadiag.evidence.messages import NativeStack
 
@@ -101,8 +101,8 @@ class Debuggers:
                     return False
                 self._begin(_Thread(line.number, said))
             assert self._open is not None
-            if frame["name"] not in NAMELESS and len(self._open.functions) < MOST_FRAMES:
-                self._open.functions.append(frame["name"])
+            if frame["name"] not in NAMELESS:
+                keep(self._open.functions, frame["name"], MOST_FRAMES)
             return True
         if self._open is None and self._threads and ASKED_FOR_PYTHON.match(said):
             mine = [t for t in self._threads if t.pid == self._pid and t.rank == self._rank]
@@ -125,8 +125,7 @@ class Debuggers:
         self._rank = self._headed(thread.line)
         thread.pid, thread.rank = self._pid, self._rank
         self._open = thread
-        if len(self._threads) < MOST_THREADS:
-            self._threads.append(thread)
+        keep(self._threads, thread, MOST_THREADS)
 
     def found(self) -> list[NativeStack]:
         """One fact a thread of which some function has a name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from nsadiag.analysis.ingest.messages.lines import MOST_FACTS, LogLine
+from nsadiag.analysis.ingest.messages.lines import LogLine, keep
 from nsadiag.evidence.messages import ToolAnswer
 
 Kind = Literal["missing", "dead", "error", "operations"]
@@ -51,17 +51,15 @@ class RasAnswer:
                 self._kind = None
             return False
         ranks = (int(named["rank"]),) if "rank" in named.groupdict() else ()
-        if len(self.found) < MOST_FACTS:
-            self.found.append(
-                ToolAnswer(
-                    line=line.number,
-                    text=said.strip(),
-                    tool="nccl ras",
-                    kind=self._kind,
-                    ranks=ranks,
-                    pid=int(named["pid"]) if named["pid"] else None,
-                    host=named["host"] or "",
-                    number=self._number,
-                )
-            )
+        answer = ToolAnswer(
+            line=line.number,
+            text=said.strip(),
+            tool="nccl ras",
+            kind=self._kind,
+            ranks=ranks,
+            pid=int(named["pid"]) if named["pid"] else None,
+            host=named["host"] or "",
+            number=self._number,
+        )
+        keep(self.found, answer)
         return True
