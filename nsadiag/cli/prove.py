@@ -65,6 +65,6 @@ def prove(
     else:
         for line in proved.lines():
             show(line)
-        if proved.answer in ("differs", "failed"):
+        if proved.answer in ("differs", "wrong", "failed"):
             print_directory(proved.directory, as_json=False, is_new=True, verbose=verbose)
     raise typer.Exit(proved.exit_code)
