@@ -37,14 +37,24 @@ def line(way: str, subject: Subject, seconds: int) -> list[str]:
     """The command's own words."""
     if way == "run":
         return ["run", "--force", "--timeout", str(seconds)]
-    return ["prove", "--force", "--seconds", str(seconds), *(["--resume"] if way == "resume" else ())]
+    options = [option for option in subject.options if way == "resume" or option != "--resume"]
+    return ["prove", "--force", "--seconds", str(seconds), *options]
 
 
 def one(subject: Subject, way: str, seconds: int, keep: Path | None) -> Row:
     with tempfile.TemporaryDirectory(prefix="told-") as scratch:
         folder = keep / f"{subject.name}-{way}" if keep else Path(scratch, "job")
         command = laid_out(subject, folder)
-        words = [sys.executable, "-m", "nsadiag", *line(way, subject, seconds), "--out", "kept", "--", *command]
+        words = [
+            sys.executable,
+            "-m",
+            "nsadiag",
+            *line(way, subject, seconds),
+            "--out",
+            "kept",
+            "--",
+            *command,
+        ]
         began = time.monotonic()
         started = subprocess.Popen(
             words, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -61,7 +71,8 @@ def one(subject: Subject, way: str, seconds: int, keep: Path | None) -> Row:
             where = verdict.get("where") or {}
             code = str(where.get("code") or "").strip()
             row["where"] = f"{where.get('line')}: {code}"
-            row["line"] = bool(code) and any(code in place or place in code for place in subject.places)
+            right = any(code in place or place in code for place in subject.places)
+            row["line"] = bool(code) and right if subject.places else None
     return row
 
 
@@ -88,7 +99,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def measured(options: argparse.Namespace) -> Iterator[Row]:
     subjects = [subject for path in options.archives for subject in archived(path)]
-    chosen = [s for s in subjects if not options.only or any(re.search(each, s.name) for each in options.only)]
+    chosen = [
+        s for s in subjects if not options.only or any(re.search(each, s.name) for each in options.only)
+    ]
     with ThreadPoolExecutor(options.jobs) as pool:
         todo = [
             pool.submit(one, subject, way, options.seconds, options.keep)
@@ -120,7 +133,7 @@ def figures(rows: list[Row]) -> dict[str, Any]:
         **{f"accused_by_{way}": sorted(name for name, ways in healthy.items() if way in ways and ways[way]["told"]) for way in WAYS},
         "answers": dict(sorted(Counter(f"{r['way']} {'healthy' if r['healthy'] else 'faulty'}: {r['answer'] or r['outcome']}" for r in rows).items())),
         "not_told": sorted(name for name, row in first.items() if row is None),
-        "other_line": {name: row["where"] for name, row in first.items() if row and not row["line"]},
+        "other_line": {name: row["where"] for name, row in first.items() if row and row["line"] is False},
         "prove_seconds_median_and_most": [proofs[len(proofs) // 2], proofs[-1]] if proofs else None,
         "prove_cpu_seconds_median_and_most": [used[len(used) // 2], used[-1]] if used else None,
     }  # fmt: skip
@@ -132,7 +145,9 @@ def main() -> None:
     )
     parser.add_argument("archives", nargs="+", type=Path)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--only", nargs="*", metavar="EXPR", help="programs in whose name one of these is found")
+    parser.add_argument(
+        "--only", nargs="*", metavar="EXPR", help="programs in whose name one of these is found"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="commands at a time")
     parser.add_argument("--seconds", type=int, default=120, help="the limit of each run")
     parser.add_argument("--keep", type=Path, help="where to keep programs and run directories")

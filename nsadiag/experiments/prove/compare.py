@@ -11,6 +11,7 @@ import numpy as np
 
 from nsadiag.analysis.matrix.parity.tolerance import FLOOR, GRADIENT, tolerance_of
 from nsadiag.experiments.prove.factors import common_factor
+from nsadiag.experiments.prove.intent import averaged_now_and_then, compared_in_a_batch, rate_by_ranks
 from nsadiag.experiments.prove.layout import CLOSE, Layout, Part, layout
 from nsadiag.experiments.prove.outputs import Output, first_output
 from nsadiag.experiments.prove.record import Array, Run
@@ -160,12 +161,22 @@ class _Comparing:
         told = ["dropout was off in both: what it does is not proved"] if "dropout" in notes else []
         if self._alike and not self._laid.is_split:
             told.append("every rank is given the same samples, and all of them")
+        if self._one.all_of("joined"):
+            told.append(
+                "one process was given the samples that the ranks' loaders dealt: how they deal is not proved"
+            )
         if "given" in self._alone.notes:
             told.append("one process was given the parameters that the ranks start from")
         return told
 
     def _differs(self, step: int, what: What, pairs: list[Pair], unit: str) -> Proof:
-        refused = self._averaged_now_and_then(step)
+        refused = averaged_now_and_then(self._ranks, self._laid, step)
+        if not refused and what == "update":
+            refused = rate_by_ranks(self._ranks, self._one)
+        if not refused and what == "gradient" and unit == "samples" and not self._laid.is_split:
+            refused = compared_in_a_batch(self._ranks, self._one, step, pairs)
+        if not refused and self._one.all_of("joined") and "met" not in self._ranks.notes:
+            refused = "each rank reads data of its own, and they send each other nothing"
         if not refused and "random" in self._ranks.notes | self._alone.notes:
             refused = "the forward pass draws random numbers, and results differ"
         if not refused and {"given", "beside"} <= self._ranks.notes | self._alone.notes:
@@ -204,25 +215,6 @@ class _Comparing:
                 if found:
                     return found[0]
         return None
-
-    def _averaged_now_and_then(self, step: int) -> str:
-        """Replicas that part and meet again are averaged by design: local steps."""
-        apart = [self._copies_part(s) for s in range(step + 1, self._ranks.steps)]
-        if True in apart and False in apart[apart.index(True) :]:
-            return "replicas part and meet again: each makes steps of its own, and they are averaged now and then"
-        return ""
-
-    def _copies_part(self, step: int) -> bool:
-        held: dict[Part, Array] = {}
-        for rank in self._ranks.ranks:
-            for name, row in rank.named("parameter", step).items():
-                part, value = self._laid.parts.get((rank.number, name)), rank.numbers(row)
-                if part is None:
-                    continue
-                if part in held and not is_near(held[part], value):
-                    return True
-                held.setdefault(part, value)
-        return False
 
     # -- what is compared -------------------------------------------------------------------------
 
@@ -332,7 +324,3 @@ def _usual(whole: dict[str, Array]) -> float:
 
 def _rms(value: Array) -> float:
     return float(np.sqrt((value**2).mean()))
-
-
-def is_near(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and bool(np.allclose(a, b, rtol=1e-6, atol=1e-12))
