@@ -10,9 +10,9 @@ from nsadiag.evidence.documents.values import Measured, Whole
 
 # `given`: a tensor that the outermost module was called with; `output`: of a module; `local`: a gradient before it left the
 # rank; `gradient`, `parameter`: as an optimizer's step finds them; `loss`: of a backward pass; `step`: an optimizer's;
-# `loader`: of data; `dealt`: a batch's indices; `joined`: those of all ranks were put together; `saved`: a state; `done`: the
+# `loader`: of data; `dealt`: a batch's indices; `batch`: a stream's, by tensor; `joined`: those of all ranks were put together; `saved`: a state; `done`: the
 # last line.
-What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "dealt", "joined", "saved", "done"]  # fmt: skip
+What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "dealt", "batch", "joined", "saved", "done"]  # fmt: skip
 DONE = "proof.done"
 
 

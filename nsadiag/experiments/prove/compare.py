@@ -258,7 +258,7 @@ class _Comparing:
                 if now[part.name].local != first.shape:
                     continue
                 other = part.of(self._one.numbers(now[part.name]) - first).reshape(row.local)
-                value = rank.numbers(row) - rank.numbers(rank.first[name])
+                value = rank.numbers(row) - part.of(first).reshape(row.local)
                 bound = max(UPDATE, GRADIENT[self._precision], self._spreads("update", step, part.name))
                 # Below a rounding error of the values themselves nothing is said.
                 size = max(

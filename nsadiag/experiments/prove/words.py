@@ -87,6 +87,8 @@ def summary(proof: Proof, ordered: list[Pair], name: Name | None, control: str) 
 def size(pair: Pair) -> str:
     if math.isinf(pair.relative):
         return "no number" if pair.other.any() else "all of it, where there should be nothing"
+    if pair.relative > 10:
+        return f"{pair.relative:.0f} times its size"
     return f"{pair.relative:.0%}" if pair.relative >= 0.01 else f"{pair.relative:.1e}"
 
 

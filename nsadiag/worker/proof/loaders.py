@@ -1,7 +1,7 @@
 """A process that runs alone in the place of several: its loader yields what theirs would together.
 
 Each sampler that shares a data set among ranks is asked once for every rank; of another, the indices that it gave each rank are
-read from their record. The job's own `collate_fn` joins the batches.
+read from their record, and the job's own `collate_fn` joins the batches. Of a stream the batches themselves are.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.rehearsal.proof import Kept
 from nsadiag.worker.proof.journal import journal
+from nsadiag.worker.proof.streams import Stream
 
 MOST_BATCHES = 256  # of a loader, whose indices are noted
 
 NUMBER = "_nsadiag_number"  # of a loader, in the order in which they are asked
+COUNT = "_nsadiag_count"  # of batches that it gave
 KEPT = "_nsadiag_sampler"  # what stands in for its sampler in all epochs
 
 _count = 0
@@ -32,7 +34,10 @@ _count = 0
 def install(others: str) -> None:
     """Note the loaders; with the run directory of others, join what their samplers would give, or gave."""
     plain = DataLoader._index_sampler.fget
-    peers = [read_rows(Kept, rank.proof) for rank in RunDir(path=Path(others)).ranks()] if others else []
+    iterated = DataLoader.__iter__
+    directories = RunDir(path=Path(others)).ranks() if others else []
+    streamed = [(rank, read_rows(Kept, rank.proof)) for rank in directories]
+    peers = [rows for _, rows in streamed]
 
     def index_sampler(self: DataLoader[Any]) -> Any:
         sampler = plain(self)
@@ -47,7 +52,14 @@ def install(others: str) -> None:
             return sampler  # it reads a larger batch already
         return Joined(sampler, dealt, theirs[0].replicas)
 
+    def __iter__(self: DataLoader[Any]) -> Any:
+        batches = iterated(self)
+        if self._dataset_kind != _DatasetKind.Iterable or not self._auto_collation:
+            return batches
+        return Stream(batches, _noted(self, None), self.__dict__.setdefault(COUNT, [0]), streamed)
+
     DataLoader._index_sampler = property(index_sampler)
+    DataLoader.__iter__ = __iter__
 
 
 def _noted(loader: DataLoader[Any], dealt: Any) -> int:
