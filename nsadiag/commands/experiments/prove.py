@@ -30,7 +30,7 @@ from nsadiag.evidence.rehearsal.proof import Asked
 from nsadiag.experiments.commits import Worktree, commit_of, top_of, worktree
 
 if TYPE_CHECKING:
-    from nsadiag.analysis.verdict import Verdict
+    from nsadiag.evidence.records import Verdict
     from nsadiag.experiments.prove.compare import Proof
 
 # `wrong`: by a relation among the ranks themselves, where the comparison finds nothing; `failed`: the job itself, before

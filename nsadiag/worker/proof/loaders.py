@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.rehearsal.proof import Kept
 from nsadiag.worker.proof.journal import journal
-from nsadiag.worker.proof.streams import Stream
+from nsadiag.worker.proof.streams import Peer, Stream
 
 MOST_BATCHES = 256  # of a loader, whose indices are noted
 
@@ -36,7 +36,7 @@ def install(others: str) -> None:
     plain = DataLoader._index_sampler.fget
     iterated = DataLoader.__iter__
     directories = RunDir(path=Path(others)).ranks() if others else []
-    streamed = [(rank, read_rows(Kept, rank.proof)) for rank in directories]
+    streamed: list[Peer] = [(rank, read_rows(Kept, rank.proof)) for rank in directories]
     peers = [rows for _, rows in streamed]
 
     def index_sampler(self: DataLoader[Any]) -> Any:
@@ -76,13 +76,17 @@ def _noted(loader: DataLoader[Any], dealt: Any) -> int:
 
 def _size(loader: DataLoader[Any]) -> int:
     try:
-        return len(loader.dataset)  # type: ignore[arg-type]
+        return len(loader.dataset)
     except (TypeError, NotImplementedError):
         return 0
 
 
 def _by_indices(
-    loader: DataLoader[Any], sampler: Any, number: int, peers: list[list[Kept]], theirs: list[Kept]
+    loader: DataLoader[Any],
+    sampler: Any,
+    number: int,
+    peers: Sequence[Sequence[Kept]],
+    theirs: Sequence[Kept],
 ) -> Any:
     """Its own sampler, noted; alone, with what the ranks' own gave of a data set as large."""
     if loader._dataset_kind != _DatasetKind.Map:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,13 +17,13 @@ from nsadiag.worker.proof.stored import read_tensor
 
 MOST_BATCHES = 64  # of a loader
 
-Peer = tuple[RankDir, list[Kept]]
+Peer = tuple[RankDir, Sequence[Kept]]
 
 
 class Stream:
     """An iterator over a loader whose data set is a stream; `count` goes on over epochs."""
 
-    def __init__(self, batches: Iterator[Any], number: int, count: list[int], peers: list[Peer]) -> None:
+    def __init__(self, batches: Iterator[Any], number: int, count: list[int], peers: Sequence[Peer]) -> None:
         self._batches, self._number, self._count, self._peers = batches, number, count, peers
 
     def __iter__(self) -> Iterator[Any]:
@@ -67,7 +67,7 @@ class Stream:
         return joined
 
     def _read(
-        self, rank: RankDir, rows: list[Kept], leaves: list[torch.Tensor], place: int
+        self, rank: RankDir, rows: Sequence[Kept], leaves: list[torch.Tensor], place: int
     ) -> list[torch.Tensor]:
         found = {row.argument: row for row in rows if row.what == "batch" and (row.number, row.batch) == (self._number, place)}  # fmt: skip
         return [read_tensor(rank, found[n]).to(leaf.dtype) for n, leaf in enumerate(leaves) if n in found]
@@ -83,4 +83,5 @@ def _samples(tensor: torch.Tensor) -> Counter[bytes]:
 
 def _bytes(tensor: torch.Tensor) -> bytes:
     plain = tensor.detach().cpu()
-    return (plain.float() if plain.dtype is torch.bfloat16 else plain).contiguous().numpy().tobytes()
+    found: bytes = (plain.float() if plain.dtype is torch.bfloat16 else plain).contiguous().numpy().tobytes()
+    return found

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 
 from nsadiag.evidence.rehearsal.proof import Kept
 from nsadiag.worker.proof import loaders
+from nsadiag.worker.proof.journal import journal
 
 EPOCHS = [[[0, 1], [4, 5]], [[0, 1], [4, 5]]], [[[2, 3], [6, 7]], [[2, 3], [6, 7]]]  # of either rank
 
@@ -29,7 +30,7 @@ class Dealer:
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    monkeypatch.setattr(loaders.journal, "write", lambda what, step, **about: rows.append({"what": what, **about}))  # fmt: skip
+    monkeypatch.setattr(journal, "write", lambda what, step, **about: rows.append({"what": what, **about}))  # fmt: skip
     return rows
 
 
@@ -38,7 +39,7 @@ def read(sampler: Any) -> list[Any]:
 
 
 def test_what_each_rank_is_dealt_is_noted_over_epochs(written: list[dict[str, Any]]) -> None:
-    loader: DataLoader[int] = DataLoader(range(8), batch_sampler=Dealer(2))  # type: ignore[arg-type]
+    loader: DataLoader[int] = DataLoader(range(8), batch_sampler=Dealer(2))
     noted = [loaders._by_indices(loader, loader.batch_sampler, 1, [], []) for _ in range(2)]
     assert noted[0] is noted[1] and read(noted[0]) == EPOCHS[1] and len(noted[0]) == 2
     assert [row["indices"] for row in written] == [[2, 3], [6, 7]] * 2
