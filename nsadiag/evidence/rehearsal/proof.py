@@ -58,7 +58,7 @@ class Kept:
     value: Measured | None = None
     place: str = ""
     rates: tuple[Measured, ...] = ()
-    notes: tuple[str, ...] = ()  # of a step: `dropout`, `random`, `batch norm`, `exchanged`, `met`
+    notes: tuple[str, ...] = ()  # of a step: `dropout`, `random`, `batch norm`, `exchanged`, `met`, `wrapped`
     batch: int = 0
     replicas: int = 0
     rows: int = 0  # of a loader's data set

@@ -13,6 +13,7 @@ from nsadiag.analysis.matrix.parity.tolerance import FLOOR, GRADIENT, tolerance_
 from nsadiag.experiments.prove.factors import common_factor
 from nsadiag.experiments.prove.intent import averaged_now_and_then, compared_in_a_batch, rate_by_ranks
 from nsadiag.experiments.prove.layout import CLOSE, Layout, Part, layout
+from nsadiag.experiments.prove.origins import wrong_at_backward
 from nsadiag.experiments.prove.outputs import Output, first_output
 from nsadiag.experiments.prove.record import Array, Run
 from nsadiag.experiments.prove.samples import Read, read
@@ -55,6 +56,7 @@ class Proof:
     precision: str = ""
     largest: float = 0.0  # of equal ones
     after: bool = False  # a restart, from which steps are counted
+    at_backward: bool = False  # the gradient is wrong as backward leaves it
     rates: tuple[float, float] | None = (
         None  # learning rates that differ by then, of a rank and of one process
     )
@@ -187,9 +189,11 @@ class _Comparing:
         output = first_output(self._ranks, self._alone, step, self._precision) if unit == "samples" else None
         if output is not None and output.relative < OUTPUT * moved:
             output = None
+        worst = max((pair for pair in pairs if pair.relative > pair.bound), key=lambda pair: pair.relative)
+        at_backward = what == "gradient" and wrong_at_backward(self._ranks, self._one, self._laid, step, worst.name)  # fmt: skip
         return Proof(
             judgement="differs", steps=step, what=what, pairs=tuple(pairs), layout=self._laid, unit=unit,
-            output=output, rates=self._rates(step), remarks=tuple(self._said()), precision=self._precision, largest=self._largest,
+            output=output, at_backward=at_backward, rates=self._rates(step), remarks=tuple(self._said()), precision=self._precision, largest=self._largest,
         )  # fmt: skip
 
     def _scaled_on_purpose(self, step: int, pairs: list[Pair]) -> bool:

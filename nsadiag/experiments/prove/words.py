@@ -112,11 +112,11 @@ def _claims(proof: Proof, ordered: list[Pair]) -> list[str]:
 
 
 def _place(proof: Proof, ranks: Run) -> str | None:
-    """The line behind which it is wrong: of backward where forward differs, else of the optimizer's step."""
+    """The line behind which it is wrong: of backward where forward or what backward leaves differs, else of the optimizer's step."""
     guilty = next(
         (rank for rank in ranks.ranks for pair in proof.differing if pair.rank == rank.number), None
     )
-    rows = guilty.rows("loss" if proof.output else "step", proof.steps) if guilty else []
+    rows = guilty.rows("loss" if proof.output or proof.at_backward else "step", proof.steps) if guilty else []
     return next((row.place for row in rows if row.place), None)
 
 

@@ -147,7 +147,9 @@ def _learn(state: State, module: Module) -> None:
             state.started = "given"
     for name, part in module.named_modules():
         state.modules[id(part)] = qualified(name) or type(part).__name__
-    if is_a(module, DistributedDataParallel) or any(hasattr(p, "_local_tensor") for p in module.parameters()):
+    if is_a(module, DistributedDataParallel):
+        state.always.add("wrapped")
+    if "wrapped" in state.always or any(hasattr(p, "_local_tensor") for p in module.parameters()):
         state.always.add("met")
     if any(hasattr(part, "_handle") for part in module.modules()):
         state.always.add("met")

@@ -12,8 +12,9 @@ import pytest
 
 from nsadiag.experiments.prove.compare import prove
 from nsadiag.experiments.prove.intent import compared_in_a_batch, rate_by_ranks
-from nsadiag.experiments.prove.layout import layout
+from nsadiag.experiments.prove.layout import Layout, Part, layout
 from nsadiag.experiments.prove.naming import name_of
+from nsadiag.experiments.prove.origins import wrong_at_backward
 from nsadiag.experiments.prove.record import Run
 
 Tensors = dict[str, np.ndarray[Any, Any]]
@@ -188,3 +189,21 @@ def test_a_loss_over_pairs_in_a_batch_is_refused(
     ranks = recorded(tmp_path / "ranks", both)
     pair = SimpleNamespace(mine=(A + B) / 2, other=whole)
     assert bool(compared_in_a_batch(ranks, one.ranks[0], 0, [pair])) == is_refused
+
+
+@pytest.mark.parametrize(
+    ("locals_", "notes", "is_wrong"),
+    [
+        ((A, B), [], False),  # their mean is the one process's: what follows is wrong
+        ((A / 2, B / 2), [], False),  # and their sum, by hand
+        ((A / 2, B / 2), ["wrapped"], True),  # which a wrapper halves
+        ((A, 3 * B), [], True),
+    ],
+)
+def test_a_gradient_is_wrong_at_backward_or_behind_it(
+    tmp_path: Path, locals_: tuple[Any, Any], notes: list[str], is_wrong: bool
+) -> None:
+    one = recorded(tmp_path / "one", [{"local": (A + B) / 2}])
+    ranks = recorded(tmp_path / "ranks", [{"local": each, "notes": notes} for each in locals_])
+    laid = Layout(parts={(0, "w"): Part(name="w"), (1, "w"): Part(name="w")})
+    assert wrong_at_backward(ranks, one.ranks[0], laid, 0, "w") == is_wrong
