@@ -172,10 +172,10 @@ class _Comparing:
         return told
 
     def _differs(self, step: int, what: What, pairs: list[Pair], unit: str) -> Proof:
-        refused = averaged_now_and_then(self._ranks, self._laid, step)
-        if not refused and what == "update":
+        refused, several = averaged_now_and_then(self._ranks, self._laid, step), len(self._ranks.ranks) > 1
+        if not refused and what == "update" and several:
             refused = rate_by_ranks(self._ranks, self._one)
-        if not refused and what == "gradient" and unit == "samples" and not self._laid.is_split:
+        if not refused and what == "gradient" and unit == "samples" and several and not self._laid.is_split:
             refused = compared_in_a_batch(self._ranks, self._one, step, pairs)
         if not refused and self._one.all_of("joined") and "met" not in self._ranks.notes:
             refused = "each rank reads data of its own, and they send each other nothing"
