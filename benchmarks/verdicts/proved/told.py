@@ -27,7 +27,7 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(REPO), str(REPO / "benchmarks/verdicts"), str(Path(__file__).parent)]
 
-from proved import Subject, archived, laid_out  # noqa: E402
+from proved import Subject, archived, laid_out, silent  # noqa: E402
 from shared import Row, answer, collected, environment, percent  # noqa: E402
 
 WAYS = ("run", "prove", "resume")
@@ -98,7 +98,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def measured(options: argparse.Namespace) -> Iterator[Row]:
-    subjects = [subject for path in options.archives for subject in archived(path)]
+    subjects = [s for name in options.sets for s in (silent() if name == "silent" else archived(Path(name)))]
     chosen = [
         s for s in subjects if not options.only or any(re.search(each, s.name) for each in options.only)
     ]
@@ -143,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("archives", nargs="+", type=Path)
+    parser.add_argument("sets", nargs="+", help="archives, or silent: the programs of silent_programs/")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument(
         "--only", nargs="*", metavar="EXPR", help="programs in whose name one of these is found"
