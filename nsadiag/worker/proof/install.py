@@ -34,7 +34,7 @@ WAIT_NS = 20 * 10**9  # for peers that are still in their last step
 POLL_S = 0.02
 OUTPUTS = 3  # steps in which modules' outputs are kept
 MOST_OUTPUT = 1 << 22  # elements of one
-EXCHANGES = ("all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "reduce_scatter", "reduce_scatter_tensor")  # fmt: skip
+EXCHANGES = ("all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor")  # fmt: skip
 FEW = 16  # elements: counts, losses and flags have no more
 BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
 
@@ -78,7 +78,7 @@ def install(text: str) -> None:
     Module.__call__ = _recorded(Module.__call__)
     torch.autograd.backward = _with_loss(torch.autograd.backward)
     torch.save = _noted(torch.save)
-    for name in EXCHANGES:
+    for name in EXCHANGES if distributed.is_available() else ():
         setattr(distributed, name, _exchanging(getattr(distributed, name)))
     optim.register_optimizer_step_pre_hook(_before_step)
     optim.register_optimizer_step_post_hook(_after_step)
@@ -217,7 +217,7 @@ def _exchanging(original: Any) -> Any:
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         state = _state
-        if not state.over:
+        if not state.over and not torch.compiler.is_compiling():
             with tolerated(Exception):
                 if any(tensor.numel() > FEW for tensor in tensors_among([args, kwargs])):
                     state.notes |= {"met", "exchanged"} if state.awaits_backward else {"met"}
