@@ -49,7 +49,7 @@ def prove(
 ) -> None:
     """Run a torchrun line on its ranks and alone, and compare what both compute in their first steps.
 
-    Exits with 0 where it is the same, 1 where it differs or the job fails, 3 where the two cannot be compared.
+    Exits with 0 where it is the same, 1 where something is wrong or the job fails, 3 where the two cannot be compared.
     """
     from nsadiag.commands.experiments.prove import ProveOptions, prove_once, shown
     from nsadiag.commands.run import RunRequest
