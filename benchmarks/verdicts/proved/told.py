@@ -45,6 +45,8 @@ def one(subject: Subject, way: str, seconds: int, keep: Path | None) -> Row:
     with tempfile.TemporaryDirectory(prefix="told-") as scratch:
         folder = keep / f"{subject.name}-{way}" if keep else Path(scratch, "job")
         command = laid_out(subject, folder)
+        if way == "run":  # others run beside it; a rehearsal has a network of its own
+            command.insert(1, "--standalone")
         words = [
             sys.executable,
             "-m",

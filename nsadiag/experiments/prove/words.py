@@ -112,7 +112,12 @@ def _claims(proof: Proof, ordered: list[Pair]) -> list[str]:
 
 
 def _place(proof: Proof, ranks: Run) -> str | None:
-    """The line behind which it is wrong: of backward where forward or what backward leaves differs, else of the optimizer's step."""
+    """The line behind which it is wrong: of backward where forward or what backward leaves differs, else of the optimizer's step.
+
+    After a restart that begins with something else it is the line that saved.
+    """
+    if proof.what in SECOND:
+        return next((row.place for rank in ranks.ranks for row in rank.all_of("saved") if row.place), None)
     guilty = next(
         (rank for rank in ranks.ranks for pair in proof.differing if pair.rank == rank.number), None
     )
