@@ -49,7 +49,7 @@ def prove(
 ) -> None:
     """Run a torchrun line on its ranks and alone, and compare what both compute in their first steps.
 
-    Exits with 0 where it is the same, 1 where it differs or the job fails, 3 where the two cannot be compared.
+    Exits with 0 where it is the same, 1 where something is wrong or the job fails, 3 where the two cannot be compared.
     """
     from nsadiag.commands.experiments.prove import ProveOptions, prove_once, shown
     from nsadiag.commands.run import RunRequest
@@ -65,6 +65,6 @@ def prove(
     else:
         for line in proved.lines():
             show(line)
-        if proved.answer in ("differs", "failed"):
+        if proved.answer in ("differs", "wrong", "failed"):
             print_directory(proved.directory, as_json=False, is_new=True, verbose=verbose)
     raise typer.Exit(proved.exit_code)

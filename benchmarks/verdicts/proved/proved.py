@@ -69,6 +69,7 @@ class Subject:
     ranks: int = 2
     files: dict[str, bytes] = field(repr=False)
     options: tuple[str, ...] = ()  # of prove
+    places: tuple[str, ...] = ()  # lines that a verdict may name
     arguments: tuple[str, ...] = ()
 
 
@@ -98,7 +99,7 @@ def archived(path: Path) -> Iterator[Subject]:
         truth = json.loads(files.pop("truth.json"))
         yield Subject(
             name=folder, healthy=truth["expected_outcome"] == "healthy", kind=truth.get("kind", ""), ranks=truth["world_size"], files=files,
-            options=tuple(truth.get("prove", ())), arguments=tuple(truth.get("arguments", ())),
+            options=tuple(truth.get("prove", ())), arguments=tuple(truth.get("arguments", ())), places=tuple(truth.get("places", ())),
         )  # fmt: skip
 
 

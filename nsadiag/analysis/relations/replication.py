@@ -14,6 +14,7 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.table import Table
 
 DEFAULT = "default_pg"
+WAIT = "work.wait"  # for a call that is not known
 
 
 def is_replicated(cell: CellEvidence) -> bool:
@@ -24,6 +25,10 @@ def is_replicated(cell: CellEvidence) -> bool:
 def has_parts(case: Case) -> bool:
     """Whether ranks divide a model or a batch: experts, shards and stages use groups or exchanges of their own."""
     calls = case.events[case.events.kind == Kind.COLLECTIVE]
+    if any(
+        rank.ddp for rank in case.cell.ranks
+    ):  # its own waits, of calls that nobody saw: a rehearsed group shows them
+        calls = calls[calls.name != WAIT]
     # Where FSDP shards over all ranks, its mesh may have a group of its own.
     units = [unit for rank in case.cell.ranks for unit in rank.units]
     sharded = [unit.group for unit in units if len(unit.ranks) == case.cell.world_size]

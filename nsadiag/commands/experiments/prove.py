@@ -30,16 +30,19 @@ from nsadiag.evidence.rehearsal.proof import Asked
 from nsadiag.experiments.commits import Worktree, commit_of, top_of, worktree
 
 if TYPE_CHECKING:
+    from nsadiag.evidence.records import Verdict
     from nsadiag.experiments.prove.compare import Proof
 
-# `failed`: the job itself, before anything could be compared.
-Answer = Literal["same", "differs", "not_comparable", "failed", "can't"]
+# `wrong`: by a relation among the ranks themselves, where the comparison finds nothing; `failed`: the job itself, before
+# anything could be compared.
+Answer = Literal["same", "differs", "wrong", "not_comparable", "failed", "can't"]
 WITHOUT = "the same job without a stop"
+PROBES = "light,invariants"  # of the ranks: what they show among themselves needs no other run
 COMPLETED = ("healthy", "slow", "wrong")
 UNFIT = {"can't": "can't", "undecided": "not_comparable"}  # of a rehearsal
 MOVED, RUNS = 1e-6, 2  # the share by which inputs are moved, and how often
 EXITS: dict[Answer, int] = {
-    "same": EXIT_HEALTHY, "differs": EXIT_FINDING, "failed": EXIT_FINDING, "can't": EXIT_USAGE,
+    "same": EXIT_HEALTHY, "differs": EXIT_FINDING, "wrong": EXIT_FINDING, "failed": EXIT_FINDING, "can't": EXIT_USAGE,
     "not_comparable": EXIT_ENVIRONMENT,
 }  # fmt: skip
 
@@ -183,7 +186,8 @@ class Runner:
 
     def _ranks(self) -> Proved | None:
         """The command on all its ranks; why it is of no use, if it is of none."""
-        _, failed = self.launched(self._request, Asked(steps=self._options.steps))
+        request = dataclasses.replace(self._request, probes=PROBES)
+        _, failed = self.launched(request, Asked(steps=self._options.steps))
         if failed is None or failed.interrupted or failed.answer != "not_comparable":
             return failed
         return self._refused(failed, "the job", "anything")
@@ -202,9 +206,13 @@ class Runner:
 
         told = document(proof, Run(self._directory), control=control)
         write_json(RunDir(path=self._directory).parity, told)
-        self.judge()
+        verdict = self.judge()
         why = told["says"] or proof.why or _same(told)
-        return Proved(directory=self._directory, answer=proof.judgement, why=why, document=told)
+        answer: Answer = proof.judgement
+        if answer != "differs" and verdict is not None and verdict.outcome == "wrong":
+            told["remarks"] = [*told["remarks"], f"beside {control}: {answer.replace('_', ' ')}: {why}"]
+            answer, why = "wrong", verdict.summary
+        return Proved(directory=self._directory, answer=answer, why=why, document=told)
 
     def _beside(self, name: str) -> Path:
         path = self._directory / "proof" / name
@@ -240,14 +248,16 @@ class Runner:
         interrupted = result.exit_code == EXIT_INTERRUPTED
         return result, Proved(directory=result.directory, answer=answer, why=why, interrupted=interrupted)  # type: ignore[arg-type]
 
-    def judge(self) -> None:
-        """parity.json is evidence now."""
+    def judge(self) -> Verdict | None:
+        """The verdict on the ranks' run, of which parity.json is evidence now."""
         from nsadiag.analysis.verdict import judge_directory
         from nsadiag.reports.formats.registry import write_reports
 
         run = RunDir(path=self._directory)
-        write_json(run.verdict, judge_directory(self._directory).to_json())
+        verdict = judge_directory(self._directory)
+        write_json(run.verdict, verdict.to_json())
         write_reports(self._directory)
+        return verdict
 
 
 def came_to_the_end(directory: Path, asked: Asked) -> bool:

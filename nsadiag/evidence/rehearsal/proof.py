@@ -10,8 +10,9 @@ from nsadiag.evidence.documents.values import Measured, Whole
 
 # `given`: a tensor that the outermost module was called with; `output`: of a module; `local`: a gradient before it left the
 # rank; `gradient`, `parameter`: as an optimizer's step finds them; `loss`: of a backward pass; `step`: an optimizer's;
-# `loader`: of data; `saved`: a state; `done`: the last line.
-What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "saved", "done"]
+# `loader`: of data; `dealt`: a batch's indices; `batch`: a stream's, by tensor; `joined`: those of all ranks were put together; `saved`: a state; `done`: the
+# last line.
+What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "dealt", "batch", "joined", "saved", "done"]  # fmt: skip
 DONE = "proof.done"
 
 
@@ -57,6 +58,8 @@ class Kept:
     value: Measured | None = None
     place: str = ""
     rates: tuple[Measured, ...] = ()
-    notes: tuple[str, ...] = ()  # of a step: `dropout`, `random`, `batch norm`
+    notes: tuple[str, ...] = ()  # of a step: `dropout`, `random`, `batch norm`, `exchanged`, `met`, `wrapped`
     batch: int = 0
     replicas: int = 0
+    rows: int = 0  # of a loader's data set
+    indices: tuple[int, ...] = ()

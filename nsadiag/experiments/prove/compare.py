@@ -11,7 +11,9 @@ import numpy as np
 
 from nsadiag.analysis.matrix.parity.tolerance import FLOOR, GRADIENT, tolerance_of
 from nsadiag.experiments.prove.factors import common_factor
+from nsadiag.experiments.prove.intent import averaged_now_and_then, compared_in_a_batch, rate_by_ranks
 from nsadiag.experiments.prove.layout import CLOSE, Layout, Part, layout
+from nsadiag.experiments.prove.origins import wrong_at_backward
 from nsadiag.experiments.prove.outputs import Output, first_output
 from nsadiag.experiments.prove.record import Array, Run
 from nsadiag.experiments.prove.samples import Read, read
@@ -54,6 +56,7 @@ class Proof:
     precision: str = ""
     largest: float = 0.0  # of equal ones
     after: bool = False  # a restart, from which steps are counted
+    at_backward: bool = False  # the gradient is wrong as backward leaves it
     rates: tuple[float, float] | None = (
         None  # learning rates that differ by then, of a rank and of one process
     )
@@ -160,12 +163,22 @@ class _Comparing:
         told = ["dropout was off in both: what it does is not proved"] if "dropout" in notes else []
         if self._alike and not self._laid.is_split:
             told.append("every rank is given the same samples, and all of them")
+        if self._one.all_of("joined"):
+            told.append(
+                "one process was given the samples that the ranks' loaders dealt: how they deal is not proved"
+            )
         if "given" in self._alone.notes:
             told.append("one process was given the parameters that the ranks start from")
         return told
 
     def _differs(self, step: int, what: What, pairs: list[Pair], unit: str) -> Proof:
-        refused = self._averaged_now_and_then(step)
+        refused, several = averaged_now_and_then(self._ranks, self._laid, step), len(self._ranks.ranks) > 1
+        if not refused and what == "update" and several:
+            refused = rate_by_ranks(self._ranks, self._one)
+        if not refused and what == "gradient" and unit == "samples" and several and not self._laid.is_split:
+            refused = compared_in_a_batch(self._ranks, self._one, step, pairs)
+        if not refused and self._one.all_of("joined") and "met" not in self._ranks.notes:
+            refused = "each rank reads data of its own, and they send each other nothing"
         if not refused and "random" in self._ranks.notes | self._alone.notes:
             refused = "the forward pass draws random numbers, and results differ"
         if not refused and {"given", "beside"} <= self._ranks.notes | self._alone.notes:
@@ -176,9 +189,11 @@ class _Comparing:
         output = first_output(self._ranks, self._alone, step, self._precision) if unit == "samples" else None
         if output is not None and output.relative < OUTPUT * moved:
             output = None
+        worst = max((pair for pair in pairs if pair.relative > pair.bound), key=lambda pair: pair.relative)
+        at_backward = what == "gradient" and wrong_at_backward(self._ranks, self._one, self._laid, step, worst.name)  # fmt: skip
         return Proof(
             judgement="differs", steps=step, what=what, pairs=tuple(pairs), layout=self._laid, unit=unit,
-            output=output, rates=self._rates(step), remarks=tuple(self._said()), precision=self._precision, largest=self._largest,
+            output=output, at_backward=at_backward, rates=self._rates(step), remarks=tuple(self._said()), precision=self._precision, largest=self._largest,
         )  # fmt: skip
 
     def _scaled_on_purpose(self, step: int, pairs: list[Pair]) -> bool:
@@ -204,25 +219,6 @@ class _Comparing:
                 if found:
                     return found[0]
         return None
-
-    def _averaged_now_and_then(self, step: int) -> str:
-        """Replicas that part and meet again are averaged by design: local steps."""
-        apart = [self._copies_part(s) for s in range(step + 1, self._ranks.steps)]
-        if True in apart and False in apart[apart.index(True) :]:
-            return "replicas part and meet again: each makes steps of its own, and they are averaged now and then"
-        return ""
-
-    def _copies_part(self, step: int) -> bool:
-        held: dict[Part, Array] = {}
-        for rank in self._ranks.ranks:
-            for name, row in rank.named("parameter", step).items():
-                part, value = self._laid.parts.get((rank.number, name)), rank.numbers(row)
-                if part is None:
-                    continue
-                if part in held and not is_near(held[part], value):
-                    return True
-                held.setdefault(part, value)
-        return False
 
     # -- what is compared -------------------------------------------------------------------------
 
@@ -266,7 +262,7 @@ class _Comparing:
                 if now[part.name].local != first.shape:
                     continue
                 other = part.of(self._one.numbers(now[part.name]) - first).reshape(row.local)
-                value = rank.numbers(row) - rank.numbers(rank.first[name])
+                value = rank.numbers(row) - part.of(first).reshape(row.local)
                 bound = max(UPDATE, GRADIENT[self._precision], self._spreads("update", step, part.name))
                 # Below a rounding error of the values themselves nothing is said.
                 size = max(
@@ -332,7 +328,3 @@ def _usual(whole: dict[str, Array]) -> float:
 
 def _rms(value: Array) -> float:
     return float(np.sqrt((value**2).mean()))
-
-
-def is_near(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and bool(np.allclose(a, b, rtol=1e-6, atol=1e-12))

@@ -84,7 +84,14 @@ class _Matching:
     def _settle(self, row: Kept, mine: Array, part: Part | None) -> None:
         if part is None:
             there = self._whole.get(row.name)
-            (self.unknown if there is None or there.shape != mine.shape else self.apart).append(row.name)
+            if there is None or there.shape != mine.shape:
+                self.unknown.append(row.name)
+            elif row.step:
+                self.parts[row.name] = Part(
+                    name=row.name
+                )  # it thawed later, and was changed before: no other start
+            else:
+                self.apart.append(row.name)
         elif part.name not in self._whole:
             self.unknown.append(row.name)
         elif not is_close(mine.reshape(-1), part.of(self._whole[part.name]).reshape(-1)):

@@ -128,7 +128,7 @@ def _own(proof: Proof) -> Name | None:
     """Each rank's own: their mean, or their sum, is what one process has."""
     wrong = {pair.part for pair in proof.differing}
     groups = [copies for copies in _copies(proof.pairs) if copies[0].part in wrong]
-    if not groups or any(len(copies) < 2 for copies in groups):
+    if not groups or any(len(copies) < 2 for copies in groups) or all(map(_are_alike, groups)):
         return None
     shared = "let every rank take part in the same reduction of it, before clipping and the optimizer's step"
     totals = [np.sum([pair.mine for pair in copies], axis=0) for copies in groups]
@@ -140,6 +140,10 @@ def _own(proof: Proof) -> Name | None:
         ):
             return Name(says=f"each rank has one of its own, {says}", fix=f"Reduce it over ranks: {shared}.")
     return None
+
+
+def _are_alike(copies: list[Pair]) -> bool:
+    return all(np.allclose(pair.mine, copies[0].mine, rtol=1e-4, atol=1e-12) for pair in copies)
 
 
 def _worst(copies: list[Pair]) -> Pair:

@@ -87,6 +87,8 @@ def summary(proof: Proof, ordered: list[Pair], name: Name | None, control: str) 
 def size(pair: Pair) -> str:
     if math.isinf(pair.relative):
         return "no number" if pair.other.any() else "all of it, where there should be nothing"
+    if pair.relative > 10:
+        return f"{pair.relative:.0f} times its size"
     return f"{pair.relative:.0%}" if pair.relative >= 0.01 else f"{pair.relative:.1e}"
 
 
@@ -110,11 +112,16 @@ def _claims(proof: Proof, ordered: list[Pair]) -> list[str]:
 
 
 def _place(proof: Proof, ranks: Run) -> str | None:
-    """The line behind which it is wrong: of backward where forward differs, else of the optimizer's step."""
+    """The line behind which it is wrong: of backward where forward or what backward leaves differs, else of the optimizer's step.
+
+    After a restart that begins with something else it is the line that saved.
+    """
+    if proof.what in SECOND:
+        return next((row.place for rank in ranks.ranks for row in rank.all_of("saved") if row.place), None)
     guilty = next(
         (rank for rank in ranks.ranks for pair in proof.differing if pair.rank == rank.number), None
     )
-    rows = guilty.rows("loss" if proof.output else "step", proof.steps) if guilty else []
+    rows = guilty.rows("loss" if proof.output or proof.at_backward else "step", proof.steps) if guilty else []
     return next((row.place for row in rows if row.place), None)
 
 

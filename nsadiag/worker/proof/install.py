@@ -11,7 +11,9 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optim
 
 from nsadiag.evidence.layout import open_private
@@ -32,6 +34,8 @@ WAIT_NS = 20 * 10**9  # for peers that are still in their last step
 POLL_S = 0.02
 OUTPUTS = 3  # steps in which modules' outputs are kept
 MOST_OUTPUT = 1 << 22  # elements of one
+EXCHANGES = ("all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor")  # fmt: skip
+FEW = 16  # elements: counts, losses and flags have no more
 BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
 
 
@@ -42,6 +46,7 @@ class State:
     depth = 0  # of module calls
     calls = 0  # of outermost modules
     backwards = 0
+    awaits_backward = False  # a model was called since the last one
     over = False
 
     def __init__(self, wanted: Asked) -> None:
@@ -55,6 +60,7 @@ class State:
         self.modules: dict[int, str] = {}
         self.optimizers: dict[int, int] = {}
         self.notes: set[str] = set()
+        self.always: set[str] = set()  # notes of every step
         self.outputs: Counter[str] = Counter()
         self.locals: dict[int, torch.Tensor] = {}  # by address of the parameter
         self.random: int | None = None
@@ -72,6 +78,8 @@ def install(text: str) -> None:
     Module.__call__ = _recorded(Module.__call__)
     torch.autograd.backward = _with_loss(torch.autograd.backward)
     torch.save = _noted(torch.save)
+    for name in EXCHANGES if distributed.is_available() else ():
+        setattr(distributed, name, _exchanging(getattr(distributed, name)))
     optim.register_optimizer_step_pre_hook(_before_step)
     optim.register_optimizer_step_post_hook(_after_step)
     session.on_leaving.append(_done)
@@ -120,6 +128,7 @@ def _enter(state: State, module: Module, args: Any, kwargs: Any) -> tuple[Any, A
             about = {"number": state.calls, "argument": number, "graded": tensor.requires_grad}
             journal.write("given", state.step, tensor, **about)
         state.calls += 1
+        state.awaits_backward = True
         state.random = checksum()
     return args, kwargs
 
@@ -138,7 +147,12 @@ def _learn(state: State, module: Module) -> None:
             state.started = "given"
     for name, part in module.named_modules():
         state.modules[id(part)] = qualified(name) or type(part).__name__
+    if is_a(module, DistributedDataParallel):
+        state.always.add("wrapped")
+    if "wrapped" in state.always or any(hasattr(p, "_local_tensor") for p in module.parameters()):
+        state.always.add("met")
     if any(hasattr(part, "_handle") for part in module.modules()):
+        state.always.add("met")
         state.flat.append(module)
         return  # FSDP1's: its parameters are views that come and go
     for parameter in module.parameters():
@@ -184,6 +198,7 @@ def _leave(state: State, module: Module, output: Any, outermost: bool) -> None:
 def _with_loss(original: Any) -> Any:
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        _state.awaits_backward = False
         if not _state.over:
             with tolerated(Exception):
                 first = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
@@ -194,6 +209,21 @@ def _with_loss(original: Any) -> Any:
         return original(tensors, *args, **kwargs)
 
     return backward
+
+
+def _exchanging(original: Any) -> Any:
+    """A note where ranks send each other more than numbers, and where they do between forward and backward."""
+
+    @functools.wraps(original)
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        state = _state
+        if not state.over and not torch.compiler.is_compiling():
+            with tolerated(Exception):
+                if any(tensor.numel() > FEW for tensor in tensors_among([args, kwargs])):
+                    state.notes |= {"met", "exchanged"} if state.awaits_backward else {"met"}
+        return original(*args, **kwargs)
+
+    return collective
 
 
 def _noted(original: Any) -> Any:
@@ -229,7 +259,7 @@ def _after_step(optimizer: Any, *_: Any) -> None:
     if state.over or session.current() is None:
         return
     state.step, state.calls, state.backwards = state.step + 1, 0, 0
-    state.notes, state.locals = set(), {}
+    state.notes, state.locals = set(state.always), {}
     state.outputs.clear()
     quiet.seen.dropout = False
     if state.step >= state.wanted.steps or (journal.is_full and state.step > 1):
@@ -256,8 +286,7 @@ def _take(state: State, optimizer: Any, *, gradients: bool) -> None:
         for parameter in parameters:
             if (local := state.locals.get(id(parameter))) is not None and id(parameter) in state.named:
                 journal.write("local", state.step, local, name=state.named[id(parameter)][1], number=number)
-        if state.started:
-            state.notes.add(state.started)
+        state.notes |= state.always | ({state.started} if state.started else set())
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
         journal.write(
             "step", state.step, number=number, rates=rates, notes=sorted(state.notes), place=user_place()

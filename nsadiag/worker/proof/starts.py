@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from nsadiag.evidence.documents.files import open_evidence
 from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.layout import RankDir, RunDir
 from nsadiag.evidence.rehearsal.proof import Kept
 from nsadiag.worker.probes.correctness.shards import Named
+from nsadiag.worker.proof.stored import read_tensor
 
-STORED = {"f4": torch.float32, "f8": torch.float64}
+FLOATS = ("f4", "f8")
 
 
 class Starts:
@@ -47,11 +46,11 @@ class Starts:
     def _whole(self, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
         """None where the ranks do not agree on one, or what they hold does not add up to it."""
         held = self._held.get(name, [])
-        if not held or any(row.stored not in STORED for _, row in held):
+        if not held or any(row.stored not in FLOATS for _, row in held):
             return None
         if any(row.at is not None or (row.run is not None and row.local != row.shape) for _, row in held):
             return self._placed(held, parameter)
-        parts = [_read(rank, row) for rank, row in held]
+        parts = [read_tensor(rank, row).double() for rank, row in held]
         if all(part.shape == parameter.shape for part in parts):
             return parts[0] if all(torch.equal(part, parts[0]) for part in parts) else None
         return _joined(parts, parameter)
@@ -62,22 +61,12 @@ class Starts:
             return None
         whole = torch.full(parameter.shape, math.nan, dtype=torch.float64)
         for rank, row in held:
-            part = _read(rank, row)
+            part = read_tensor(rank, row).double()
             if row.at is not None:
                 whole[tuple(slice(start, start + size) for start, size in row.at)] = part
             elif row.run is not None:
                 whole.view(-1)[row.run[0] : row.run[1]] = part.reshape(-1)
         return None if whole.isnan().any() else whole
-
-
-def _read(rank: RankDir, row: Kept) -> Any:
-    dtype = STORED[row.stored]
-    with open_evidence(rank.proof_data) as file:
-        file.seek(row.offset)
-        raw = bytearray(file.read(math.prod(row.local) * dtype.itemsize))
-    if not raw:
-        return torch.empty(row.local, dtype=torch.float64)
-    return torch.frombuffer(raw, dtype=dtype).reshape(row.local).double()
 
 
 def _joined(parts: list[torch.Tensor], parameter: torch.Tensor) -> torch.Tensor | None:

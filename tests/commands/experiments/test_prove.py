@@ -269,3 +269,12 @@ def test_a_commit_is_what_another_version_computes(jobs: Jobs) -> None:
     )
     assert (code, found["answer"], found["step"]) == (1, "differs", 0), found
     assert "1.5 times as large" in found["why"]
+
+
+@pytest.mark.slow
+def test_what_ranks_show_among_themselves_is_told_where_nothing_can_be_compared(jobs: Jobs) -> None:
+    more = "    optimizer.step()\n    parameter.data += 0.01 * rank"
+    text = OWN_DRAWS.replace("FAULT", "pass").replace("    optimizer.step()", more)
+    code, found = proved(jobs, text)
+    assert (code, found["answer"]) == (1, "wrong"), found
+    assert any("not comparable" in each for each in found["remarks"]) and verdict(jobs)["outcome"] == "wrong"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nsadiag.experiments.prove.compare import prove
-from nsadiag.experiments.prove.layout import layout
+from nsadiag.experiments.prove.intent import compared_in_a_batch, rate_by_ranks
+from nsadiag.experiments.prove.layout import Layout, Part, layout
 from nsadiag.experiments.prove.naming import name_of
+from nsadiag.experiments.prove.origins import wrong_at_backward
 from nsadiag.experiments.prove.record import Run
 
 Tensors = dict[str, np.ndarray[Any, Any]]
@@ -137,3 +140,70 @@ def test_a_difference_has_the_name_of_its_shape(
     proof = prove(ranks, alone(tmp_path))
     name = name_of(proof, ranks)
     assert proof.judgement == "differs" and name is not None and says in name.says, name
+
+
+def recorded(path: Path, ranks: list[dict[str, Any]]) -> Run:
+    """The first step of each rank: its learning rates, notes, loss, and gradients as it computed them and as it uses them."""
+    for number, about in enumerate(ranks):
+        writer = Writer(path, number, len(ranks))
+        if "loss" in about:
+            writer.add("loss", 0, value=about["loss"])
+        for what in ("local", "gradient"):
+            if what in about:
+                writer.add(what, 0, about[what], name="w")
+        writer.add("step", 0, rates=about.get("rates", [0.1]), notes=about.get("notes", []))
+        writer.close()
+    return Run(path)
+
+
+@pytest.mark.parametrize(
+    ("rates", "is_refused"),
+    [([[0.2, 0.4]] * 2, True), ([[0.1, 0.2]] * 2, False), ([[0.2, 0.2]] * 2, False), ([[0.2, 0.4], [0.1, 0.2]], False)],
+)  # fmt: skip
+def test_rates_that_grow_with_the_ranks_are_by_design(
+    tmp_path: Path, rates: list[list[float]], is_refused: bool
+) -> None:
+    """All of them by one factor, on all ranks alike: nothing else."""
+    one = recorded(tmp_path / "one", [{"rates": [0.1, 0.2]}])
+    ranks = recorded(tmp_path / "ranks", [{"rates": each} for each in rates])
+    assert bool(rate_by_ranks(ranks, one.ranks[0])) == is_refused
+
+
+A, B, APART = (DRAWN.normal(size=20) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("whole", "loss", "notes", "is_refused"),
+    [
+        (APART, 3.2, [], True),  # over pairs in a batch: more of them, and another gradient
+        (APART, 3.2, ["exchanged"], False),  # ranks send each other what is compared: it is to be the same
+        (APART, 2.5, [], False),  # the losses are a mean, and gradients are not
+        (0.7 * A + 0.3 * B, 2.2, [], False),  # means over other numbers of tokens
+    ],
+)
+def test_a_loss_over_pairs_in_a_batch_is_refused(
+    tmp_path: Path, whole: np.ndarray[Any, Any], loss: float, notes: list[str], is_refused: bool
+) -> None:
+    one = recorded(tmp_path / "one", [{"loss": loss, "gradient": whole}])
+    both = [{"loss": 2.0, "local": A, "notes": notes}, {"loss": 3.0, "local": B, "notes": notes}]
+    ranks = recorded(tmp_path / "ranks", both)
+    pair = SimpleNamespace(mine=(A + B) / 2, other=whole)
+    assert bool(compared_in_a_batch(ranks, one.ranks[0], 0, [pair])) == is_refused
+
+
+@pytest.mark.parametrize(
+    ("locals_", "notes", "is_wrong"),
+    [
+        ((A, B), [], False),  # their mean is the one process's: what follows is wrong
+        ((A / 2, B / 2), [], False),  # and their sum, by hand
+        ((A / 2, B / 2), ["wrapped"], True),  # which a wrapper halves
+        ((A, 3 * B), [], True),
+    ],
+)
+def test_a_gradient_is_wrong_at_backward_or_behind_it(
+    tmp_path: Path, locals_: tuple[Any, Any], notes: list[str], is_wrong: bool
+) -> None:
+    one = recorded(tmp_path / "one", [{"local": (A + B) / 2}])
+    ranks = recorded(tmp_path / "ranks", [{"local": each, "notes": notes} for each in locals_])
+    laid = Layout(parts={(0, "w"): Part(name="w"), (1, "w"): Part(name="w")})
+    assert wrong_at_backward(ranks, one.ranks[0], laid, 0, "w") == is_wrong
