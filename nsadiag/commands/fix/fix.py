@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class Makes(Protocol):
 
     def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record: ...
 
-    def launch(self, change: Change) -> str: ...
+    def launch(self, change: Change, unwanted: threading.Event) -> str: ...
 
     @property
     def cold(self) -> Rehearse | None: ...

@@ -29,6 +29,7 @@ from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
 from nsadiag.repair.change import Change
 from nsadiag.repair.job import Job, copied_to, texts_of
 from nsadiag.repair.record import Record, read_record
+from nsadiag.source.patterns.hashes import depends_on_salt
 
 # Words of ours before the program: Python, -m, the module, the number of ranks, the ranks' Python.
 RUNTIME = 5
@@ -83,6 +84,10 @@ class WarmTrials:
         """The copy has one place for all trials: paths of modules are looked up where the process began."""
         return self.room / "stage" / self.job.folder.name
 
+    @property
+    def _workplace(self) -> Path:
+        return self._stage / self.job.cwd.relative_to(self.job.folder)
+
     def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record:
         """One rehearsal. Raises MachineError where the folder cannot be copied."""
         program = self._program(ranks)
@@ -94,13 +99,21 @@ class WarmTrials:
             write_json(RunDir(path=out).rehearsal, found.to_json())
             return read_record(out, self._stage)
 
+    def depends_on_salt(self, change: Change | None) -> bool:
+        """Whether ranks with a hash salt of their own may do otherwise. Raises MachineError where the folder cannot be copied."""
+        program = self._program(1)
+        if program is None or program[0] == "-m":
+            return True
+        with copied_to(self.job, texts_of(change), self._stage):
+            return depends_on_salt(self._workplace / program[0])
+
     def _watched(self, program: list[str], run: RunDir, ranks: int, seed: int) -> RehearsalWatch:
         options = WatchOptions(timeout_s=self.seconds, thorough=False)
         with scratch.made() as directory, coordinating(directory) as coordinator:
             env = {SOCKET: str(coordinator.path), WITNESS: str(seed), NETWORK: "refused"}
             watch = run_warm(
                 self._warm(), program, run, options, world_size=ranks, probes="light", env=env,
-                cwd=self._stage / self.job.cwd.relative_to(self.job.folder),
+                cwd=self._workplace,
                 make_watch=functools.partial(RehearsalWatch, coordinator=coordinator),
             )  # fmt: skip
         assert isinstance(watch, RehearsalWatch)
