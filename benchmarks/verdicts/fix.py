@@ -132,6 +132,7 @@ def cpu_spent() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-k", default="", help="only programs with this in their name")
+    parser.add_argument("--name", help="only the program of this name")
     parser.add_argument("--cache", type=Path, help="keep runs and trials in this folder")
     parser.add_argument("--out", type=Path, help="append each result to this file as a line of JSON")
     parser.add_argument("--programs", type=Path, help="a folder of programs, in place of repro/")
@@ -153,6 +154,7 @@ def main() -> None:
             for program in sorted(programs(folder), key=lambda each: drawn(each.name)):
                 if (
                     given.k not in program.name
+                    or program.name != (given.name or program.name)
                     or program.name in done
                     or drawn(program.name) % given.of != given.part
                 ):

@@ -36,7 +36,7 @@ def cannot_grow(
 
 
 def _is_passed_over(added: int, smaller: Record, larger: Record) -> bool:
-    """Whether the others do as they did without that rank, to their end or to the first call of a group that it is in."""
+    """Whether the others do as they did without that rank, to their end or to the first meeting of a group that it is in."""
     for rank, own in smaller.ranks.items():
         seen = larger.ranks.get(rank, RankRecord()).seen
         until = next((n for n, s in enumerate(seen) if _is_with(added, s)), len(seen))
@@ -48,7 +48,7 @@ def _is_passed_over(added: int, smaller: Record, larger: Record) -> bool:
 
 
 def _is_with(rank: int, seen: Seen) -> bool:
-    return seen.what == "call" and seen.op not in TRANSFERS and rank in seen.members
+    return seen.what == "call" and seen.op not in (*TRANSFERS, CREATION) and rank in seen.members
 
 
 def _key(seen: Seen, change: Change | None) -> tuple[object, ...]:

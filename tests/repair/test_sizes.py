@@ -20,12 +20,18 @@ def seen(op: str, line: int, members: tuple[int, ...], value: str = "") -> Seen:
 
 
 def record(members: tuple[int, ...], moved: int, parts: int, *end: str, third: int = 2) -> Record:
+    begun = seen("new_group", 1, members)
     ranks = {
-        0: RankRecord(seen=(*(seen("send", 2 + moved, members, str(n)) for n in range(parts)), *(seen(op, 4 + moved, members) for op in end))),
-        1: RankRecord(seen=(*(seen("recv", 3 + moved, members) for _ in range(parts)), *(seen(op, 4 + moved, members) for op in end))),
+        0: RankRecord(seen=(begun, *(seen("send", 2 + moved, members, str(n)) for n in range(parts)), *(seen(op, 4 + moved, members) for op in end))),
+        1: RankRecord(seen=(begun, *(seen("recv", 3 + moved, members) for _ in range(parts)), *(seen(op, 4 + moved, members) for op in end))),
     }  # fmt: skip
     if members == LARGE:
-        ranks[2] = RankRecord(seen=(seen("send", third + moved, members, "x"),))
+        ranks[2] = RankRecord(
+            seen=(
+                begun,
+                seen("send", third + moved, members, "x"),
+            )
+        )
     return Record(answer="differs", why="every rank waits for another one", ranks=ranks)
 
 
