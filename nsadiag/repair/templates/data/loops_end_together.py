@@ -66,7 +66,7 @@ def propose(module: Module) -> Iterator[Proposal]:
         return
     for node in dict.fromkeys([*module.at_lines(ast.comprehension), *module.around(ast.For)]):
         assert isinstance(node, ast.For | ast.comprehension)
-        items = _unwrapped(node.iter)
+        items = unwrapped(node.iter)
         if _is_counted(items, module):
             continue
         for group in ("", *_groups(module, items)):
@@ -85,7 +85,7 @@ def propose(module: Module) -> Iterator[Proposal]:
 def _longest(module: Module) -> Iterator[Proposal]:
     for node in module.around(ast.For)[:1]:
         assert isinstance(node, ast.For)
-        items = _unwrapped(node.iter)
+        items = unwrapped(node.iter)
         if not _is_counted(items, module) and not module.binds(LONGEST):
             text = with_helper(module.replaced(items, f"{LONGEST}({module.source(items)})"), PADDED)
             what = f"the loop of line {items.lineno} ends on all ranks with the longest"
@@ -111,7 +111,8 @@ def _joined(module: Module) -> Iterator[Proposal]:
             yield Proposal(what=what, text=text, line=node.lineno, cost=JOINED_COST)
 
 
-def _unwrapped(items: ast.expr) -> ast.expr:
+def unwrapped(items: ast.expr) -> ast.expr:
+    """What a loop goes through, without what counts it or shows its progress."""
     while isinstance(items, ast.Call) and name_of(items) in WRAPPERS and items.args:
         items = items.args[0]
     return items
