@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsadiag.commands.fix.warm import WarmTrials
+from nsadiag.commands.fix.warm import WarmTrials, witnessed
 from nsadiag.deadlines import programs
 from nsadiag.engines.local import WarmLauncher
 from nsadiag.evidence.layout import RunDir, read_json
-from nsadiag.evidence.rehearsal import WITNESS
 from nsadiag.repair.change import Change
 from nsadiag.repair.job import Job, copied, texts_of
 from nsadiag.repair.record import Record, read_record
@@ -38,7 +37,7 @@ class Trials:
             tempfile.TemporaryDirectory(prefix="nsadiag-rehearsal-") as room,
         ):
             out = Path(room).resolve() / "run"
-            self._nsadiag("check", copy, out, ranks, {WITNESS: str(seed)})
+            self._nsadiag("check", copy, out, ranks, witnessed(change, seed))
             return read_record(out, copy)
 
     cold = None  # they all are
