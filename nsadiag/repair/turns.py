@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from nsadiag.evidence.rehearsal.paths import LOW, MOST_NUMBER, NUMBER, WHAT, Walked, Word
 from nsadiag.repair.change import Change
 from nsadiag.repair.record import Record, Site
+from nsadiag.repair.text import first_line
 from nsadiag.source.syntax import parse
 
 BRANCHES = ast.If | ast.IfExp | ast.While | ast.For
@@ -43,20 +44,26 @@ def parting(record: Record, change: Change) -> tuple[Site, dict[int, int]] | Non
 
 
 def _changed_branches(change: Change) -> dict[str, dict[int, int]]:
-    """By file, the lines of its branches that are not kept, each with the first line of the function around it; 1: the module."""
+    """By file, the lines of its branches that are not kept, each with the first line of the function around it; 1: the module.
+
+    A statement whose exception is handled is one, too.
+    """
     found: dict[str, dict[int, int]] = {}
     for file in change.files:
         if not file.path.endswith(".py"):
             continue
-        own = found[file.path] = {}
         nodes = list(ast.walk(parse(file.before)))
         functions = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-        for node in nodes:
-            if isinstance(node, BRANCHES) and node.lineno not in file.kept:
-                around = [f for f in functions if f.lineno <= node.lineno <= (f.end_lineno or 0)]
-                own[node.lineno] = max(
-                    (min([f.lineno, *(d.lineno for d in f.decorator_list)]) for f in around), default=1
-                )
+        handled = [n for each in nodes if isinstance(each, ast.Try) for s in each.body for n in ast.walk(s)]
+        branches = [n for n in nodes if isinstance(n, BRANCHES)] + [
+            n for n in handled if isinstance(n, ast.stmt)
+        ]
+        found[file.path] = {
+            line: max(
+                (first_line(f) for f in functions if f.lineno <= line <= (f.end_lineno or 0)), default=1
+            )
+            for line in {n.lineno for n in branches} - file.kept.keys()
+        }
     return found
 
 

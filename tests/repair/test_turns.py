@@ -58,6 +58,26 @@ def test_a_patch_is_compared_up_to_where_ranks_part_at_its_branch() -> None:
     )
 
 
+def test_ranks_part_where_one_handles_an_exception_of_a_changed_statement() -> None:
+    before = "def train(batches):\n    for batch in batches:\n        try:\n            cut(batch)\n        except ValueError:\n            continue\n        reduce(batch)\n"
+    change = Change.of({"t.py": before}, {"t.py": before.replace("cut(batch)", "agreed(cut, batch)")})
+    words = [(Word.ENTER, 1, 1)]
+    for call, handler in enumerate((7, 7, 5), 1):
+        words += [(Word.LINE, 0, 4), (Word.LINE, 0, handler), (Word.CALL, 2, call)]
+    raised, taken = (
+        RankRecord(
+            seen=rank("a", "b", "c").seen,
+            walked=Walked(
+                words=array.array("Q", (w << WHAT | n << NUMBER | low for w, n, low in own)),
+                names={1: CODE},
+                is_whole=True,
+            ),
+        )
+        for own in (words, [(w, n, 7 if low == 5 else low) for w, n, low in words])
+    )
+    assert parting(of(raised, taken), change) == (("t.py", 4), {0: 2, 1: 2})
+
+
 def test_what_differs_before_ranks_part_is_not_excused() -> None:
     repaired = of(rank("x", "c"), rank("A", "C"), answer="agreed")
     assert not proof.same_values(Trial(change=CHANGE, before=FAILED, after=repaired)).met
