@@ -9,38 +9,47 @@ import ast
 import itertools
 from collections.abc import Mapping
 
-from nsadiag.evidence.rehearsal.paths import LOW, MOST_NUMBER, NUMBER, WHAT, Walked, Word
+from nsadiag.evidence.rehearsal.paths import LOW, MOST_NUMBER, NUMBER, WHAT, Named, Walked, Word
 from nsadiag.repair.change import Change
 from nsadiag.repair.record import Record, Site
 from nsadiag.repair.text import first_line
 from nsadiag.source.syntax import parse
 
+NOBODY = Named(number=0, text="")  # of a damaged path
 BRANCHES = ast.If | ast.IfExp | ast.While | ast.For
-Turn = tuple[
-    Site, int, int
-]  # the branch, the line that came next in its frame (0: none), and calls before that
+Turn = tuple[Site, int, int]  # the branch, the line that comes next in its frame (0: none), calls before that
 
 
 def parting(record: Record, change: Change) -> tuple[Site, dict[int, int]] | None:
-    """The first branch of those that a change touches which ranks left by different sides, after all had left it by one, and by rank the place in `seen`."""
+    """The branch, of those that a change touches, by whose sides ranks come to make another number of calls in a round.
+
+    And by rank the place in `seen` at which they leave it so. All have left it by one side before: it is no question of the rank.
+    """
     branches = _changed_branches(change)
     turns = {
         rank: found
         for rank, own in record.ranks.items()
         if own.walked is not None and (found := turns_of(own.walked, branches))
     }
-    if len(turns) < 2:
-        return None
     known: set[Site] = set()
-    for row in zip(*turns.values(), strict=False):
-        if len({turn[:2] for turn in row}) > 1:
-            site = row[0][0]
-            if site not in known:
-                return None
-            places = zip(turns, row, strict=True)
-            return site, {rank: _behind(record, rank, calls) for rank, (_, _, calls) in places}
-        known.add(row[0][0])
+    for number, row in enumerate(zip(*turns.values(), strict=False)):
+        site = row[0][0]
+        if len({turn[0] for turn in row}) > 1:
+            return None
+        if len({turn[1] for turn in row}) == 1:
+            known.add(site)
+        elif not _meet_again(number, list(turns.values())):
+            last = zip(turns, row, strict=True)
+            places = {rank: _behind(record, rank, calls) for rank, (_, _, calls) in last}
+            return (site, places) if site in known else None
     return None
+
+
+def _meet_again(number: int, turns: list[list[Turn]]) -> bool:
+    """Whether all ranks have made as many calls until the next turn."""
+    if not all(len(own) > number + 1 for own in turns):
+        return False
+    return len({own[number + 1][2] - own[number][2] for own in turns}) == 1
 
 
 def _changed_branches(change: Change) -> dict[str, dict[int, int]]:
@@ -77,7 +86,7 @@ def turns_of(walked: Walked, branches: Mapping[str, Mapping[int, int]]) -> list[
         if what == Word.CALL:
             calls = low
         elif what == Word.ENTER:
-            files.append(walked.names[word >> NUMBER & MOST_NUMBER].file)
+            files.append(_code(walked, word).file)
             at.append(None)
         elif what == Word.LINE:
             if (branch := at[-1]) is not None and low != branch[1]:
@@ -88,10 +97,14 @@ def turns_of(walked: Walked, branches: Mapping[str, Mapping[int, int]]) -> list[
             if (branch := at.pop()) is not None:
                 found.append((branch, 0, calls))
         elif what == Word.FOLDED:
-            code = walked.names[word >> NUMBER & MOST_NUMBER]
+            code = _code(walked, word)
             if code.line in branches.get(code.file, {}).values():
                 break
     return found
+
+
+def _code(walked: Walked, word: int) -> Named:
+    return walked.names.get(word >> NUMBER & MOST_NUMBER, NOBODY)
 
 
 def _behind(record: Record, rank: int, calls: int) -> int:

@@ -87,6 +87,21 @@ def test_a_side_that_ranks_never_took_together_is_no_drift() -> None:
     assert parting(of(rank("", "c"), rank("A", "C")), CHANGE) is None
 
 
+def test_ranks_that_make_as_many_calls_on_either_side_have_not_parted() -> None:
+    alike = of(*(replaced(rank("a", "b", "c"), 5, 4, own) for own in (False, True)))
+    assert parting(alike, CHANGE) is None
+
+
+def replaced(found: RankRecord, line: int, by: int, wanted: bool) -> RankRecord:
+    """Where it is wanted, another line at its second occurrence, as of a side that goes on to the same call."""
+    words = list(found.walked.words) if found.walked else []
+    at = [n for n, word in enumerate(words) if word == Word.LINE << WHAT | line]
+    if wanted:
+        words[at[1]] = Word.LINE << WHAT | by
+    path = Walked(words=array.array("Q", words), names={1: CODE}, is_whole=True)
+    return RankRecord(seen=found.seen, walked=path)
+
+
 def test_a_branch_that_the_patch_leaves_alone_is_no_drift() -> None:
     other = Change.of({"t.py": BEFORE}, {"t.py": BEFORE.replace("reduce(batch)", "reduce(batch * 2)")})
     assert parting(FAILED, other) is None
