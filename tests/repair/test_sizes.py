@@ -20,7 +20,7 @@ def seen(op: str, line: int, members: tuple[int, ...], value: str = "") -> Seen:
 
 
 def record(members: tuple[int, ...], moved: int, parts: int, *end: str, third: int = 2) -> Record:
-    begun = seen("new_group", 1, members)
+    begun = seen("new_group", 2 + moved, members)
     ranks = {
         0: RankRecord(seen=(begun, *(seen("send", 2 + moved, members, str(n)) for n in range(parts)), *(seen(op, 4 + moved, members) for op in end))),
         1: RankRecord(seen=(begun, *(seen("recv", 3 + moved, members) for _ in range(parts)), *(seen(op, 4 + moved, members) for op in end))),
