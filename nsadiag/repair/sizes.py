@@ -52,7 +52,7 @@ def _is_with(rank: int, seen: Seen) -> bool:
 
 
 def _key(seen: Seen, change: Change | None) -> tuple[object, ...]:
-    """What is compared; with a change, of a line before it as it is numbered after it."""
+    """The parts that are compared; with a change, a line before it has the number that it has after it."""
     file, line = site_of(seen.place)
     kept = change.kept_line(file, line) if change else line
     return seen.what, seen.op, seen.value, seen.path, file, kept

@@ -94,7 +94,7 @@ class BothTrials:
         return self.warm.rehearse(change, ranks, seed)
 
     def cold(self, change: Change | None, ranks: int, seed: int) -> Record:
-        """Of processes of their own where it matters."""
+        """One of processes of their own, if that may matter; else a warm one."""
         trials = self.trials if self.warm.depends_on_salt(change) else self.warm
         return trials.rehearse(change, ranks, seed)
 

@@ -112,7 +112,7 @@ def _joined(module: Module) -> Iterator[Proposal]:
 
 
 def unwrapped(items: ast.expr) -> ast.expr:
-    """What a loop goes through, without what counts it or shows its progress."""
+    """The items of a loop, without a function around them that counts or shows its progress."""
     while isinstance(items, ast.Call) and name_of(items) in WRAPPERS and items.args:
         items = items.args[0]
     return items
