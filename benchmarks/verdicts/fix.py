@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -67,13 +67,12 @@ class Program:
 
 @dataclass(kw_only=True)
 class CachedTrials:
-    """Trials whose results are kept by the text that was tried; `seconds` and `cpu_s` count what each took when it was run."""
+    """Trials whose results are kept by the text that was tried."""
 
     trials: BothTrials | Trials
     folder: Path
     warm: bool = False
-    seconds: float = 0.0
-    cpu_s: float = 0.0  # of all its processes: what a machine at load takes longer for
+    known: int = 0  # trials that were not run again
     made: Counter[str] = field(default_factory=Counter)
 
     def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record:
@@ -92,22 +91,25 @@ class CachedTrials:
         found: Record = self._kept(f"cold-{ranks}-{seed}", change, lambda: make(change, ranks, seed))
         return found
 
-    def launch(self, change: Change) -> str:
-        return "healthy" if self.warm else str(self._kept("run", change, lambda: self.trials.launch(change)))
+    def launch(self, change: Change, unwanted: threading.Event) -> str:
+        """What was ended before its time is not kept."""
+        if self.warm:
+            return "healthy"
+        return str(self._kept("run", change, lambda: self.trials.launch(change, unwanted), unwanted))
 
-    def _kept(self, what: str, change: Change | None, make: Any) -> Any:
+    def _kept(
+        self, what: str, change: Change | None, make: Any, unwanted: threading.Event | None = None
+    ) -> Any:
         text = json.dumps([(f.path, f.after) for f in change.files]) if change else ""
         file = self.folder / f"{what}-{hashlib.sha1(text.encode()).hexdigest()[:16]}.pickle"
         if file.exists():
-            took, cpu, result = pickle.loads(file.read_bytes())
+            result = pickle.loads(file.read_bytes())
+            self.known += 1
         else:
-            began, spent = time.monotonic(), cpu_spent()
             result = make()
-            took, cpu = time.monotonic() - began, cpu_spent() - spent
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(pickle.dumps((took, cpu, result)))
-        self.seconds += took
-        self.cpu_s += cpu
+            if not (unwanted and unwanted.is_set()):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(pickle.dumps(result))
         self.made[what] += 1
         return result
 
@@ -130,6 +132,7 @@ def cpu_spent() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-k", default="", help="only programs with this in their name")
+    parser.add_argument("--name", help="only the program of this name")
     parser.add_argument("--cache", type=Path, help="keep runs and trials in this folder")
     parser.add_argument("--out", type=Path, help="append each result to this file as a line of JSON")
     parser.add_argument("--programs", type=Path, help="a folder of programs, in place of repro/")
@@ -151,6 +154,7 @@ def main() -> None:
             for program in sorted(programs(folder), key=lambda each: drawn(each.name)):
                 if (
                     given.k not in program.name
+                    or program.name != (given.name or program.name)
                     or program.name in done
                     or drawn(program.name) % given.of != given.part
                 ):
@@ -240,8 +244,11 @@ def measured(
         trials = CachedTrials(trials=made, folder=folder / "trials", warm=given.warm)
         request = FixRequest(path=folder / "run", seconds=given.seconds, budget_s=given.budget)
         row["class"] = origin.verdict.cls
+        spent = cpu_spent()
         try:
-            return {**row, **judged(program, fixed_of(request, origin, trials), trials)}
+            result = fixed_of(request, origin, trials)
+            row["cpu_s"] = round(cpu_spent() - spent, 1)
+            return {**row, **judged(program, result, trials)}
         except NsadiagError as error:
             return {**row, "answer": "refused", "why": error.message}
 
@@ -261,9 +268,9 @@ def judged(program: Program, result: Fixed, trials: CachedTrials) -> dict[str, o
             if t is not best
         ],
         "untried": len(result.untried),
-        "seconds": round(trials.seconds, 1),
-        "cpu_s": round(trials.cpu_s, 1),
+        "seconds": round(result.seconds, 1),
         "trials": sum(trials.made.values()),
+        "from_cache": trials.known,
     }
     if best and program.twin is not None:
         row["twin"] = against(program.twin, best.candidate.change, result.origin, trials)

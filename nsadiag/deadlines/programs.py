@@ -8,6 +8,7 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,11 +54,13 @@ def run(
     env: Mapping[str, str] | None = None,
     grace_s: float = 0.0,
     stderr_tail: int | None = None,
+    unwanted: threading.Event | None = None,
 ) -> Finished:
     """Runs the program to its end. Raises OSError where it cannot be started, or writes too much, Unfinished at its deadline.
 
     `stderr_tail`: of its stderr that many bytes are kept, and it may write as much as it likes. `text` is its stdin. `stdout`: a descriptor of ours that takes its output, which is captured otherwise. `grace_s`: from
-    SIGTERM to SIGKILL, for a program that has something to end in good order.
+    SIGTERM to SIGKILL, for a program that has something to end in good order. `unwanted`: once it is set, by another thread, the
+    deadline has come.
     """
     deadline = Deadline(seconds)
     process = subprocess.Popen(
@@ -70,7 +73,7 @@ def run(
     _running.add(process)
     exchange = _Exchange(process, (text or "").encode(errors="surrogateescape"), stderr_tail)
     try:
-        exchange.until(deadline)
+        exchange.until(deadline, unwanted or threading.Event())
         code = process.wait(deadline.left())
     except (TimeoutError, subprocess.TimeoutExpired):
         end(process, grace_s)
@@ -129,10 +132,12 @@ class _Exchange:
             os.set_blocking(process.stdin.fileno(), False)
             self._selector.register(process.stdin, selectors.EVENT_WRITE)
 
-    def until(self, deadline: Deadline) -> None:
+    def until(self, deadline: Deadline, unwanted: threading.Event) -> None:
         """Returns when its output has ended, or it has. Raises TimeoutError, and OSError for too much output."""
         while self._selector.get_map():
             self._turn(min(TICK_S, deadline.left()))
+            if unwanted.is_set():
+                raise TimeoutError
             if self._process.poll() is not None:
                 self.drain()
                 return

@@ -115,8 +115,8 @@ def _decides_for_others(file: FileChange, before: ast.Module, after: ast.Module)
         return 0
     all_want = "ReduceOp.MIN" in added and not NOT_ALL.search(added)
     old = {ast.unparse(node.test) for node in ast.walk(before) if isinstance(node, TESTS)}
-    known = {node.name for node in ast.walk(before) if isinstance(node, FUNCTIONS)}
-    new = [n for n in ast.walk(after) if isinstance(n, FUNCTIONS) and n.name not in known]
+    known = {function for function, _ in _by_function(before)}
+    new = [n for function, n in _by_function(after) if isinstance(n, FUNCTIONS) and function not in known]
     trains, draws = _reaching(after, {"backward"}), _reaching(after, DRAWS)
     shares = {n.name for n in new if "broadcast" in ast.unparse(n)}
     groups = {
@@ -209,19 +209,25 @@ def _is_round(node: ast.AST, training: set[str]) -> bool:
 
 def _leaves_early(file: FileChange, before: ast.Module, after: ast.Module) -> str:
     """A new `return`, `break` or `continue` in a function that was there; what a new function does, its callers see."""
-    old = {node.name for node in ast.walk(before) if isinstance(node, FUNCTIONS)}
+    old = {function for function, _ in _by_function(before)}
     new = Counter(_leaves(after, old)) - Counter(_leaves(before, old))
     return min(new, default="")
 
 
-def _leaves(tree: ast.Module, functions: set[str]) -> Iterator[str]:
-    pending: list[tuple[ast.AST, str]] = [(tree, "the module")]
+def _by_function(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """All nodes, each with the function that it is in, by its name with those of the classes and functions around it."""
+    pending: list[tuple[str, str, ast.AST]] = [("", "the module", tree)]
     while pending:
-        node, where = pending.pop()
-        if isinstance(node, FUNCTIONS):
-            if node.name not in functions:
-                continue
-            where = node.name
-        if isinstance(node, ast.Return | ast.Break | ast.Continue):
-            yield f"{type(node).__name__.lower()} in {where}"
-        pending += [(child, where) for child in ast.iter_child_nodes(node)]
+        around, function, node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            around = f"{around}{node.name}."
+            function = function if isinstance(node, ast.ClassDef) else around[:-1]
+        yield function, node
+        pending += [(around, function, child) for child in ast.iter_child_nodes(node)]
+
+
+def _leaves(tree: ast.Module, functions: Set[str]) -> Iterator[str]:
+    """In these functions."""
+    for function, node in _by_function(tree):
+        if function in functions and isinstance(node, ast.Return | ast.Break | ast.Continue):
+            yield f"{type(node).__name__.lower()} in {function}"

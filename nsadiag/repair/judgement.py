@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from nsadiag.evidence.phrases import count
@@ -12,13 +15,14 @@ from nsadiag.repair.change import Change
 from nsadiag.repair.conduct import conduct
 from nsadiag.repair.proof import CRITERIA, NOTHING_COMPUTED, Trial, same_alone
 from nsadiag.repair.record import Record
+from nsadiag.repair.sizes import cannot_grow
 from nsadiag.repair.templates.template import COUNTED
 
 SEEDS = (0, 1, 2)
 # A rehearsal of a change (None: the job as it is) with so many ranks and a seed.
 Rehearse = Callable[[Change | None, int, int], Record]
-# The outcome of a real launch with a change, as a verdict names it.
-Launch = Callable[[Change], str]
+# The outcome of a real launch with a change, as a verdict names it; it is ended once the event is set.
+Launch = Callable[[Change, threading.Event], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,30 +99,47 @@ class Bench:
         trial = sketch.trial
         if trial is None:
             return Judgement(level="nothing", rows=sketch.rows)
-        agreed = self._agrees(trial.change)
-        if not agreed.met:
-            return Judgement(level="nothing", rows=(agreed,))
-        outcome = self.launch(trial.change)
+        with _launched(self.launch, trial.change) as launching:
+            agreed, limit = self._agrees(trial)
+            if not agreed.met:
+                return Judgement(level="nothing", rows=(agreed,))
+            outcome = launching.result()
         launched = Shown(criterion="run", met=outcome == "healthy", because=f"a real launch is {outcome}")
         if not launched.met:
             return Judgement(level="nothing", rows=(agreed, launched))
         rows = (agreed, launched, *sketch.rows)
         level: Level = "fixed" if all(row.met for row in rows) else "agrees"
-        return Judgement(level=level, rows=rows, cost=trial.counted or trial.cost)
+        cost = "; ".join(filter(None, (trial.counted or trial.cost, limit)))
+        return Judgement(level=level, rows=rows, cost=cost)
 
-    def _agrees(self, change: Change) -> Shown:
-        """The other seeds, and one rank more."""
+    def _agrees(self, trial: Trial) -> tuple[Shown, str]:
+        """The other seeds, and one rank more; and the limit of the proof, where the job is for exactly as many ranks as it has."""
+        own, more = count(self.ranks, "rank"), f"{self.ranks + 1} ranks"
+        limit, why = "", f"{count(len(SEEDS), 'seed')} on {own}, and {more}"
         for ranks, seed in ((self.ranks, SEEDS[1]), (self.ranks + 1, SEEDS[0]), (self.ranks, SEEDS[-1])):
             made = self.cold if self.cold and seed == SEEDS[-1] else self.rehearse
-            after = made(change, ranks, seed)
+            after = made(trial.change, ranks, seed)
             if after.answer == "agreed":
                 continue
-            if ranks != self.ranks and _fails_alike(self.plain(ranks), after):
-                because = f"3 seeds; the job cannot run on {count(ranks, 'rank')}, with the patch or without"
-                return Shown(criterion="rehearsals", met=True, because=because)
-            return _answered(f"{count(ranks, 'rank')}, seed {seed}", after)
-        because = f"{count(len(SEEDS), 'seed')} on {count(self.ranks, 'rank')}, and {self.ranks + 1} ranks"
-        return Shown(criterion="rehearsals", met=True, because=because)
+            fixed_size = ranks != self.ranks and cannot_grow(
+                trial.before, trial.after, self.plain(ranks), after, trial.change
+            )
+            if not fixed_size:
+                return _answered(f"{count(ranks, 'rank')}, seed {seed}", after), ""
+            limit = f"proven on {own} only"
+            why = f"{count(len(SEEDS), 'seed')} on {own}; not on {more}, where the job fails with and without the patch: {fixed_size}"
+        return Shown(criterion="rehearsals", met=True, because=why), limit
+
+
+@contextlib.contextmanager
+def _launched(launch: Launch, change: Change) -> Iterator[Future[str]]:
+    """A launch beside the rehearsals, which leave a second core idle; it is ended where they make it needless."""
+    unwanted = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="nsadiag-launch") as pool:
+        try:
+            yield pool.submit(launch, change, unwanted)
+        finally:
+            unwanted.set()
 
 
 def _rows(trial: Trial) -> tuple[Shown, ...]:
@@ -136,10 +157,6 @@ def left_out(record: Record) -> str:
         if left:
             parts.append(f"{left:,} of {count(taken + left, 'round')} on rank {rank}")
     return f"left out: {', '.join(parts)}" if parts else ""
-
-
-def _fails_alike(before: Record, after: Record) -> bool:
-    return before.answer == after.answer == "raised" and before.why == after.why
 
 
 def _answered(what: str, record: Record) -> Shown:

@@ -6,6 +6,7 @@ Each criterion is a function of the two records and the change. What it cannot s
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +19,7 @@ from nsadiag.evidence.rehearsal.witnessed import Seen
 from nsadiag.repair.change import Change
 from nsadiag.repair.conduct import DRAWS, FUNCTIONS
 from nsadiag.repair.record import RankRecord, Record, Site, site_of
+from nsadiag.repair.turns import parting
 from nsadiag.source.model import name_of
 from nsadiag.source.syntax import parse
 
@@ -25,6 +27,7 @@ WITHOUT_VALUES = (BARRIER, CREATION, "monitored_barrier")
 BROADCAST = "broadcast"
 OF_ONE_RANK = (BROADCAST, "scatter", SEND, RECEIVE)  # whose input the others do not give
 NOTHING_COMPUTED = "nothing was computed before the ranks drifted"
+DRIFT_FIRST = "the ranks drift before they compute anything"
 NOTHING = re.compile(r"\bNone\b")
 VALUE = r"(?:None|#|[\[({].*[\])}])"  # a number, or a list, tuple or mapping
 NUMBER = re.compile(r"[-+]?\b\d[\d.,:]*(?:e[-+]?\d+)?\b|\b(?:nan|inf)\b")
@@ -46,12 +49,28 @@ Criterion = Callable[[Trial], Shown]
 
 
 def same_values(trial: Trial) -> Shown:
-    """Calls, losses and parameters are those of the job without the patch, on every rank up to the first drift."""
+    """Calls, losses and parameters are those of the job without the patch, on every rank up to the first drift.
+
+    Ranks that meet at one line in different rounds drift where they first leave a branch that the patch changes by different sides.
+    """
+    shown = _same_until(trial, trial.before.drift)
+    parted = None if shown.met else parting(trial.before, trial.change)
+    if parted is None:
+        return shown
+    (file, line), places = parted
+    drift = trial.before.drift
+    again = _same_until(trial, {rank: min(drift[rank], places.get(rank, drift[rank])) for rank in drift})
+    if not again.met or again.because == DRIFT_FIRST:
+        return shown
+    return dataclasses.replace(again, because=f"{again.because}, where ranks part at {file}:{line}")
+
+
+def _same_until(trial: Trial, drift: Mapping[int, int]) -> Shown:
+    """`drift`: by rank, the number of what it computes before."""
     name, compared = "same values", 0
     for rank, before in sorted(trial.before.ranks.items()):
-        drift = trial.before.drift[rank]
         after = trial.after.ranks.get(rank, RankRecord())
-        wanted = [seen for seen in before.seen[:drift] if seen.what != "file"]
+        wanted = [seen for seen in before.seen[: drift[rank]] if seen.what != "file"]
         found, first = aligned(wanted, after.seen, trial.change)
         if first is not None:
             what = first.op or first.what
@@ -65,7 +84,7 @@ def same_values(trial: Trial) -> Shown:
             criterion=name, met=True, because=f"{count(compared, 'value')} equal up to the first drift"
         )
     if trial.alone and trial.alone[0].answer == "agreed":
-        return Shown(criterion=name, met=True, because="the ranks drift before they compute anything")
+        return Shown(criterion=name, met=True, because=DRIFT_FIRST)
     return Shown(criterion=name, met=False, because=NOTHING_COMPUTED)
 
 

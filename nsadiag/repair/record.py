@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsadiag.evidence.documents.files import read_text
-from nsadiag.evidence.layout import RunDir, read_json
+from nsadiag.evidence.documents.values import value_of
+from nsadiag.evidence.layout import RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.rehearsal.calls import RECEIVE, SEND
+from nsadiag.evidence.rehearsal.paths import Named, Walked, read_path
 from nsadiag.evidence.rehearsal.witnessed import Seen, read_seen
 
 TEMPORARY = re.compile(r"\btmp[a-z0-9_]{8}\b")  # as tempfile names them: another in each run
@@ -24,6 +26,7 @@ class RankRecord:
 
     seen: tuple[Seen, ...] = ()
     output: tuple[str, ...] = ()
+    walked: Walked | None = None  # the path of its code
 
     @functools.cached_property
     def steps(self) -> int:
@@ -106,6 +109,7 @@ def read_record(directory: Path, folder: Path) -> Record:
         rank.rank: RankRecord(
             seen=tuple(_below(seen, folder) for seen in read_seen(rank.witness)),
             output=tuple(_text(rank.stdout).replace(str(folder), ".").splitlines()),
+            walked=_walked(rank, folder),
         )
         for rank in run.ranks()
     }
@@ -114,6 +118,18 @@ def read_record(directory: Path, folder: Path) -> Record:
     if answer == "agreed" and verdict.get("outcome") == "wrong":
         answer, why = "wrong", str(verdict.get("summary", ""))
     return Record(answer=answer, why=why, ranks=ranks)
+
+
+def _walked(rank: RankDir, folder: Path) -> Walked | None:
+    """With files by their paths below the folder."""
+    try:
+        content = rank.path_words.read_bytes()
+    except OSError:
+        return None
+    rows = [value_of(Named, row) for row in read_json_lines(rank.path_names)]
+    return read_path(
+        content, tuple(dataclasses.replace(r, file=r.file.removeprefix(f"{folder}/")) for r in rows)
+    )
 
 
 def _below(seen: Seen, folder: Path) -> Seen:

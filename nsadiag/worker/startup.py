@@ -81,8 +81,8 @@ def _install() -> None:
 
         proof.install(os.environ[rehearsal.PROOF])
     install_probes()
-    # What is compared with another run by what it computed is asked nothing about its path.
-    compared = {rehearsal.WITNESS, rehearsal.PROOF} & os.environ.keys()
+    # What is compared with another run by what it computed is not asked about its path, unless that is wanted.
+    compared = {rehearsal.WITNESS, rehearsal.PROOF} & os.environ.keys() and rehearsal.WALK not in os.environ
     if rehearsal.SOCKET in os.environ and not compared:
         from nsadiag.worker.rehearsal.paths import recorder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class Makes(Protocol):
 
     def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record: ...
 
-    def launch(self, change: Change) -> str: ...
+    def launch(self, change: Change, unwanted: threading.Event) -> str: ...
 
     @property
     def cold(self) -> Rehearse | None: ...
@@ -179,6 +180,10 @@ def write(origin: Origin, change: Change) -> None:
 
 
 def _candidates(request: FixRequest, origin: Origin) -> list[Candidate]:
+    if request.patch is not None and request.propose:
+        raise UsageError(
+            "--patch and --propose are both given", "judge one patch, or let a command propose some"
+        )
     if request.patch is not None:
         text = read_patch(request.patch)
         return [Candidate(what=str(request.patch), change=change_of(origin.job, text))]
@@ -222,9 +227,20 @@ def document_for_model(origin: Origin) -> dict[str, object]:
     }
 
 
+def _words(command: str) -> list[str]:
+    """Raises UsageError for what is no command line."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--propose: {command}: {error}", "quote it as for a shell") from None
+    if not words:
+        raise UsageError("--propose names no command", "it reads a document on stdin and prints diffs")
+    return words
+
+
 def _proposed(command: str, origin: Origin) -> Iterator[Candidate]:
     """The diffs of a command of the user's; one that does not apply is passed over with a line."""
-    words = shlex.split(command)
+    words = _words(command)
     text = json.dumps(document_for_model(origin))
     try:
         done = programs.run(words, seconds=PROPOSE_S, text=text)

@@ -6,15 +6,15 @@ import contextlib
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsadiag.commands.fix.warm import WarmTrials
+from nsadiag.commands.fix.warm import WarmTrials, witnessed
 from nsadiag.deadlines import programs
 from nsadiag.engines.local import WarmLauncher
 from nsadiag.evidence.layout import RunDir, read_json
-from nsadiag.evidence.rehearsal import WITNESS
 from nsadiag.repair.change import Change
 from nsadiag.repair.job import Job, copied, texts_of
 from nsadiag.repair.record import Record, read_record
@@ -37,22 +37,25 @@ class Trials:
             tempfile.TemporaryDirectory(prefix="nsadiag-rehearsal-") as room,
         ):
             out = Path(room).resolve() / "run"
-            self._nsadiag("check", copy, out, ranks, {WITNESS: str(seed)})
+            self._nsadiag("check", copy, out, ranks, witnessed(change, seed))
             return read_record(out, copy)
 
     cold = None  # they all are
 
-    def launch(self, change: Change) -> str:
-        """The outcome of a real launch; `unknown` where there was no verdict."""
+    def launch(self, change: Change, unwanted: threading.Event) -> str:
+        """The outcome of a real launch; `unknown` where there was no verdict, as where it was ended by the event."""
         with (
             copied(self.job, texts_of(change)) as copy,
             tempfile.TemporaryDirectory(prefix="nsadiag-launch-") as room,
         ):
             out = Path(room).resolve() / "run"
-            self._nsadiag("run", copy, out, self.job.ranks, {})
+            self._nsadiag("run", copy, out, self.job.ranks, {}, unwanted)
             return str(read_json(RunDir(path=out).verdict, {}).get("outcome", "unknown"))
 
-    def _nsadiag(self, command: str, copy: Path, out: Path, ranks: int, more: Mapping[str, str]) -> None:
+    def _nsadiag(
+        self, command: str, copy: Path, out: Path, ranks: int, more: Mapping[str, str],
+        unwanted: threading.Event | None = None,
+    ) -> None:  # fmt: skip
         limit = "--seconds" if command == "check" else "--timeout"
         line = [
             sys.executable,
@@ -74,6 +77,7 @@ class Trials:
                 cwd=copy / self.job.cwd.relative_to(self.job.folder),
                 env={**os.environ, **paths, **more},
                 stderr_tail=TAIL_BYTES,
+                unwanted=unwanted,
             )
         except programs.Unfinished:
             return
@@ -90,10 +94,12 @@ class BothTrials:
         return self.warm.rehearse(change, ranks, seed)
 
     def cold(self, change: Change | None, ranks: int, seed: int) -> Record:
-        return self.trials.rehearse(change, ranks, seed)
+        """One of processes of their own, if that may matter; else a warm one."""
+        trials = self.trials if self.warm.depends_on_salt(change) else self.warm
+        return trials.rehearse(change, ranks, seed)
 
-    def launch(self, change: Change) -> str:
-        return self.trials.launch(change)
+    def launch(self, change: Change, unwanted: threading.Event) -> str:
+        return self.trials.launch(change, unwanted)
 
 
 @contextlib.contextmanager

@@ -24,11 +24,12 @@ from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.deadlines.deadline import Deadline
 from nsadiag.engines.local import WarmLauncher, run_warm
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
-from nsadiag.evidence.rehearsal import NETWORK, SOCKET, WITNESS
+from nsadiag.evidence.rehearsal import NETWORK, SOCKET, WALK, WITNESS
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
 from nsadiag.repair.change import Change
 from nsadiag.repair.job import Job, copied_to, texts_of
 from nsadiag.repair.record import Record, read_record
+from nsadiag.source.patterns.hashes import depends_on_salt
 
 # Words of ours before the program: Python, -m, the module, the number of ranks, the ranks' Python.
 RUNTIME = 5
@@ -83,24 +84,38 @@ class WarmTrials:
         """The copy has one place for all trials: paths of modules are looked up where the process began."""
         return self.room / "stage" / self.job.folder.name
 
+    @property
+    def _workplace(self) -> Path:
+        return self._stage / self.job.cwd.relative_to(self.job.folder)
+
     def rehearse(self, change: Change | None, ranks: int, seed: int) -> Record:
         """One rehearsal. Raises MachineError where the folder cannot be copied."""
         program = self._program(ranks)
         assert program is not None
         out = self.room / "run"
         with copied_to(self.job, texts_of(change), self._stage), removed(out):
-            watch = self._watched(program, RunDir(path=make_private_dir(out)), ranks, seed)
+            watch = self._watched(program, RunDir(path=make_private_dir(out)), ranks, change, seed)
             found = _concluded(watch, out)
             write_json(RunDir(path=out).rehearsal, found.to_json())
             return read_record(out, self._stage)
 
-    def _watched(self, program: list[str], run: RunDir, ranks: int, seed: int) -> RehearsalWatch:
+    def depends_on_salt(self, change: Change | None) -> bool:
+        """Whether ranks with a hash salt of their own may do otherwise. Raises MachineError where the folder cannot be copied."""
+        program = self._program(1)
+        if program is None or program[0] == "-m":
+            return True
+        with copied_to(self.job, texts_of(change), self._stage):
+            return depends_on_salt(self._workplace / program[0])
+
+    def _watched(
+        self, program: list[str], run: RunDir, ranks: int, change: Change | None, seed: int
+    ) -> RehearsalWatch:
         options = WatchOptions(timeout_s=self.seconds, thorough=False)
         with scratch.made() as directory, coordinating(directory) as coordinator:
-            env = {SOCKET: str(coordinator.path), WITNESS: str(seed), NETWORK: "refused"}
+            env = {SOCKET: str(coordinator.path), NETWORK: "refused", **witnessed(change, seed)}
             watch = run_warm(
                 self._warm(), program, run, options, world_size=ranks, probes="light", env=env,
-                cwd=self._stage / self.job.cwd.relative_to(self.job.folder),
+                cwd=self._workplace,
                 make_watch=functools.partial(RehearsalWatch, coordinator=coordinator),
             )  # fmt: skip
         assert isinstance(watch, RehearsalWatch)
@@ -116,6 +131,11 @@ class WarmTrials:
     def _environment(self) -> Mapping[str, str]:
         names = ("PYTHONPATH",) if "PYTHONPATH" in os.environ else ()
         return {name: self.job.led(os.environ[name], self._stage) for name in names}
+
+
+def witnessed(change: Change | None, seed: int) -> dict[str, str]:
+    """Variables of a trial; of the job as it is the path of its code is recorded, too: where ranks part in it."""
+    return {WITNESS: str(seed), **({} if change else {WALK: "recorded"})}
 
 
 @contextlib.contextmanager

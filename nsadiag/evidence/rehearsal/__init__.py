@@ -9,4 +9,5 @@ CUDA = "NSADIAG_REHEARSAL_CUDA"  # "cpu": it stands in the place of GPUs
 WITNESS = (
     "NSADIAG_REHEARSAL_WITNESS"  # a number that moves their generators: they write down what they compute
 )
+WALK = "NSADIAG_REHEARSAL_WALK"  # "recorded": the path of their code, too, where they write down what they compute
 PROOF = "NSADIAG_PROOF"  # they write down their first steps (`evidence/rehearsal/proof.py`), rehearsed or not

@@ -15,7 +15,7 @@ from nsadiag.repair.templates.branches import (
     said_always,
     without_short_cut,
 )
-from nsadiag.repair.templates.data import epochs_set, loops_end_together, value_of_rank_0
+from nsadiag.repair.templates.data import epochs_set, length_agreed, loops_end_together, value_of_rank_0
 from nsadiag.repair.templates.gradients import (
     bound_early,
     connected_zero,
@@ -72,6 +72,7 @@ TEMPLATES: tuple[Template, ...] = (
     no_sync_borders.TEMPLATE,
     agree_on_condition.TEMPLATE,
     agree_on_flag.TEMPLATE,
+    length_agreed.TEMPLATE,
     loops_end_together.TEMPLATE,
     takes_part.TEMPLATE,
     without_short_cut.TEMPLATE,

@@ -122,11 +122,22 @@ def test_a_patch_of_others_that_does_not_fit_is_refused(failed: Failed, text: st
 
 
 @pytest.mark.parametrize(
-    ("command", "why"), [("no-such-command", "--propose"), ("false", "ended with code 1")]
+    ("command", "why"),
+    [
+        ("no-such-command", "--propose"),
+        ("false", "ended with code 1"),
+        ("'unclosed", "No closing quotation"),
+        (" ", "names no command"),
+    ],
 )
 def test_a_proposer_that_fails_is_told(failed: Failed, command: str, why: str) -> None:
     with pytest.raises(NsadiagError, match=why):
         fix_once(FixRequest(path=failed.write(), propose=command))
+
+
+def test_a_patch_and_a_proposer_are_not_both_judged(failed: Failed) -> None:
+    with pytest.raises(NsadiagError, match="both given"):
+        fix_once(FixRequest(path=failed.write(), patch=failed.script, propose="cat"))
 
 
 def test_a_proposer_is_given_the_verdict_the_lines_and_the_sources(failed: Failed) -> None:

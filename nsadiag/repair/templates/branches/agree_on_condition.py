@@ -25,6 +25,7 @@ HOW = {
     "rank 0": ("Whether rank 0 says so.", "    dist.broadcast(answer, src=0)"),
 }
 LEFT_BY_ALL = "all ranks leave as soon as one does"
+LEFT_OUT_BY_ALL = "a round that one rank leaves out is left out by all"
 LEAVES = (ast.Break, ast.Return, ast.Continue, ast.Raise)
 
 
@@ -41,7 +42,7 @@ def propose(module: Module) -> Iterator[Proposal]:
             said, line = HOW[how]
             helper = f"{HEAD.format(said=said)}{line}\n    return bool(answer.item())\n"
             what = f"agree on the condition in line {node.lineno}: {how}"
-            cost = LEFT_BY_ALL if how == "any" and _leaves(node) else ""
+            cost = _cost(node) if how == "any" else ""
             yield Proposal(what=what, text=with_helper(text, helper), line=node.test.lineno, cost=cost)
 
 
@@ -52,6 +53,13 @@ def _ways(node: ast.If | ast.While | ast.IfExp) -> tuple[str, ...]:
     if _leaves(node):
         return "any", "all"
     return "any", "rank 0", "all"
+
+
+def _cost(node: ast.If | ast.While | ast.IfExp) -> str:
+    if not _leaves(node):
+        return ""
+    assert isinstance(node, ast.If)
+    return LEFT_OUT_BY_ALL if any(isinstance(n, ast.Continue) for n in node.body) else LEFT_BY_ALL
 
 
 def _leaves(node: ast.AST) -> bool:

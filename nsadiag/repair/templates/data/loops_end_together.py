@@ -66,8 +66,8 @@ def propose(module: Module) -> Iterator[Proposal]:
         return
     for node in dict.fromkeys([*module.at_lines(ast.comprehension), *module.around(ast.For)]):
         assert isinstance(node, ast.For | ast.comprehension)
-        items = _unwrapped(node.iter)
-        if _is_counted(items):
+        items = unwrapped(node.iter)
+        if _is_counted(items, module):
             continue
         for group in ("", *_groups(module, items)):
             given = ", ".join(filter(None, (module.source(items), group)))
@@ -85,8 +85,8 @@ def propose(module: Module) -> Iterator[Proposal]:
 def _longest(module: Module) -> Iterator[Proposal]:
     for node in module.around(ast.For)[:1]:
         assert isinstance(node, ast.For)
-        items = _unwrapped(node.iter)
-        if not _is_counted(items) and not module.binds(LONGEST):
+        items = unwrapped(node.iter)
+        if not _is_counted(items, module) and not module.binds(LONGEST):
             text = with_helper(module.replaced(items, f"{LONGEST}({module.source(items)})"), PADDED)
             what = f"the loop of line {items.lineno} ends on all ranks with the longest"
             yield Proposal(what=what, text=text, line=items.lineno, cost=PADDED_COST)
@@ -111,18 +111,19 @@ def _joined(module: Module) -> Iterator[Proposal]:
             yield Proposal(what=what, text=text, line=node.lineno, cost=JOINED_COST)
 
 
-def _unwrapped(items: ast.expr) -> ast.expr:
+def unwrapped(items: ast.expr) -> ast.expr:
+    """The items of a loop, without a function around them that counts or shows its progress."""
     while isinstance(items, ast.Call) and name_of(items) in WRAPPERS and items.args:
         items = items.args[0]
     return items
 
 
-def _is_counted(items: ast.expr) -> bool:
-    """Whether it is a number of rounds that the text alone gives."""
+def _is_counted(items: ast.expr, module: Module) -> bool:
+    """Whether it is a number of rounds that all ranks have, by the text alone."""
     return (
         isinstance(items, ast.Call)
         and name_of(items) == "range"
-        and all(isinstance(argument, ast.Constant) for argument in items.args)
+        and all(module.provenance(argument) == "uniform" for argument in items.args)
     )
 
 
