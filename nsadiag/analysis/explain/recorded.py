@@ -6,12 +6,12 @@ import dataclasses
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import Candidate, Kind, shown
+from nsadiag.analysis.explain.candidates.walked_branch import branch_at
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.paths.chain import Chains, Found
 from nsadiag.analysis.paths.partings import Alignment
 from nsadiag.analysis.paths.walks import walks_of
-from nsadiag.source.control import Condition
 
 
 def as_recorded(case: Case, best: Candidate) -> Candidate:
@@ -25,7 +25,7 @@ def as_recorded(case: Case, best: Candidate) -> Candidate:
     found = _first_parting(case, best.guilty[0], best.blocked[0])
     if found is None or not loop.has_in_body(locations.place(*found.at, None)):
         return best
-    branch = _branch_at(case.once(Context), *found.at)
+    branch = branch_at(case.once(Context), *found.at)
     if branch is None or branch.provenance == "rank":
         return best
     at = locations.short(branch.place)
@@ -44,14 +44,3 @@ def _first_parting(case: Case, one: int, other: int) -> Found | None:
         return None
     compared = Alignment(case.cell.code, walks[one], walks[other]).compared()
     return next(iter(Chains(case.cell.code, compared).chain()), None)
-
-
-def _branch_at(context: Context, file: str, line: int) -> Condition | None:
-    """The `if` at the line, as a condition on what stands in it."""
-    source = context.program.files.get(file)
-    statement = source.statement_at(line) if source else None
-    body = getattr(statement, "body", None)
-    if not body or statement is None or statement.lineno != line:
-        return None
-    around = context.program.around(file, body[0].lineno)
-    return next((each for each in around if each.line == line and each.kind == "if"), None)
