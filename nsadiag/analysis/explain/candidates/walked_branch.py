@@ -18,7 +18,7 @@ At = tuple[str, int]
 
 
 def walked_branches(context: Context) -> Iterator[Candidate]:
-    """Where each rank's path is on record: the turn that is no part of any stack, as the ranks have met in one line since."""
+    """The turn that no stack shows, as the ranks have met in one line since; of ranks whose paths are on record."""
     members = context.members()
     parted = {rank: at for rank in members[1:] if (at := _parting(context, members[0], rank))}
     if len({*parted.values()}) != 1:
