@@ -7,7 +7,6 @@ buffer held before: poison alone would lead all ranks into the same branch.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from types import FunctionType
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 import torch.distributed as dist
 
+from nsadiag.worker import numbering
 from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.probes.patch import not_compiled
 from nsadiag.worker.rehearsal.values import write
@@ -43,7 +43,7 @@ class Result(dist.Work):  # type: ignore[misc]
         self._met, self._outputs, self._sender = met, list(outputs), sender
         self._result = self._outputs if result is None else result
         self._lock, self._future = threading.Lock(), None
-        if int(os.environ.get("RANK", "0")) % 2 == 0:
+        if (numbering.number_in("RANK") or 0) % 2 == 0:
             for output in self._outputs:
                 poison(output)
 

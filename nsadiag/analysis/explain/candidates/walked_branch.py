@@ -9,22 +9,20 @@ from nsadiag.analysis.explain.candidates.branch import guilty_side
 from nsadiag.analysis.explain.candidates.first_divergence import DRAWS
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.paths.chain import Chains
+from nsadiag.analysis.paths.chain import Chains, Found
 from nsadiag.analysis.paths.partings import Alignment, Compared
 from nsadiag.analysis.paths.walks import walks_of
 from nsadiag.source.control import Condition
-
-At = tuple[str, int]
 
 
 def walked_branches(context: Context) -> Iterator[Candidate]:
     """The turn that no stack shows, as the ranks have met in one line since; of ranks whose paths are on record."""
     members = context.members()
-    parted = {rank: at for rank in members[1:] if (at := _parting(context, members[0], rank))}
-    if len({*parted.values()}) != 1:
+    found = {rank: first_parting(context, members[0], rank) for rank in members[1:]}
+    parted = {rank: one[0].at for rank, one in found.items() if one and _skips(one[1])}
+    if len({*parted.values()}) != 1 or not {*members} <= context.case.once(walks_of).keys():
         return
-    at = next(iter(parted.values()))
-    condition = branch_at(context, *at)
+    condition = branch_at(context, *next(iter(parted.values())))
     if condition is None:
         return
     ones, others = tuple(r for r in members if r not in parted), tuple(parted)
@@ -45,18 +43,19 @@ def walked_branches(context: Context) -> Iterator[Candidate]:
     )
 
 
-def _parting(context: Context, one: int, other: int) -> At | None:
-    """The line at which two ranks parted, where one of them alone made calls before they met again."""
+def first_parting(context: Context, one: int, other: int) -> tuple[Found, Compared] | None:
+    """The first link of two ranks' chain, where it is one at which they parted."""
     walks = context.case.once(walks_of)
     if one not in walks or other not in walks:
         return None
     code = context.cell.code
     compared = Alignment(code, walks[one], walks[other]).compared()
     first = next(iter(Chains(code, compared).chain()), None)
-    return first.at if first is not None and first.parting is not None and _skips(compared) else None
+    return (first, compared) if first is not None and first.parting is not None else None
 
 
 def _skips(compared: Compared) -> bool:
+    """Whether one side alone made calls before the ranks met again."""
     made = compared.decisive.announced if compared.decisive else ([], [])
     return [any(not call.is_transfer for call in side) for side in made].count(True) == 1
 
