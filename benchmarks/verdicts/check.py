@@ -47,7 +47,11 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=1, help="so many at a time; the seconds are those of a busy machine then"
     )
-    parser.add_argument("--kinds", default="", help="only programs of these kinds, as differs,raised")
+    parser.add_argument(
+        "--kinds",
+        default="",
+        help="only programs of these kinds, as differs,raised; of repro/, of these classes",
+    )
     given = parser.parse_args()
     rows = []
     kinds = given.kinds.split(",") if given.kinds else []
@@ -75,7 +79,7 @@ def _measures(
 ) -> Iterator[Callable[[], dict[str, object]]]:
     if programs is None:
         for promise in promises():
-            if part in promise.name and not promise.needs:
+            if part in promise.name and not promise.needs and (not kinds or promise.classes[0] in kinds):
                 yield functools.partial(checked, promise, seconds)
         return
     for truth in sorted(unpacked(programs, scratch).resolve().glob("*.json")):

@@ -5,7 +5,8 @@ FOLDER, or an archive of one: each program with NAME.json, of which `launch`, `k
 lines `stands_at`, `may_stand_at` and `because_of` as FILE:LINE are read; `needs` names packages, or `gpu`. Where there are GPUs, two ranks at most run a program, each on its own.
 
 A healthy program is accused where its verdict is anything but healthy, and a false alarm where it is called hung. The place counts
-where the guilty rank stands or the cause lies; the cause alone is counted apart.
+where the guilty rank stands or the cause lies; the cause alone is counted apart, and so are the two lines of a verdict, *stands at* and
+*because of*. `--confirm` rehearses each failed run (`nsadiag confirm`), and counts *because of* once more.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ def unpacked(given: Path, scratch: Path) -> Path:
     return scratch
 
 
-def measured(truths: Iterable[Path], jobs: int, seconds: int, keep: Path | None) -> Iterator[Row]:
+def measured(
+    truths: Iterable[Path], jobs: int, seconds: int, keep: Path | None, *, confirm: bool
+) -> Iterator[Row]:
     with ThreadPoolExecutor(jobs) as pool:
-        todo = [pool.submit(one, truth, seconds, keep) for truth in truths]
+        todo = [pool.submit(one, truth, seconds, keep, confirm=confirm) for truth in truths]
         try:
             for done in as_completed(todo):
                 row = done.result()
@@ -56,30 +59,39 @@ def measured(truths: Iterable[Path], jobs: int, seconds: int, keep: Path | None)
             pool.shutdown(cancel_futures=True)
 
 
-def one(truth: Path, seconds: int, keep: Path | None) -> Row:
+def one(truth: Path, seconds: int, keep: Path | None, *, confirm: bool) -> Row:
     """One program in a copy of its folder, so that no other job finds its files."""
     known = json.loads(truth.read_text())
     with tempfile.TemporaryDirectory(prefix="programs-") as scratch:
         folder, out = Path(scratch, "job"), Path(scratch, "run")
         shutil.copytree(truth.parent, folder)
-        command = [sys.executable, "-m", "nsadiag", "run", "--json", "--force", "--out", str(out)]
-        command += ["--timeout", str(seconds), "--", *command_of(known)]
-        subprocess.run(
-            command,
-            cwd=folder,
-            env=environment(NSADIAG_PATIENCE="0"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-        try:
-            verdict = json.loads((out / "verdict.json").read_text())
-        except (OSError, ValueError):
-            verdict = {"outcome": None, "class": None, "guilty_ranks": None}
-        row = {"name": truth.stem, **judged(known, verdict, folder)}
+        command = ["run", "--json", "--force", "--out", str(out), "--timeout", str(seconds), "--"]
+        _nsadiag(command + command_of(known), folder)
+        row = {"name": truth.stem, **judged(known, _verdict(out), folder)}
+        if confirm and known["kind"] != "healthy":
+            _nsadiag(["confirm", str(out), "--out", str(Path(scratch, "confirm"))], folder)
+            row["confirmed_right"] = judged(known, _verdict(out), folder)["because_right"]
         if keep and not is_right(row) and out.exists():
             shutil.copytree(out, keep / truth.stem, dirs_exist_ok=True)
     return row
+
+
+def _nsadiag(words: list[str], folder: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "nsadiag", *words],
+        cwd=folder,
+        env=environment(NSADIAG_PATIENCE="0"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def _verdict(out: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((out / "verdict.json").read_text()))
+    except (OSError, ValueError):
+        return {"outcome": None, "class": None, "guilty_ranks": None}
 
 
 def judged(known: dict[str, Any], verdict: dict[str, Any], folder: Path) -> Row:
@@ -117,6 +129,8 @@ def judged(known: dict[str, Any], verdict: dict[str, Any], folder: Path) -> Row:
         else None,
         "place_right": bool({stands, *causes} & {*places, *origins}) if places or origins else None,
         "cause_right": bool({stands, *causes} & set(origins)) if origins else None,
+        "stands_right": stands in places if places else None,
+        "because_right": causes[0] in origins if origins else None,
         "false_alarm": known["kind"] in CALM and verdict["outcome"] == "hung",
     }
 
@@ -141,6 +155,9 @@ def figures(rows: list[Row]) -> Row:
         "rank_pct": percent(row["rank_right"] for row in others),
         "place_pct": percent(row["place_right"] for row in others),
         "cause_pct": percent(row["cause_right"] for row in others),
+        "stands_pct": percent(row["stands_right"] for row in others),
+        "because_pct": percent(row["because_right"] for row in others),
+        "because_confirmed_pct": percent(row.get("confirmed_right") for row in others),
         "healthy": len(healthy),
         "accused": [row["name"] for row in healthy if row["accused"]],
         "false_alarms": sum(row["false_alarm"] for row in rows),
@@ -164,9 +181,10 @@ def table(told: Row) -> list[str]:
     ]
 
 
-def is_program(document: Any) -> bool:
-    """Whether it is a truth, of a program that can run here."""
-    return isinstance(document, dict) and "launch" in document and can_run(document)
+def is_program(document: Any, kinds: list[str]) -> bool:
+    """Whether it is a truth, of a program of these kinds (none: of any) that can run here."""
+    is_truth = isinstance(document, dict) and "launch" in document and can_run(document)
+    return is_truth and (not kinds or document["kind"] in kinds)
 
 
 def main() -> None:
@@ -176,16 +194,22 @@ def main() -> None:
     parser.add_argument("programs", type=Path, help="a folder of programs with their truth, or an archive")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("-k", metavar="EXPR", default="", help="names in which this is found")
+    parser.add_argument("--kinds", default="", help="only programs of these kinds, as differs,raised")
     parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
     parser.add_argument("--seconds", type=int, default=150, help="the limit of each")
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")
     parser.add_argument("--keep", type=Path, help="where to keep the run directories of wrong verdicts")
+    parser.add_argument("--confirm", action="store_true", help="rehearse each failed run afterwards")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="programs-") as scratch:
         folder = unpacked(options.programs, Path(scratch))
         truths = [path for path in sorted(folder.rglob("*.json")) if re.search(options.k, path.stem)]
-        truths = [path for path in truths if is_program(json.loads(path.read_text()))]
-        rows = collected(options.rows, measured(truths, options.jobs, options.seconds, options.keep))
+        kinds = options.kinds.split(",") if options.kinds else []
+        truths = [path for path in truths if is_program(json.loads(path.read_text()), kinds)]
+        rows = collected(
+            options.rows,
+            measured(truths, options.jobs, options.seconds, options.keep, confirm=options.confirm),
+        )
     told = figures(rows)
     answer(told, table(told), as_json=options.json)
 

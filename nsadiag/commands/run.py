@@ -334,10 +334,14 @@ def around(run: RunDir, request: RunRequest, follow: Follow) -> dict[str, Any]:
 
 
 def load_analysis() -> None:
-    """All rules take a while to import: in the silence before a verdict nobody waits for it."""
+    """All rules, and the page's templates, take a while to load: in the silence before a verdict nobody waits for it."""
 
     def load() -> None:
         from nsadiag.analysis import verdict  # noqa: F401
+        from nsadiag.reports.formats import html
+
+        with contextlib.suppress(Exception):  # said where the page is made
+            html.compile_run_page()
 
     threading.Thread(target=load, name="nsadiag-analysis", daemon=True).start()
 

@@ -57,6 +57,7 @@ class Proximity(IntEnum):
     CALLS = 5, "the first call that differs"
     ORDER = 6, "a call that all ranks made before"
     PLACE = 7, "the line where a rank waits"  # what depends on the rank alone is the same in every iteration
+    PATH = 8, "the recorded path"
 
     def __new__(cls, value: int, shown_by: str) -> Proximity:
         made = int.__new__(cls, value)

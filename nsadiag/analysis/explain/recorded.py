@@ -6,12 +6,9 @@ import dataclasses
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidate import Candidate, Kind, shown
+from nsadiag.analysis.explain.candidates.walked_branch import branch_at, first_parting
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.paths.chain import Chains, Found
-from nsadiag.analysis.paths.partings import Alignment
-from nsadiag.analysis.paths.walks import walks_of
-from nsadiag.source.control import Condition
 
 
 def as_recorded(case: Case, best: Candidate) -> Candidate:
@@ -22,10 +19,11 @@ def as_recorded(case: Case, best: Candidate) -> Candidate:
     loop = best.condition
     if best.kind != Kind.LOOP_END or loop is None or not (best.guilty and best.blocked):
         return best
-    found = _first_parting(case, best.guilty[0], best.blocked[0])
-    if found is None or not loop.has_in_body(locations.place(*found.at, None)):
+    context = case.once(Context)
+    found = first_parting(context, best.guilty[0], best.blocked[0])
+    if found is None or not loop.has_in_body(locations.place(*found[0].at, None)):
         return best
-    branch = _branch_at(case.once(Context), *found.at)
+    branch = branch_at(context, *found[0].at)
     if branch is None or branch.provenance == "rank":
         return best
     at = locations.short(branch.place)
@@ -36,22 +34,3 @@ def as_recorded(case: Case, best: Candidate) -> Candidate:
         depends_on="data",
         because=f"{best.because}; the ranks diverged before, at `{shown(branch)}` ({at})",
     )
-
-
-def _first_parting(case: Case, one: int, other: int) -> Found | None:
-    walks = case.once(walks_of)
-    if one not in walks or other not in walks:
-        return None
-    compared = Alignment(case.cell.code, walks[one], walks[other]).compared()
-    return next(iter(Chains(case.cell.code, compared).chain()), None)
-
-
-def _branch_at(context: Context, file: str, line: int) -> Condition | None:
-    """The `if` at the line, as a condition on what stands in it."""
-    source = context.program.files.get(file)
-    statement = source.statement_at(line) if source else None
-    body = getattr(statement, "body", None)
-    if not body or statement is None or statement.lineno != line:
-        return None
-    around = context.program.around(file, body[0].lineno)
-    return next((each for each in around if each.line == line and each.kind == "if"), None)

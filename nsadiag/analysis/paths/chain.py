@@ -94,44 +94,20 @@ class Chains:
             yield Found(pair=(met[0], met[1]), joined=True)
 
     def cause(self, chain: tuple[Found, ...]) -> int:
-        """The link that made the ranks differ: those before it pass on what it decided, those behind it led to it."""
-        handler = next((n for n, found in enumerate(chain) if any(found.caught)), None)
-        if handler is not None:
-            return handler
-        first, statement = chain[0], self._slices[0].statement(chain[0].pair[0])
-        if first.joined or first.inside is not None:
+        """The link to change: a condition by which the ranks parted, else what was made of that in which they may differ."""
+        if self._is_choice(chain[0]) or chain[-1].origin == "unknown":
             return 0
-        if first.parting is not None:
-            if any(first.raised) or (statement is not None and statement.kind == "for"):
-                return self._made_it_shorter(chain)
-            is_asked = statement is not None and statement.kind in ("if", "while") and len(chain) > 1
-            return 1 if is_asked and chain[1].name and all(map(_is_choice, chain[1].values)) else 0
-        return self._made_unlike(chain)
+        # The last link is that in which they may: their numbers, their data, a file.
+        return max(len(chain) - 2, 0)
 
-    def _made_it_shorter(self, chain: tuple[Found, ...]) -> int:
-        """A loop over data decides nothing: the last line that made the data, before the rank that it was made for."""
-        if chain[-1].origin == "unknown":
-            return 0
-        made = range(1, len(chain) - 1 if self._is_rank(chain[-1]) else len(chain))
-        return next((n for n in reversed(made) if chain[n].is_recorded), made[-1] if made else 0)
-
-    def _made_unlike(self, chain: tuple[Found, ...]) -> int:
-        """The first line on record, or what it was returned by."""
-        at = next((n for n, found in enumerate(chain) if found.is_recorded), 0)
-        if at + 1 < len(chain) and _is_return(chain[at + 1]):
-            passed = chain[at].name[:1]
-            rest = ((n, chain[n]) for n in range(at + 2, len(chain)))
-            made = (
-                n
-                for n, each in rest
-                if each.is_recorded and each.name[:1] != passed and not self._is_rank(each)
-            )
-            return next(made, at + 1)
-        return at
-
-    def _is_rank(self, found: Found) -> bool:
-        """Whether the line is where a rank asks for its number."""
-        return self._own_origin(found.pair) == "rank"
+    def _is_choice(self, found: Found) -> bool:
+        """Whether the ranks could have agreed there: a loop over data, a return, and what was given only pass on a difference."""
+        if found.joined or found.inside is not None or any(found.caught):
+            return True
+        statement = self._slices[0].statement(found.pair[0])
+        is_over_data = statement is not None and statement.kind == "for"
+        is_over_data |= any(each and each.ends_an_iterator for each in found.raised)
+        return found.parting is not None and not is_over_data and self._decides(found.parting)
 
     def _from_control(self, first: Parting) -> list[Found]:
         """The chain from the line that decided: where the line of the calls decides nothing itself, one further back."""
@@ -414,15 +390,6 @@ class Chains:
     def statement(self, found: Found) -> Statement | None:
         """The statement of a link."""
         return self._slices[0].statement(found.pair[0])
-
-
-def _is_return(found: Found) -> bool:
-    return found.parting is None and not found.name and not any(found.values)
-
-
-def _is_choice(value: str) -> bool:
-    """Whether it is a text: the name of what another line has chosen, where a condition only asks for it."""
-    return value.startswith(("'", '"'))
 
 
 def _worth(found: list[Found]) -> tuple[bool, bool, int, int]:

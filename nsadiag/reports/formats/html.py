@@ -40,6 +40,7 @@ AGENT_KEYS = (
     "next",
     "mechanism",
 )
+OF_A_RUN = ("page.html.jinja", "style.css", "_parts.html.jinja", "_pictures.html.jinja", "run.html.jinja")
 PICTURED = 6  # failures of a matrix, the most frequent first
 LEGEND = {
     "forward": "forward",
@@ -118,6 +119,14 @@ def _for_agent(run: RunReport) -> str:
 def _about(verdict: Verdict | None) -> str:
     """The class in a sentence; empty of a healthy run, and of what no rule names."""
     return "" if verdict is None or verdict.outcome == "healthy" else classes().get(verdict.cls, "")
+
+
+def compile_run_page() -> None:
+    """Compiles ahead of time what the page of a run is made of."""
+    from nsadiag.reports.pictures import view  # noqa: F401 - the analysis comes with its pictures
+
+    for name in OF_A_RUN:
+        template_of(name)
 
 
 def template_of(name: str) -> Template:

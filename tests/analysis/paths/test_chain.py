@@ -240,7 +240,7 @@ call("all_reduce", len(sizes))
         (SHORTER, "return list(range(3 + rank))"),
         (EXHAUSTED, "shard = [1, 2] if rank else [1, 2, 3]"),
         (CONSTRUCTED, "start = rank * 2"),
-        (CHOSEN, 'turn = "critic" if rank else "generator"'),
+        (CHOSEN, 'if turn == "critic":'),
         (JOINED, "with Join([1, 2]):"),
         (RETURNED, "return [n for n in range(8) if n % (2 + rank)]"),
         (SWALLOWED, "except OSError:"),

@@ -194,3 +194,25 @@ def test_calls_that_differ_are_told_when_the_time_is_up_before_all_ranks_have_ca
     command = [TORCHRUN[0], "--nproc-per-node", "3", str(tmp_path / "late.py")]
     found = check_once(RunRequest(command=command, timeout_s=25, out=tmp_path / "run")).rehearsal
     assert (found.answer, {call.rank for call in found.calls}) == ("differs", {0, 1})
+
+
+TURN = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+parts = [torch.ones(n) for n in (2, 3, 5)]
+def kept(step):
+    return [1.0, 0.0 if step == 4 and dist.get_rank() else 1.0, 1.0]
+for step in range(6):
+    for part, value in zip(parts, kept(step)):
+        if value == 0:
+            continue
+        dist.all_reduce(part)
+"""
+
+
+@pytest.mark.slow
+def test_a_turn_that_no_stack_shows_names_the_class(jobs: Jobs, tmp_path: Path) -> None:
+    (tmp_path / "turn.py").write_text(TURN)
+    _, rehearsal, verdict = rehearsed(jobs, tmp_path / "turn.py", "--seconds", "240")
+    assert {call["place"].split(":")[1] for call in rehearsal["calls"]} == {"11"}
+    assert (verdict["class"], verdict["because"]["line"]) == ("data_divergent_control_flow", 9)

@@ -18,6 +18,7 @@ from nsadiag.analysis.explain.candidates.iteration_order import iteration_order
 from nsadiag.analysis.explain.candidates.loop_exit import loop_exits
 from nsadiag.analysis.explain.candidates.lost_step import lost_steps
 from nsadiag.analysis.explain.candidates.stop_flags import stop_flags
+from nsadiag.analysis.explain.candidates.walked_branch import walked_branches
 from nsadiag.analysis.explain.context import Context
 
 GENERATORS: tuple[Callable[[Context], Iterator[Candidate | Rejection]], ...] = (
@@ -32,4 +33,5 @@ GENERATORS: tuple[Callable[[Context], Iterator[Candidate | Rejection]], ...] = (
     exhausted_data,
     stop_flags,
     framework_values,
+    walked_branches,
 )

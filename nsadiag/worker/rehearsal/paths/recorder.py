@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -45,6 +46,7 @@ def start(rank: Recorder) -> None:
         rank.gap(f"its path is not recorded: {error}")
         return
     _recorder.begin()
+    atexit.register(_recorder.end)
     os.register_at_fork(after_in_child=_forget)
 
 
@@ -110,10 +112,16 @@ class PathRecorder:
             frame.f_trace = unit.trace
         sys.settrace(self._trace)
 
+    def end(self) -> None:
+        """Ends the path: generators that the interpreter closes on its way out find no module of ours whole."""
+        self._calls = -1
+        if sys.gettrace() is self._trace:
+            sys.settrace(None)
+
     def call(self, number: int, words: str) -> None:
         if threading.get_ident() != self._thread:
             return
-        if sys.gettrace() is not self._trace and self._calls >= 0:
+        if self._calls >= 0 and sys.gettrace() is not self._trace:
             self._calls = -1
             self._rank.gap("its path ends early: another tool has taken the place of the trace function")
         if self._calls < 0:

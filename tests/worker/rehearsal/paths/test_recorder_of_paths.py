@@ -139,3 +139,25 @@ class Loud:
 )
 def test_values_are_small_texts_and_no_code_of_the_users_runs_for_them(value: object, text: str) -> None:
     assert text_of(value) == text
+
+
+HELD = """
+import os
+from nsadiag.worker.rehearsal.paths import recorder
+def open_end():
+    try:
+        yield 1
+    finally:
+        pass
+os.held, os.other = open_end(), recorder  # let go of when the names of our modules are gone
+next(os.held)
+call("barrier")
+"""
+
+
+def test_a_generator_that_is_closed_as_python_leaves_says_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    walk = Walk(0, walked(record(tmp_path, HELD)))
+    assert [call.op for call in walk.calls] == ["barrier"]
+    assert capfd.readouterr().err == ""
