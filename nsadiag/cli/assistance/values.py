@@ -49,7 +49,7 @@ def _as_it_is(parameter: Any, value: Any) -> Any:
 
 
 def _word(value: Any, wanted: Any, info: Any) -> Any:
-    if isinstance(wanted, type) and isinstance(value, wanted) and wanted in (str, bool, int, float):
+    if type(value) is wanted and wanted in (str, bool, int, float):
         return value
     if wanted is Path and isinstance(value, (str, Path)) and _takes_any_path(info):
         is_there_and_secret = Path(value).exists() and not os.access(value, os.R_OK)
