@@ -126,7 +126,11 @@ def main() -> int:
     (wheel,) = (path for path in archives if path.suffix == ".whl")
     if not given.no_install:
         for torch in (None, *filter(None, given.torch.split(","))):
-            faults += try_wheel(wheel, torch)
+            found = list(try_wheel(wheel, torch))
+            print(
+                f"{'without torch' if torch is None else f'torch {torch}'}: {len(found)} faults", flush=True
+            )
+            faults += found
     given.out.joinpath("NOTES.md").write_text(notes(wheel.name.split("-")[1], archives), encoding="utf-8")
     for path in archives:
         print(f"{digest(path)}  {path}")

@@ -96,7 +96,7 @@ def _name(info: CommandInfo) -> str:
 
 
 def _nameplate(info: CommandInfo) -> CommandInfo:
-    """What the list of commands shows of one."""
+    """One command as the list of all shows it."""
 
     def nothing() -> None: ...
 

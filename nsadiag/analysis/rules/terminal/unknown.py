@@ -203,7 +203,7 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
         last = cell.watch.last_look
         if last is None or last.judgement == "unobserved":
             why = last.reason if last else "no rank could be captured"
-            return "unknown", f"The job ended or could not be read while it was looked at: {why}"
+            return "unknown", f"The job ended, or could not be read, before its second snapshot: {why}"
         reason = last.reason
         return "unknown", f"Busy without visible progress, at the same lines in both snapshots: {reason}"
     if cell.stopped == "interrupt":
