@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandInfo
 
-from nsadiag.cli.assistance.values import taken_as_they_are
+from nsadiag.cli.assistance.option_values import taken_as_they_are
 
 BRACES = re.compile(r"^\{(.*)\}$")
 # What help says of a number's limits, and of an argument's type.
