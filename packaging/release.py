@@ -1,6 +1,6 @@
-"""Builds wheel and sdist so that anyone gets the same bytes, and tries the wheel where nothing else is: `python packaging/release.py [--torch 2.6.0,2.13.0]`.
+"""Builds wheel and sdist so that anyone gets the same bytes, tries the wheel where nothing else is, and writes the notes: `python packaging/release.py [--torch 2.6.0,2.13.0]`.
 
-Nothing is uploaded. Exit code 1 where a check fails.
+Nothing is uploaded, and no file of the repository changes. Exit code 1 where a check fails.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -19,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 EPOCH_WITHOUT_GIT = "1700000000"
+SECTION = re.compile(r"^## \[?([\d.]+)\]?.*\n", re.MULTILINE)
 # What a person types first, and what of it has to be in the answer.
 TRIED = (
     (("--version",), "nsadiag "),
@@ -70,6 +72,24 @@ def without_license(archives: Sequence[Path]) -> Iterator[str]:
             yield f"{path.name} has no LICENSE, or another one"
 
 
+def notes(version: str, archives: Sequence[Path]) -> str:
+    """The changelog's section of this version, or what the fragments will make of it; and the digests.
+
+    Raises CalledProcessError where towncrier is not installed or refuses a fragment.
+    """
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    said = SECTION.split(text)
+    found = dict(zip(said[1::2], said[2::2], strict=True))
+    if any(path.name != "README.md" for path in (ROOT / "changes").glob("*.md")) or version not in found:
+        asked = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", version]
+        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+        body = "\n".join(line for line in done.stdout.splitlines() if not line.startswith("## "))
+    else:
+        body = found[version]
+    sums = "\n".join(f"{digest(path)}  {path.name}" for path in archives)
+    return f"# nsadiag {version}\n\n{body.strip()}\n\n```\n{sums}\n```\n"
+
+
 def try_wheel(wheel: Path, torch: str | None) -> Iterator[str]:
     """What fails in an environment that has nothing but the wheel, its needs and, if asked for, that torch."""
     with tempfile.TemporaryDirectory(prefix="nsadiag-release-") as folder:
@@ -106,7 +126,12 @@ def main() -> int:
     (wheel,) = (path for path in archives if path.suffix == ".whl")
     if not given.no_install:
         for torch in (None, *filter(None, given.torch.split(","))):
-            faults += try_wheel(wheel, torch)
+            found = list(try_wheel(wheel, torch))
+            print(
+                f"{'without torch' if torch is None else f'torch {torch}'}: {len(found)} faults", flush=True
+            )
+            faults += found
+    given.out.joinpath("NOTES.md").write_text(notes(wheel.name.split("-")[1], archives), encoding="utf-8")
     for path in archives:
         print(f"{digest(path)}  {path}")
     for fault in faults:

@@ -12,6 +12,7 @@ from nsadiag.agent.captures.failure import Refused
 from nsadiag.agent.captures.python.py_spy import nonblocking_stacks
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
+from nsadiag.evidence.phrases import plain_path
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.ring.reader import Event, Recording, read_blackbox
 from nsadiag.evidence.user_code import is_ours, is_user
@@ -97,8 +98,8 @@ def _place(frame: StackFrame) -> str:
 
 def _short(file: str) -> str:
     """Below the working directory without it."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+    path = Path(plain_path(file))
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _called(within: Iterable[StackFrame]) -> str:

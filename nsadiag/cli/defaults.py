@@ -23,9 +23,10 @@ def defaults(
     found: dict[str, dict[str, Any]] = {}
     for name, table in _tables(folder, commands).items():
         found[name] = _options(name, table, commands[name])
+    ours = any(variable.startswith("NSADIAG_") for variable in environ)
     variables = {
         parameter.name: environ[variable].splitlines() if parameter.multiple else environ[variable]
-        for parameter in commands[OF_ENVIRONMENT].params
+        for parameter in (commands[OF_ENVIRONMENT].params if ours else ())
         if (variable := f"NSADIAG_{parameter.name.upper()}") in environ and parameter.name not in NEVER
     }
     if variables:

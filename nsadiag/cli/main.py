@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,14 +38,13 @@ def _call() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="surrogateescape")  # names of files that are in no encoding
-    commands: dict[str, Any] = {}
+    commands: Mapping[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
     try:
-        command: Any = typer.main.get_command(app)  # once: it takes as long as importing typer
-        commands |= command.commands
+        commands = app.commands()
         found |= defaults(commands, Path.cwd(), os.environ)
         with interrupts.let_in():
-            code = command(standalone_mode=False, default_map=found)
+            code = app.built(sys.argv[1:])(standalone_mode=False, default_map=found)
         # Newer typers turn Ctrl-C into this code by themselves; a job that ended with it has said so itself.
         if code == EXIT_INTERRUPTED and interrupts.asked():
             _interrupted()
@@ -60,7 +60,9 @@ def _call() -> NoReturn:
         _fail_with(error)
 
 
-def _start_unrecorded(commands: dict[str, Any], found: dict[str, dict[str, Any]], error: Exception) -> None:
+def _start_unrecorded(
+    commands: Mapping[str, Any], found: dict[str, dict[str, Any]], error: Exception
+) -> None:
     """Nothing of ours keeps a job of --passthrough from starting: then this does not return."""
     with contextlib.suppress(Exception):
         from nsadiag.cli.unrecorded import start_instead

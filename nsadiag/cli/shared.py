@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 import typer
 
 from nsadiag.cli.assistance import completion
-from nsadiag.cli.assistance.help import Application
+from nsadiag.cli.assistance.help import Application, Commands
 from nsadiag.errors import UsageError, did_you_mean
 from nsadiag.printing import show
 from nsadiag.version import __version__
@@ -31,6 +31,7 @@ BLANKS = re.compile(r"[ \t]+(?=\n|\Z)")
 
 app = Application(
     name="nsadiag",
+    cls=Commands,
     help="Find the rank, the line and the reason when a distributed PyTorch job hangs, crawls, crashes or trains wrong.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -25,6 +25,9 @@ from nsadiag.reports.terminal.text import Text
 from nsadiag.spec.strict import nearest
 
 LIST = {"table": "its name", "rows": "number of rows", "holds": "what it holds"}
+MOST_COLUMNS = (
+    100  # of a cell in the text: native frames of C++ templates fill thousands; the other formats have all
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +94,13 @@ def show(found: Facts, console: Screen, *, most: int) -> None:
     names = [*found.columns]
     for n in used:
         numbers = all(isinstance(row[n], int | float | None) for row in rows)
-        shown.add_column(names[n], no_wrap=True, overflow="ellipsis", justify="right" if numbers else "left")
+        shown.add_column(
+            names[n],
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="right" if numbers else "left",
+            max_width=MOST_COLUMNS,
+        )
     for row in rows:
         shown.add_row(*(Text(_cell(row[n])) for n in used))
     if rows:

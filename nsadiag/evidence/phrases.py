@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os.path
 import re
 from collections.abc import Collection, Iterable, Sequence
 
@@ -16,6 +17,11 @@ DTYPES = {
 
 
 OF_A_RANK = re.compile(r"rank (\d+): (.+)", re.DOTALL)
+
+
+def plain_path(file: str) -> str:
+    """`/home/me/train.py` of `/home/me/runs/../train.py`, as Python has the path of a script that was started as `../train.py`."""
+    return os.path.normpath(file) if "/../" in file else file
 
 
 def count(number: int, noun: str) -> str:

@@ -12,7 +12,6 @@ import itertools
 import math
 import operator
 import re
-import statistics
 from collections import Counter, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
@@ -147,8 +146,10 @@ class Column:
 
     def median(self) -> float:
         """NaN where there is none."""
+        from statistics import median  # takes as long to import as all else here
+
         known = self.known
-        return float(statistics.median(known)) if known else math.nan
+        return float(median(known)) if known else math.nan
 
     def mean(self) -> float:
         """NaN where there is none."""

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.evidence.phrases import DTYPES, call_name, count, rate, tensor_names, these
+from nsadiag.evidence.phrases import DTYPES, call_name, count, plain_path, rate, tensor_names, these
 from nsadiag.evidence.records import (
     Because,
     Collective,
@@ -74,7 +74,7 @@ def place_text(place: Place | Where) -> str:
     """`train.py:41 in train`; a library's line says that it is one."""
     line = f":{place.line}" if place.line else ""
     function = f" in {place.function}" if place.function else ""
-    return f"{place.file}{line}{function}" + (" (library)" if place.library else "")
+    return f"{plain_path(place.file or '')}{line}{function}" + (" (library)" if place.library else "")
 
 
 def collective_text(collective: Collective) -> str:

@@ -77,6 +77,14 @@ class RunReport:
         return self.verdict.outcome if self.verdict else "unknown"
 
     @property
+    def without_verdict(self) -> str:
+        """The words that stand in a verdict's place."""
+        running = self.started_at and not self.ended_at
+        return (
+            "no verdict yet: the run has not ended, or was cut off" if running else "no verdict could be read"
+        )
+
+    @property
     def unseen(self) -> list[str]:
         """Its gaps and those of its verdict, for a person: ranks that have one alike stand together."""
         return together((*self.gaps, *(self.verdict.gaps if self.verdict else ())))

@@ -40,6 +40,12 @@ def imported_by(*arguments: str, heavy: tuple[str, ...] = HEAVY) -> str:
     return done.stderr.strip()
 
 
+# typer's way to convert values, which takes longer to import than all of ours.
+@pytest.mark.parametrize("arguments", [("ls", "."), ("list",), ("explain", "missing_rank")], ids=" ".join)
+def test_values_that_need_no_conversion_import_no_pydantic(arguments: tuple[str, ...]) -> None:
+    assert imported_by(*arguments, heavy=("pydantic", "typer._adapters")) == "[]"
+
+
 @pytest.mark.parametrize(
     "arguments", [("list",), ("list", "--faults"), ("--help",), ("run", "--help")], ids=" ".join
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from nsadiag import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -24,3 +26,6 @@ def test_two_builds_are_the_same_and_carry_the_license(tmp_path: Path) -> None:
         if len(text.split("  ")) == 2
     ]
     assert [name.rpartition(".")[2] for name in names] == ["whl", "gz"]
+    notes = (tmp_path / "out/NOTES.md").read_text()
+    assert notes.startswith(f"# nsadiag {__version__}\n") and all(name in notes for name in names)
+    assert "### Added" in notes or "### Fixed" in notes

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from nsadiag.reports.terminal.screen import Screen
 
+NEITHER = "pgrep -af torchrun shows a launcher's pid: nsadiag where PID; nsadiag ls lists the runs"
+
 
 def look(targets: Sequence[str]) -> list[Whereabouts]:
     """The ranks of the processes, of the run in a directory, or of a job of Slurm's or Ray's. Raises NsadiagError."""
@@ -47,8 +49,7 @@ def _sought(targets: Sequence[str]) -> list[Sought]:
         try:
             return _of_run(latest())
         except UsageError as error:  # an empty $(pgrep ...) is no argument at all
-            running = "of a job that runs: nsadiag where PID (pgrep -af torchrun)"
-            raise UsageError(error.message, f"{error.hint}; {running}") from None
+            raise UsageError(f"no job named, and {error.message}", NEITHER) from None
     paths = [Path(word) for word in targets if not word.isdigit()]
     if not paths:
         ranks, _ = finding.find_ranks([int(word) for word in dict.fromkeys(targets)])
@@ -64,7 +65,7 @@ def _of_run(path: Path) -> list[Sought]:
     if not (path / "ranks").is_dir():
         raise UsageError(
             f"{path} is neither a pid nor a run directory",
-            "pgrep -af torchrun shows a launcher's pid; nsadiag ls the runs",
+            NEITHER,
         )
     run = RunDir(path=path)
     finding.check_alive(run)

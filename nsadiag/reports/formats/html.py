@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from nsadiag.analysis.rules.catalogue import classes
-from nsadiag.evidence.phrases import TIME_PARTS, count
+from nsadiag.evidence.phrases import TIME_PARTS, count, plain_path
 from nsadiag.evidence.records import Verdict
 from nsadiag.reports import facts, scaling, scatter, words
 from nsadiag.reports.cleaners.page import Page, finalized, page, with_code
@@ -160,7 +160,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(duration=words.duration, mebibytes=words.mebibytes, moment=words.moment)
+    environment.filters.update(
+        duration=words.duration, plain=plain_path, mebibytes=words.mebibytes, moment=words.moment
+    )
     environment.filters.update(
         anchor=cell_anchor, ticked=with_code, shorter=_shorter, base=lambda path: path.rpartition("/")[2]
     )

@@ -52,7 +52,7 @@ def _case(run: RunReport, group: str, seconds: float | None) -> ElementTree.Elem
     if verdict is not None and verdict.outcome == "incomplete":
         element("skipped", {"message": verdict.summary}, case)
     elif verdict is None or verdict.outcome == "unknown":
-        said = verdict.summary if verdict else "; ".join(["no verdict could be read", *run.gaps])
+        said = verdict.summary if verdict else "; ".join([run.without_verdict, *run.gaps])
         element("error", {"message": said}, case)
     elif verdict.outcome != "healthy":
         claims = [f"{item.claim} ({item.source})" for item in verdict.evidence]

@@ -77,7 +77,7 @@ def run_lines(
 def _title(run: RunReport, width: int | None) -> Iterable[Text]:
     mark = mark_of(run.state)
     title = Text(f" {mark.word.upper()} ", style=f"bold reverse {mark.style}")
-    said = headline(run.verdict) if run.verdict else "no verdict could be read"
+    said = headline(run.verdict) if run.verdict else run.without_verdict
     title.append(f" {said}", style=f"not reverse bold {mark.style}")
     took = "" if run.duration_s is None else f" · {duration(run.duration_s)}"
     name = Text(f"{run.name}{took}", style="not reverse not bold dim default")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -49,9 +48,11 @@ def find_py_spy() -> str:
 
 def _of_package() -> list[str] | None:
     """Its programs, which lie elsewhere where the package is seen by a path from elsewhere; None without a package."""
+    from importlib import metadata
+
     try:
-        files = importlib.metadata.files("py-spy") or []
-    except importlib.metadata.PackageNotFoundError:
+        files = metadata.files("py-spy") or []
+    except metadata.PackageNotFoundError:
         return None
     return [str(Path(str(file.locate())).resolve()) for file in files if file.name == "py-spy"]
 

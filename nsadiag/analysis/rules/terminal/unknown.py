@@ -201,7 +201,10 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
         return "hung", "Nothing moves on any rank, and no collective shows which rank is waited for"
     if cell.attached:
         last = cell.watch.last_look
-        reason = last.reason if last else "no rank could be captured"
+        if last is None or last.judgement == "unobserved":
+            why = last.reason if last else "no rank could be captured"
+            return "unknown", f"The job ended, or could not be read, before its second snapshot: {why}"
+        reason = last.reason
         return "unknown", f"Busy without visible progress, at the same lines in both snapshots: {reason}"
     if cell.stopped == "interrupt":
         return "unknown", "The run was interrupted before it came to an end"
