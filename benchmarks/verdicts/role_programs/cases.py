@@ -51,7 +51,7 @@ CASES: dict[str, Case] = {
         roles=("trainer",), classes=("local_lock_deadlock",), code=("written.wait()",), after="huggingface/trl#3676",
     ),
     "skipped_gather": Case(
-        roles=("trainer",), classes=("missing_rank", *CYCLE, "collective_order_mismatch"),
+        roles=("trainer",), classes=("missing_rank", *CYCLE, "collective_order_mismatch", "rank_conditional_collective"),
         code=("dist.barrier()", "dist.all_gather("), after="huggingface/trl#6765",
     ),
     "worker_not_ready": Case(

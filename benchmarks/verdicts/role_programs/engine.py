@@ -70,6 +70,7 @@ class Engine:
 
     def load(self, path: str) -> None:
         if CASE == "slow_load":
+            begun()
             time.sleep(QUIET_S)
         self.model.load_state_dict(torch.load(path))
 
