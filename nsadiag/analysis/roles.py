@@ -14,7 +14,7 @@ from typing import TypeVar
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_run
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.relations.actors.stuck import patient_graph
+from nsadiag.analysis.relations.actors.stuck import outside, patient_graph
 from nsadiag.evidence.records import Evidence, Rejected, Verdict
 
 FOLDER = "roles"
@@ -59,8 +59,11 @@ def is_of_roles(verdict: Verdict) -> bool:
 
 
 def _reached(cell: CellEvidence, waiting: Collection[int]) -> set[int]:
-    """These, and the processes for which they wait, if only by way of others."""
-    graph = Case(cell).once(patient_graph)
+    """These, and the processes for which they wait, if only by way of others; all, if one waits for nobody knows whom."""
+    case = Case(cell)
+    graph = case.once(patient_graph)
+    if any(stand.number in waiting for stand in outside(case)):
+        return {node.number for node in graph.nodes.values()}
     reached = {key for key, node in graph.nodes.items() if node.number in waiting}
     near = set(reached)
     while near:

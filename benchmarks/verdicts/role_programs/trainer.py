@@ -99,7 +99,7 @@ def main() -> None:
                 dist.all_gather(whole, torch.ones(64))
             else:
                 dist.barrier()
-        ddp(gate.expand(8, 64)).pow(2).mean().backward()
+        ddp(gate.clamp(-1, 1).expand(8, 64)).pow(2).mean().backward()
         optimizer.step()
         if rank == 0 and group is not None:
             send(net, group, step)

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.jobs import GIVE_UP_S, Jobs, wait_until
@@ -20,6 +21,9 @@ import json, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 resumed = threading.Event()
+if sys.argv[1:]:
+    # A rollout that takes its time.
+    threading.Timer(float(sys.argv[1]), resumed.set).start()
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
@@ -87,7 +91,7 @@ def verdict_of(jobs: Jobs, *words: str) -> dict[str, object]:
 def test_the_engine_is_guilty_of_what_the_trainer_waits_for(jobs: Jobs, roles: tuple[int, int]) -> None:
     found = verdict_of(jobs, *map(str, roles))
     assert (found["class"], found["certainty"]) == ("local_lock_deadlock", "proven")
-    assert str(found["summary"]).startswith("engine is at engine.py:10 ")
+    assert str(found["summary"]).startswith("engine is at engine.py:13 ")
     assert "train rank 0 and train rank 1 wait for that" in str(found["summary"])
     document = json.loads((jobs.directory / "seen/roles.json").read_text())
     members = [(row["role"], row["rank"]) for row in document["processes"]]
@@ -96,7 +100,7 @@ def test_the_engine_is_guilty_of_what_the_trainer_waits_for(jobs: Jobs, roles: t
 
 def test_roles_are_named_as_somebody_says(jobs: Jobs, roles: tuple[int, int]) -> None:
     found = verdict_of(jobs, "--role", f"rollouts={roles[0]}", "--role", f"policy={roles[1]}")
-    assert str(found["summary"]).startswith("rollouts is at engine.py:10 ")
+    assert str(found["summary"]).startswith("rollouts is at engine.py:13 ")
     assert "policy rank 0 and policy rank 1 wait for that" in str(found["summary"])
 
 
@@ -115,3 +119,43 @@ def test_what_names_no_role_is_refused(word: str) -> None:
 
 def test_a_role_is_named_by_the_pid_that_belongs_to_it() -> None:
     assert named(["engine=12", "a=b=13"]) == {12: "engine", 13: "a=b"}
+
+
+WRAPPER = """
+python engine.py $1 &
+until [ -e port ]; do sleep 0.1; done
+torchrun --standalone --nproc-per-node 2 train.py $(cat port)
+code=$?
+kill %1
+exit $code
+"""
+
+
+def run_of_wrapper(jobs: Jobs, *words: str) -> tuple[int, dict[str, Any]]:
+    """Exit code of `nsadiag run`, which is to lose patience soon, and the verdict."""
+    for name, text in (("engine.py", ENGINE), ("train.py", TRAINER), ("both.sh", WRAPPER)):
+        (jobs.directory / name).write_text(text)
+    done = jobs.run("run", "--patience", "1", "--out", "run", "--json", "--", "bash", "both.sh", *words)
+    return done.returncode, json.loads(done.stdout)["verdict"]
+
+
+@pytest.mark.slow
+def test_run_of_a_script_that_starts_both_names_the_engine(jobs: Jobs) -> None:
+    code, found = run_of_wrapper(jobs)
+    assert (code, found["class"]) == (1, "local_lock_deadlock")
+    assert str(found["summary"]).startswith("engine is at engine.py:13 ")
+    assert "train rank 0 and train rank 1 wait for that" in str(found["summary"])
+    sources = [each["source"].partition("#")[0] for each in found["evidence"]]
+    assert any(source.startswith("roles/") for source in sources)
+    assert all((jobs.directory / "run" / source).exists() for source in sources)
+    again = jobs.run("analyze", "run", "--json")
+    assert json.loads(again.stdout)["verdict"]["summary"] == found["summary"]
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_for_an_engine_at_work_are_not_suspected(jobs: Jobs) -> None:
+    code, found = run_of_wrapper(jobs, "30")
+    assert (code, found["outcome"]) == (0, "healthy")
+    watched = json.loads((jobs.directory / "run" / "watch.json").read_text())
+    assert watched["suspicions"] == []
+    assert {look["judgement"] for look in watched["looks"]} <= {"busy", "asleep", "progress"}
