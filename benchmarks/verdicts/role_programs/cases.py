@@ -82,6 +82,10 @@ CASES: dict[str, Case] = {
         trainer=FILES, roles=("orchestrator",), classes=("local_lock_deadlock",), code=("scores.get()",),
         after="PrimeIntellect-ai/prime-rl#1630",
     ),
+    "lost_key": Case(
+        roles=("engine",), classes=("local_lock_deadlock",), code=("threading.Event().wait()",),
+    ),
+    "slow_key": Case(),
     "long_rollout": Case(),
     "busy_rollout": Case(),
     "slow_join": Case(),

@@ -129,8 +129,19 @@ def load_part(pipe) -> None:
     time.sleep(3600)
 
 
+def load_and_tell() -> None:
+    """By a store of the engine's own, in which the trainer waits for the key."""
+    store = dist.TCPStore("127.0.0.1", PORTS["weights0"], None, True, wait_for_workers=False)
+    if CASE == "lost_key":
+        threading.Event().wait()
+    time.sleep(QUIET_S)
+    store.set("weights_loaded", "1")
+
+
 if __name__ == "__main__":
     engine = Engine()
+    if CASE in ("lost_key", "slow_key"):
+        threading.Thread(target=load_and_tell, name="loader", daemon=True).start()
     if CASE in ("worker_not_ready", "slow_worker"):
         ready()
     if CASE == "slow_start":

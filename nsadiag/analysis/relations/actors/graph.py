@@ -41,7 +41,7 @@ class CallWait(Wait[str]):
     """A wait for a call, an actor, or what an actor holds."""
 
     kind: Literal[
-        "call", "queued", "group", "coordinator", "resources", "object", "answer", "pipe", "thread", "file"
+        "call", "queued", "group", "coordinator", "resources", "object", "answer", "pipe", "thread", "file", "key"
     ]
     task: RayTask | None = None
 
