@@ -106,6 +106,7 @@ def main() -> None:
                 dist.barrier()
         ddp(gate.clamp(-1, 1).expand(8, 64)).pow(2).mean().backward()
         optimizer.step()
+        optimizer.zero_grad()
         if rank == 0 and group is not None:
             send(net, group, step)
         if CASE == "evaluation" and step == 3 and rank == 1:

@@ -49,6 +49,7 @@ def main() -> None:
                 ddp(torch.randn(64, 64)).sum().backward()
         ddp(torch.full((8, 64), values[0]).clamp(-1, 1)).pow(2).mean().backward()
         optimizer.step()
+        optimizer.zero_grad()
         if CASE == "upload" and step == 3 and rank == 0:
             begun()
             time.sleep(QUIET_S)
