@@ -135,7 +135,11 @@ def test_a_process_that_may_be_the_missing_rank_is_waited_for(jobs: Jobs, free_p
     ],
 )
 def test_of_two_launchers_at_a_time_the_ranks_of_the_first_are_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: dict[str, str], then: dict[str, str], belongs: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: dict[str, str],
+    then: dict[str, str],
+    belongs: bool,
 ) -> None:
     run = RunDir(path=tmp_path)
 

@@ -29,10 +29,10 @@ APART_S = 3.0
 DOCUMENT = "roles.json"
 
 
-def pids_of_all() -> list[int]:
-    """Raises UsageError where no distributed job of this user runs here."""
+def pids_of_all(*, if_none: bool = False) -> list[int]:
+    """Raises UsageError where no distributed job of this user runs here, unless `if_none`: then there are none."""
     found = everyone()
-    if not found:
+    if not found and not if_none:
         raise UsageError(
             "no distributed job of yours runs here", "nsadiag attach PID..., as pgrep -af torchrun shows it"
         )
@@ -98,9 +98,9 @@ def look(members: Sequence[Member], run: RunDir) -> dict[str, Any]:
         "watched_s": time.monotonic() - began,
         "taken_ms": time.time() * 1000,
     }  # fmt: skip
-    write_json(run.path / DOCUMENT, document)
     # Files that roles wait for are told apart by names in the source.
     keep_sources(run)
+    write_json(run.path / DOCUMENT, document)
     return document
 
 

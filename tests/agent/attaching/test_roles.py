@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 from support.jobs import GIVE_UP_S, Jobs, wait_until
 
@@ -32,7 +34,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
-server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+server = ThreadingHTTPServer(("", 0), Handler)
 with open("port.tmp", "w") as file:
     file.write(str(server.server_address[1]))
 import os
@@ -46,9 +48,20 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo")
 if dist.get_rank() == 0:
-    urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/generate", data=b"{}").read()
+    urllib.request.urlopen(f"http://{sys.argv[1]}/generate", data=b"{}").read()
 dist.all_reduce(torch.ones(3))
 """
+
+# Of this machine, as others would call it: what is at 127.0.0.1 is another process on each node.
+ADDRESS = next(
+    (
+        each.address
+        for name, found in psutil.net_if_addrs().items()
+        for each in found
+        if each.family == socket.AF_INET and not each.address.startswith("127.")
+    ),
+    "127.0.0.1",
+)
 
 
 @pytest.fixture
@@ -67,8 +80,8 @@ def roles(jobs: Jobs) -> Iterator[tuple[int, int]]:
     try:
         engine = start("python", "engine.py")
         wait_until((here / "port").exists, "the engine listens")
-        port = (here / "port").read_text()
-        trainer = start("torchrun", "--standalone", "--nproc-per-node", "2", "train.py", port)
+        address = f"{ADDRESS}:{(here / 'port').read_text()}"
+        trainer = start("torchrun", "--standalone", "--nproc-per-node", "2", "train.py", address)
         wait_until((here / "asked").exists, "the engine is asked")
         yield engine, trainer
     finally:
@@ -98,6 +111,28 @@ def test_the_engine_is_guilty_of_what_the_trainer_waits_for(jobs: Jobs, roles: t
     assert members == [("engine", None), ("train", 0), ("train", 1)]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(ADDRESS == "127.0.0.1", reason="the machine has no address that another node could use")
+def test_roles_on_two_nodes_are_judged_as_one_job(jobs: Jobs, roles: tuple[int, int]) -> None:
+    engine, trainer = roles
+    line = ("attach", "--nodes", "2", "--out", "shared", "--json")
+    asked = [
+        jobs.start(*line, "--role", role, env={"NSADIAG_NODE": node})
+        for role, node in ((f"rollouts={engine}", "b"), (f"policy={trainer}", "a"))
+    ]
+    answers = [each.communicate(timeout=GIVE_UP_S) for each in asked]
+    verdicts = [json.loads(text)["verdict"] for text, _ in answers]
+    assert verdicts[0] == verdicts[1]
+    assert verdicts[0]["class"] == "local_lock_deadlock", answers
+    assert verdicts[0]["summary"].startswith("rollouts is at engine.py:13 ")
+    assert "policy rank 0 and policy rank 1 wait for that" in verdicts[0]["summary"]
+    document = json.loads((jobs.directory / "shared/roles.json").read_text())
+    assert [(row["node"], row["number"]) for row in document["processes"]] == [("a", 0), ("a", 1), ("b", 2)]
+    again = jobs.start(*line, "--role", f"rollouts={engine}", env={"NSADIAG_NODE": "b"})
+    _, error = again.communicate(timeout=GIVE_UP_S)
+    assert again.returncode == 2 and "has another verdict" in error
+
+
 def test_roles_are_named_as_somebody_says(jobs: Jobs, roles: tuple[int, int]) -> None:
     found = verdict_of(jobs, "--role", f"rollouts={roles[0]}", "--role", f"policy={roles[1]}")
     assert str(found["summary"]).startswith("rollouts is at engine.py:13 ")
@@ -124,7 +159,7 @@ def test_a_role_is_named_by_the_pid_that_belongs_to_it() -> None:
 WRAPPER = """
 python engine.py $1 &
 until [ -e port ]; do sleep 0.1; done
-torchrun --standalone --nproc-per-node 2 train.py $(cat port)
+torchrun --standalone --nproc-per-node 2 train.py 127.0.0.1:$(cat port)
 code=$?
 kill %1
 exit $code

@@ -53,16 +53,26 @@ def told_and_ended(armed: Armed, job: subprocess.Popen[str]) -> None:
 def test_clocks(armed: Armed) -> None:
     stamp = armed.directory / "clock"
     stamp.write_text("+0d\n")
-    env = {"LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(stamp), "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
+    env = {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(stamp),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
     job = armed.start(armed.script(HANG), "hang", env=env)
     wait_until((armed.directory / "here").exists, "under way")
     import time
+
     for jump in ("+40d", "-400d", "+1d", "-1d"):
         stamp.write_text(jump + "\n")
         time.sleep(1)
     (armed.directory / "go_on").touch()
     told_and_ended(armed, job)
-    print(armed.bundles(), (armed.home / "watcher.log").read_text() if (armed.home / "watcher.log").exists() else "")
+    print(
+        armed.bundles(),
+        (armed.home / "watcher.log").read_text() if (armed.home / "watcher.log").exists() else "",
+    )
     print((armed.bundles()[0] / "run.json").read_text(), armed.status())
 
 
@@ -79,7 +89,9 @@ def test_upgrade(armed: Armed, to: str) -> None:
     assert armed.status()["jobs"]
     shutil.rmtree(package)
     other = "711c6fdc" if to == "older" else "HEAD"
-    subprocess.run(f"git archive {other} nsadiag | tar x -C {package.parent}", shell=True, cwd=ROOT, check=True)
+    subprocess.run(
+        f"git archive {other} nsadiag | tar x -C {package.parent}", shell=True, cwd=ROOT, check=True
+    )
     (armed.directory / "go_on").touch()
     told_and_ended(armed, job)
 
@@ -88,6 +100,7 @@ def test_upgrade(armed: Armed, to: str) -> None:
 def test_other_user(armed: Armed) -> None:
     # the environment is root's; jobs are of user 12345
     import tempfile
+
     where = Path(tempfile.mkdtemp(prefix="user-"))
     os.chown(where, 12345, 12345)
     where.chmod(0o755)

@@ -13,7 +13,11 @@ RECORDED = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.t
 BY_RUN = sorted(WRAPPED.glob("*.tar.xz"))
 
 
-@pytest.mark.parametrize("archive", [*(GOLDEN / f"{n}.tar.xz" for n in RECORDED), *BY_RUN], ids=lambda a: f"{a.parent.name}-{a.name[:-7]}")
+@pytest.mark.parametrize(
+    "archive",
+    [*(GOLDEN / f"{n}.tar.xz" for n in RECORDED), *BY_RUN],
+    ids=lambda a: f"{a.parent.name}-{a.name[:-7]}",
+)
 def test_a_recorded_job_of_several_launchers_has_its_verdict(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
