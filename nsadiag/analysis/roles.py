@@ -54,7 +54,7 @@ def of_all_roles(
 
 
 def is_of_roles(verdict: Verdict) -> bool:
-    """Whether the verdict on a run is one on all of its roles."""
+    """True of a verdict on a run that is one on all of its roles."""
     return any(each.source.startswith(f"{FOLDER}/") for each in verdict.evidence)
 
 

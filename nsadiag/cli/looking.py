@@ -59,12 +59,7 @@ def attach(
         ),
     ] = None,
     nodes: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="With --all, on each of N nodes at once: --out is a directory that they share",
-        ),
+        int, typer.Option(min=1, metavar="N", help="With --all, on each of N nodes at once, sharing --out")
     ] = 1,
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,

@@ -46,7 +46,7 @@ def named_rank() -> tuple[int, int] | None:
 
 
 def belongs(run: RunDir) -> bool:
-    """Whether this rank is one of the launcher's whose ranks are recorded: of two at a time, in one command, the first.
+    """True of a rank of the launcher whose ranks are recorded: of two at a time, in one command, the first.
 
     They would be taken for one job of as many ranks as both have.
     """

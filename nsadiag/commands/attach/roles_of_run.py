@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from nsadiag.agent.attaching.role_look import look
 from nsadiag.agent.attaching.roles import Member, roles_in, several
 from nsadiag.agent.processes import Process
 from nsadiag.agent.stillness.judgement import Judgement
@@ -24,7 +25,6 @@ def look_at_roles(
     """
     from nsadiag.analysis.roles import FOLDER, told_of_roles
     from nsadiag.analysis.verdict import judge
-    from nsadiag.commands.attach.roles import look
 
     folder = RunDir(path=run.path / FOLDER)
     shutil.rmtree(folder.path, ignore_errors=True)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nsadiag.agent.attaching.role_look import DOCUMENT, look
 from nsadiag.agent.attaching.roles import Member
 from nsadiag.commands import output
-from nsadiag.commands.attach.roles import DOCUMENT, look
 from nsadiag.commands.run import RunResult, exit_code, judge_and_report
 from nsadiag.errors import MachineError, UsageError
 from nsadiag.evidence.layout import (
