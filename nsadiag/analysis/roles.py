@@ -14,7 +14,7 @@ from typing import TypeVar
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_run
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.relations.actors.stuck import outside, patient_graph
+from nsadiag.analysis.relations.actors.stuck import job_of, outside, patient_graph, stands_in
 from nsadiag.evidence.records import Evidence, Rejected, Verdict
 
 FOLDER = "roles"
@@ -61,9 +61,11 @@ def is_of_roles(verdict: Verdict) -> bool:
 def _reached(cell: CellEvidence, waiting: Collection[int]) -> set[int]:
     """These, and the processes for which they wait, if only by way of others; all, if one waits for nobody knows whom."""
     case = Case(cell)
-    graph = case.once(patient_graph)
-    if any(stand.number in waiting for stand in outside(case)):
-        return {node.number for node in graph.nodes.values()}
+    graph, stands = case.once(patient_graph), case.once(stands_in)
+    unknown = {stand.number for stand in outside(case)} | set(stands.blind)
+    unknown |= set(waiting) - {stand.number for stand in stands.rows}
+    if unknown & set(waiting):
+        return set(case.once(job_of).processes)
     reached = {key for key, node in graph.nodes.items() if node.number in waiting}
     near = set(reached)
     while near:

@@ -26,7 +26,7 @@ class Engine:
         self.running = threading.Event()
         self.running.set()
         self.one_at_a_time = threading.Lock()
-        self.group = None
+        self.group = self.store = None
         self.done = 0
 
     def loop(self) -> None:
@@ -131,11 +131,13 @@ def load_part(pipe) -> None:
 
 def load_and_tell() -> None:
     """By a store of the engine's own, in which the trainer waits for the key."""
-    store = dist.TCPStore("127.0.0.1", PORTS["weights0"], None, True, wait_for_workers=False)
+    engine.store = dist.TCPStore("127.0.0.1", PORTS["weights0"], None, True, wait_for_workers=False)
     if CASE == "lost_key":
         threading.Event().wait()
+    while not (SHARED / "begun").exists():
+        time.sleep(0.1)
     time.sleep(QUIET_S)
-    store.set("weights_loaded", "1")
+    engine.store.set("weights_loaded", "1")
 
 
 if __name__ == "__main__":
