@@ -93,9 +93,10 @@ def open_rank(rank: int, world_size: int) -> None:
     run = RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"]))
     directory = run.rank(rank)
     try:
-        if not numbering.belongs(run) or not numbering.claim(
-            directory, from_guesses=world_size > 1 and not _guessed
-        ):
+        # An armed job has a folder for each launcher.
+        if JOB not in os.environ and not numbering.belongs(run):
+            return
+        if not numbering.claim(directory, from_guesses=world_size > 1 and not _guessed):
             return
         opened = recorded.rank = Recorder(directory, rank, world_size)
     except OSError as error:
