@@ -25,7 +25,7 @@ Said = TypeVar("Said", Evidence, Rejected)
 def told_of_roles(
     directory: Path, recorded: Collection[int], judge: Callable[[CellEvidence], Verdict]
 ) -> Verdict | None:
-    """The verdict on all roles; None where none were seen, or ranks are held up by ranks alone.
+    """The verdict on all roles; None where nothing was seen of them, or ranks are held up by ranks alone.
 
     `recorded` are the numbers of the ranks, of whom more is known than of other processes.
     """
@@ -33,6 +33,8 @@ def told_of_roles(
     if not (folder / DOCUMENT).is_file():
         return None
     cell = load_run(folder)
+    if not Case(cell).once(stands_in).rows:
+        return None  # nobody's stack could be had: ranks answer for themselves
     verdict = judge(cell)
     # Of who holds up the rest, if that is known: the rest may wait for a thread that has gone another way.
     ours = verdict.guilty and verdict.guilty <= set(recorded)
