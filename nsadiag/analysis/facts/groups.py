@@ -55,24 +55,29 @@ class Groups:
     def _known(self) -> dict[int, dict[str, Members]]:
         known = {rank.rank: _known_to(rank) for rank in self.cell.ranks}
         return {
-            number: {
-                name: members - self._strangers(number, name, members) for name, members in groups.items()
-            }
+            number: {name: members - self._strangers(known, number, name) for name, members in groups.items()}
             for number, groups in known.items()
         }
 
-    def _strangers(self, member: int, name: str, members: Members) -> Members:
-        """Ranks that the numbers are not about: a group that was created is known to all of its members.
+    def _strangers(self, known: dict[int, dict[str, Members]], member: int, name: str) -> Members:
+        """Ranks that the numbers are not about: a group that was created is known to all of its members, if by another name.
 
         One that is made beside torch's functions, with processes of another launcher, counts these from 0 as well.
         """
-        settings = self._ranks[member].settings
-        if name in DEFAULT or name not in {raw_name(g.name, g.description) for g in settings.groups}:
+        settings, members = self._ranks[member].settings, known[member][name]
+        # Torch's own names are numbers, counted on each rank: another number there may be the same group.
+        if (
+            name in DEFAULT
+            or name.isdigit()
+            or name not in {raw_name(g.name, g.description) for g in settings.groups}
+        ):
             return frozenset()
-        others = (self._ranks[n] for n in members if n != member and n in self._ranks)
+        others = [self._ranks[n] for n in members if n != member and n in self._ranks]
         return frozenset(
-            r.rank for r in others if r.settings.step >= settings.step > 0 and _never_met(r, name)
-        )
+            r.rank for r in others
+            if r.settings.step >= settings.step > 0 and _never_met(r, name)
+            and not any(m == members and n not in (*DEFAULT, *known[member]) for n, m in known[r.rank].items())
+        )  # fmt: skip
 
     @cached_property
     def _ranks(self) -> dict[int, RankEvidence]:

@@ -6,7 +6,9 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,7 +16,8 @@ import pytest
 from support.jobs import GIVE_UP_S, Jobs, wait_until
 
 from nsadiag.agent import processes
-from nsadiag.agent.attaching.roles import name_of, roles_among, several
+from nsadiag.agent.attaching.finding import family_of
+from nsadiag.agent.attaching.roles import name_of, roles_among, roles_in, several
 from nsadiag.commands.attach.roles import named
 from nsadiag.errors import UsageError
 
@@ -144,6 +147,28 @@ def test_ranks_of_one_launcher_are_one_role(roles: tuple[int, int]) -> None:
     assert not several(roles_among([trainer], {}))
     assert several(roles_among([trainer, engine], {}))
     assert name_of(engine) == "engine"
+
+
+STARTS_BOTH = """
+import os, subprocess, sys
+subprocess.Popen([sys.executable, "engine.py"])
+subprocess.Popen([sys.executable, "train.py"], env={**os.environ, "RANK": "0", "WORLD_SIZE": "1"})
+input()
+"""
+
+
+def test_who_starts_ranks_is_no_role_and_what_it_starts_beside_them_is_one(tmp_path: Path) -> None:
+    for name, text in (("both.py", STARTS_BOTH), ("engine.py", "input()"), ("train.py", "input()")):
+        (tmp_path / name).write_text(text)
+    started = subprocess.Popen([sys.executable, "both.py"], cwd=tmp_path, stdin=subprocess.PIPE)
+    try:
+        wait_until(lambda: len(roles_in(family_of(started.pid))) == 2, "both")
+        found = {(member.role, member.rank) for member in roles_in(family_of(started.pid))}
+        assert found == {("engine", None), ("train", 0)}
+    finally:
+        for process in family_of(started.pid):
+            processes.send(process, signal.SIGKILL)
+        started.wait()
 
 
 @pytest.mark.parametrize("word", ["engine", "=12", "engine=x", "engine="])
