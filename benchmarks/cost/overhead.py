@@ -6,7 +6,10 @@
     python benchmarks/cost/overhead.py --json
     python benchmarks/cost/overhead.py --jobs 14          # where cores are idle: as many starts beside each other
     python benchmarks/cost/overhead.py --without modules gradients   # and `light` without the one, and without the other
-    python benchmarks/cost/overhead.py --modes armed     # in place of light, invariants and full: what `nsadiag arm` costs
+    python benchmarks/cost/overhead.py --modes armed thread   # in place of light, invariants and full: what `nsadiag arm` costs
+
+`thread` is the job as it is with a thread that sleeps: the C library locks and counts without atomic instructions in a process
+that never had a second one, and ranks in a process group have several.
 
 Four processes train the same 12-layer model of 200 parameters on the same data: one as it is, one with `light`
 probes, one with `light,invariants`, one with `full`. They are forked from one process, because two that are started
@@ -30,6 +33,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -136,7 +140,9 @@ def nursery(folder: Path, width: int, length: int, cpu: int, depth: int, modes: 
 
 def serve(job: Job, mode: str, folder: Path, depth: int) -> None:
     """Answers each number of steps with the CPU seconds that they took, in so many more frames."""
-    if mode not in ("none", "control"):
+    if mode == "thread":
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    elif mode not in ("none", "control"):
         from nsadiag.worker import probes, startup
 
         if mode.startswith(WITHOUT):

@@ -30,6 +30,7 @@ from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.load import load_cell, load_collected, load_run
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.resolve import Resolution, resolve, with_answers
+from nsadiag.analysis.roles import of_all_roles
 from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.analysis.tracing.answers import true_at
 from nsadiag.errors import unwritable
@@ -168,7 +169,7 @@ def judge_directory(path: Path, *, live: bool = False) -> Verdict:
             reduce_many(run)
     cell = load_run(path)
     verdict_s = (time.monotonic_ns() - cell.started_mono_ns) / 1e9 if live and cell.started_mono_ns else None
-    verdict = judge(cell, verdict_s=verdict_s)
+    verdict = of_all_roles(path, cell, judge(cell, verdict_s=verdict_s), judge)
     if live and cell.stopped == "hang":
         # The answer was there before the job was ended; another one, as a second look gives, was not.
         first = read_json(run.verdict, {})

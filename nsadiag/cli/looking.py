@@ -58,6 +58,9 @@ def attach(
             "--role", metavar="NAME=PID", help="A part of a job of several launchers; may be repeated"
         ),
     ] = None,
+    nodes: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --all, on each of N nodes at once, sharing --out")
+    ] = 1,
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
     follow: Annotated[
@@ -78,6 +81,7 @@ def attach(
             force=force,
             follow=follow,
             everyone=everyone,
+            nodes=nodes,
             roles=tuple(roles or ()),
         )
     )

@@ -21,6 +21,7 @@ from nsadiag.agent.job.ring_storage import Choice
 from nsadiag.agent.watching.state import Answer, OnHang, WatchOptions
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
+from nsadiag.commands.attach.roles_of_run import look_at_roles
 from nsadiag.commands.messages import metrics, notify, status_line
 from nsadiag.commands.messages.notices import CONSEQUENCE, Lines
 from nsadiag.engines.local import Front, Unwatched, run_command
@@ -128,6 +129,7 @@ def _run(request: RunRequest, run: RunDir, command: list[str], more: dict[str, A
                 probes=request.probes,
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
+                on_others=functools.partial(look_at_roles, run),
                 on_interrupt=functools.partial(say_stopping, status),
                 notices=lines,
                 **({"outlives_watch": True} | around(run, request, follow) | more),
@@ -351,13 +353,18 @@ def answer_first(run: RunDir) -> Answer | None:
 
     None where that fails: a full disk, or evidence beyond us.
     """
+    from nsadiag.analysis.roles import is_of_roles
     from nsadiag.analysis.verdict import judge_directory
 
     try:
         verdict = judge_directory(run.path, live=True)
     except Exception:
         return None
-    return Answer(certainty=verdict.certainty or "suspected", says=verdict.summary)
+    certainty = verdict.certainty or "suspected"
+    if is_of_roles(verdict):
+        # Nothing but time shows that nobody else will ask any of them.
+        certainty = "suspected"
+    return Answer(certainty=certainty, says=verdict.summary)
 
 
 def judge_and_report(run: RunDir, about: dict[str, Any], *, healthy_report: bool = True) -> Verdict:

@@ -22,7 +22,7 @@ from nsadiag.agent.job.guarded_process import Guarded
 from nsadiag.agent.job.launch import CommandJob, job_environment, new_run_id, recorder_environment
 from nsadiag.agent.job.log_tail import Follow
 from nsadiag.agent.processes import Process
-from nsadiag.agent.watching.state import Answer, Notices, WatchOptions
+from nsadiag.agent.watching.state import Answer, Notices, OnOthers, WatchOptions
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.evidence.layout import (
     NODE,
@@ -73,6 +73,7 @@ def run_command(
     on_silence: Callable[[], None] | None = None,
     on_stuck: Callable[[], Answer | None] | None = None,
     notices: Notices | None = None,
+    on_others: OnOthers | None = None,
     ring: ring_storage.Choice = "auto",
     die_with_me: bool = True,
     outlives_watch: bool = False,
@@ -82,7 +83,7 @@ def run_command(
 ) -> Watch:
     """Runs a launcher line to its end, watched.
 
-    `on_silence`, `on_stuck` and `notices` are those of `Watch`; `make_watch` makes one that others take part in.
+    `on_silence`, `on_stuck`, `notices` and `on_others` are those of `Watch`; `make_watch` makes one that others take part in.
     `die_with_me`: the job is ended should we be killed; else it goes on unwatched. `outlives_watch`: should the watch fail, the
     job goes on to its end, and Unwatched is raised then; else it is ended. `on_interrupt`: called at once, at the first interrupt of a job that
     runs.
@@ -106,8 +107,9 @@ def run_command(
         hear = functools.partial(_interrupted, job, on_interrupt)
         with _ended_or_left(job), interrupts.notifying(hear), _shown(job, run, front):
             try:
+                more_asked = {"on_others": on_others} if on_others else {}
                 watch = make_watch(
-                    job, run, options, on_silence=on_silence, on_stuck=on_stuck, notices=notices
+                    job, run, options, on_silence=on_silence, on_stuck=on_stuck, notices=notices, **more_asked
                 )
                 watch.run()
             except Exception as error:

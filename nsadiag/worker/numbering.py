@@ -8,7 +8,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsadiag.evidence.layout import RankDir, RunDir, log_of, make_private_dir, read_own_json, write_json
+from nsadiag.evidence.layout import (
+    RankDir,
+    RunDir,
+    log_of,
+    make_private_dir,
+    read_own_json,
+    this_node,
+    write_json,
+)
 from nsadiag.worker.interruptions import pass_on, tolerated
 
 if TYPE_CHECKING:
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
 GUESSED = (
     "guessed"  # in meta.json of a process that was taken for rank 0 since it trained before it said who it is
 )
+LAUNCHER = "launcher.json"  # in a node's folder: whose ranks are recorded
 LOGS = ("stdout.log", "stderr.log")  # they go on where a rank is restarted
 
 
@@ -34,6 +43,48 @@ def named_rank() -> tuple[int, int] | None:
     if rank is None or (world_size is None and "WORLD_SIZE" in os.environ):
         return None
     return rank, world_size or 1
+
+
+def belongs(run: RunDir) -> bool:
+    """True of a rank of the launcher whose ranks are recorded: of two at a time, in one command, the first.
+
+    They would be taken for one job of as many ranks as both have.
+    """
+    meets = _meets()
+    path = run.node(this_node()) / LAUNCHER
+    known = read_own_json(path)
+    if known.get("meets") == meets or not (meets or known):
+        return True
+    if known and _lives(known.get("pid")):
+        return False
+    with tolerated(OSError):
+        # Of a process that a shell has left its parent is that of all such.
+        parent = os.getppid()
+        make_private_dir(path.parent)
+        write_json(path, {"meets": meets, "pid": parent if parent > 1 else os.getpid()})
+    return True
+
+
+def _meets() -> str:
+    """What ranks of one launch have in common, and others at the same time have not; empty where no launcher says."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if name not in ("", "none"):
+        return name
+    port = os.environ.get("MASTER_PORT", "")
+    return f"{os.environ.get('MASTER_ADDR', '')}:{port}" if port else ""
+
+
+def _lives(pid: object) -> bool:
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError as error:
+        pass_on(error)
+        return False
+    except OSError as error:
+        pass_on(error)
+    return True
 
 
 def claim(directory: RankDir, *, from_guesses: bool = False) -> bool:

@@ -90,8 +90,12 @@ def open_rank(rank: int, world_size: int) -> None:
     """Claims the rank's directory and opens its black box; on any obstacle the job simply goes on."""
     global _settled, _faults
     _settled = True
-    directory = RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"])).rank(rank)
+    run = RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"]))
+    directory = run.rank(rank)
     try:
+        # An armed job has a folder for each launcher.
+        if JOB not in os.environ and not numbering.belongs(run):
+            return
         if not numbering.claim(directory, from_guesses=world_size > 1 and not _guessed):
             return
         opened = recorded.rank = Recorder(directory, rank, world_size)

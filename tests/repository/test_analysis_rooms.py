@@ -45,8 +45,10 @@ ROOMS: dict[str, frozenset[str]] = {
             "load",
             "resolve",
             "judgement",
+            "roles",
         }
     ),
+    "roles": frozenset({"records", "case", "relations", "load"}),
     "external": frozenset({"records", "ingest", "facts", "scale"}),
     "load": frozenset({"records", "ingest", "scale", "external"}),
     "matrix": frozenset({"records", "ingest", "case"}),

@@ -22,6 +22,7 @@ import sysconfig
 import tarfile
 import tempfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ def renamed(run: Path) -> list[tuple[str, str]]:
     }
     # The checkout that the job was run from, which may be another than this one.
     names |= {w.partition("/repro/")[0]: "/job" for w in told.get("command", []) if "/repro/" in w}
+    # It may be another environment's, on this one's path.
+    if torch := find_spec("torch"):
+        names[str(Path(str(torch.origin)).parents[1])] = "/venv/lib/python3/site-packages"
     if not sys.base_prefix.startswith("/usr"):
         names[sys.base_prefix] = "/python"
     return sorted(names.items(), key=lambda pair: -len(pair[0]))

@@ -1,6 +1,7 @@
 """Recordings of jobs of several launchers: what `nsadiag attach` left of the cases of benchmarks/verdicts/role_programs.
 
-python -m tests.support.role_record DIR     # packs what measure.py kept there; a wrong verdict is refused
+python -m tests.support.role_record DIR           # packs what measure.py kept there; a wrong verdict is refused
+python -m tests.support.role_record DIR --run     # what `measure.py --run` kept: with what was recorded of ranks
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.analysis.verdict import judge_directory
-from nsadiag.evidence.layout import read_json
+from nsadiag.evidence.layout import RunDir, read_json
 
-from .golden import renamed, scrubbed
+from .golden import judged, packed, renamed, scrubbed
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "roles"
+WRAPPED = GOLDEN / "run"
+KEEP_EVENTS = 256  # of a rank's ring
 KEPT = ("roles.json", "meta.json", "py_spy.json", "proc.json", "waits.json", "index.json")
 CASES: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks/verdicts/role_programs/cases.py"))["CASES"]
 MOST_BYTES = 40 * 1024
@@ -31,7 +34,8 @@ def misses(name: str, directory: Path) -> list[str]:
     case, verdict = CASES[name], judge_directory(directory).to_json()
     if not case.classes:
         return [str(verdict["summary"])] if verdict["outcome"] == "hung" else []
-    roles = {p["number"]: p["role"] for p in read_json(directory / "roles.json", {})["processes"]}
+    document = next(f for f in (directory / "roles.json", directory / "roles" / "roles.json") if f.exists())
+    roles = {p["number"]: p["role"] for p in read_json(document, {})["processes"]}
     guilty = {re.sub(r" (\d)$", r"\1", roles[n]) for n in verdict["guilty_ranks"]}
     code = (verdict["where"] or {}).get("code") or ""
     wrong = [] if guilty and guilty <= set(case.roles) else [f"guilty {sorted(guilty)}"]
@@ -59,6 +63,18 @@ def record(name: str, directory: Path) -> None:
     (GOLDEN / f"{name}.tar.xz").write_bytes(packed.getvalue())
 
 
+def record_run(name: str, directory: Path) -> None:
+    """The same of a run directory."""
+    if wrong := misses(name, directory):
+        raise ValueError(f"{name}: {'; '.join(wrong)}")
+    WRAPPED.mkdir(exist_ok=True)
+    content = packed(RunDir(path=directory), KEEP_EVENTS)
+    _, tells = judged(content)
+    if len(content) > MOST_BYTES or tells:
+        raise ValueError(f"{name}: {len(content)} bytes, names {tells}")
+    (WRAPPED / f"{name}.tar.xz").write_bytes(content)
+
+
 def _slim(path: Path) -> str:
     """Without command lines of the machine."""
     if path.suffix != ".json":
@@ -74,6 +90,6 @@ def _slim(path: Path) -> str:
 if __name__ == "__main__":
     for found in sorted(Path(sys.argv[1]).iterdir()):
         try:
-            record(found.name, found / "run")
+            (record_run if "--run" in sys.argv else record)(found.name, found / "run")
         except (ValueError, KeyError) as error:
             print(f"not packed: {error}", file=sys.stderr)

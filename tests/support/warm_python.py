@@ -266,7 +266,7 @@ def open_streams_anew() -> None:
     """stdout and stderr of what is open now: a stream knows for good if what it was made of could be sought in."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         kind = getattr(sys, name)
-        stream = open(descriptor, "w", encoding=kind.encoding, errors=kind.errors, closefd=False)
+        stream = os.fdopen(descriptor, "w", encoding=kind.encoding, errors=kind.errors, closefd=False)
         stream.mode = kind.mode
         stream.reconfigure(line_buffering=name == "stderr" or stream.isatty())
         setattr(sys, name, stream)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.jobs import Jobs
 
+from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.ring.reader import read_blackbox
+from nsadiag.worker import numbering
 
 # Without RANK in the environment: the parent starts both, each trains alone, and then they meet.
 WARM_UP = """
@@ -118,3 +121,40 @@ def test_a_process_that_may_be_the_missing_rank_is_waited_for(jobs: Jobs, free_p
     source = LATE.replace("PORT", str(free_port)).replace("LOOKS", "3")
     verdict = verdict_of(jobs, source, "--stall-after", "1")
     assert (verdict["class"], verdict["world_size"]) == ("healthy", 2), verdict["summary"]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "belongs"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "a"}, {"TORCHELASTIC_RUN_ID": "a", "MASTER_PORT": "2"}, True),
+        ({"TORCHELASTIC_RUN_ID": "a"}, {"TORCHELASTIC_RUN_ID": "b"}, False),
+        ({"TORCHELASTIC_RUN_ID": "none", "MASTER_PORT": "1"}, {"MASTER_PORT": "1"}, True),
+        ({"MASTER_ADDR": "h", "MASTER_PORT": "1"}, {"MASTER_ADDR": "h", "MASTER_PORT": "2"}, False),
+        ({"MASTER_PORT": "1"}, {}, False),
+        ({}, {"MASTER_PORT": "1"}, True),
+    ],
+)
+def test_of_two_launchers_at_a_time_the_ranks_of_the_first_are_recorded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: dict[str, str],
+    then: dict[str, str],
+    belongs: bool,
+) -> None:
+    run = RunDir(path=tmp_path)
+
+    def asked(environment: dict[str, str]) -> bool:
+        for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return numbering.belongs(run)
+
+    assert asked(first)
+    assert asked(then) is belongs
+    # Another one begins once the first has ended.
+    for path in tmp_path.glob("nodes/*/launcher.json"):
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": ended.pid}))
+    assert asked(then)

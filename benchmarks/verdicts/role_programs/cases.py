@@ -51,7 +51,7 @@ CASES: dict[str, Case] = {
         roles=("trainer",), classes=("local_lock_deadlock",), code=("written.wait()",), after="huggingface/trl#3676",
     ),
     "skipped_gather": Case(
-        roles=("trainer",), classes=("missing_rank", *CYCLE, "collective_order_mismatch"),
+        roles=("trainer",), classes=("missing_rank", *CYCLE, "collective_order_mismatch", "rank_conditional_collective"),
         code=("dist.barrier()", "dist.all_gather("), after="huggingface/trl#6765",
     ),
     "worker_not_ready": Case(
@@ -82,6 +82,10 @@ CASES: dict[str, Case] = {
         trainer=FILES, roles=("orchestrator",), classes=("local_lock_deadlock",), code=("scores.get()",),
         after="PrimeIntellect-ai/prime-rl#1630",
     ),
+    "lost_key": Case(
+        roles=("engine",), classes=("local_lock_deadlock",), code=("threading.Event().wait()",),
+    ),
+    "slow_key": Case(),
     "long_rollout": Case(),
     "busy_rollout": Case(),
     "slow_join": Case(),

@@ -26,7 +26,7 @@ class Engine:
         self.running = threading.Event()
         self.running.set()
         self.one_at_a_time = threading.Lock()
-        self.group = None
+        self.group = self.store = None
         self.done = 0
 
     def loop(self) -> None:
@@ -70,6 +70,7 @@ class Engine:
 
     def load(self, path: str) -> None:
         if CASE == "slow_load":
+            begun()
             time.sleep(QUIET_S)
         self.model.load_state_dict(torch.load(path))
 
@@ -128,8 +129,21 @@ def load_part(pipe) -> None:
     time.sleep(3600)
 
 
+def load_and_tell() -> None:
+    """By a store of the engine's own, in which the trainer waits for the key."""
+    engine.store = dist.TCPStore("127.0.0.1", PORTS["weights0"], None, True, wait_for_workers=False)
+    if CASE == "lost_key":
+        threading.Event().wait()
+    while not (SHARED / "begun").exists():
+        time.sleep(0.1)
+    time.sleep(QUIET_S)
+    engine.store.set("weights_loaded", "1")
+
+
 if __name__ == "__main__":
     engine = Engine()
+    if CASE in ("lost_key", "slow_key"):
+        threading.Thread(target=load_and_tell, name="loader", daemon=True).start()
     if CASE in ("worker_not_ready", "slow_worker"):
         ready()
     if CASE == "slow_start":

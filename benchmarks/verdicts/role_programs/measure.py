@@ -4,10 +4,13 @@
     python benchmarks/verdicts/role_programs/measure.py                  # every case, one after the other
     python benchmarks/verdicts/role_programs/measure.py --only files     # those in whose name this stands
     python benchmarks/verdicts/role_programs/measure.py --all            # found by `nsadiag attach --all`
+    python benchmarks/verdicts/role_programs/measure.py --run            # by `nsadiag run` of a script that starts them all
+    python benchmarks/verdicts/role_programs/measure.py --jobs 8         # so many at a time
     python benchmarks/verdicts/role_programs/measure.py --keep DIR       # where run directories stay
 
 A trainer under torchrun, engines and, in some, an orchestrator are started by themselves. Some seconds after the stall has begun, or
-a long quiet phase of a healthy one, `nsadiag attach` is given the pids of what was started.
+a long quiet phase of a healthy one, `nsadiag attach` is given the pids of what was started. `nsadiag run` is given PATIENCE_S to
+suspect a hang; a healthy job it watches through the quiet phase, and is then interrupted.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -25,6 +29,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -38,6 +43,7 @@ from shared import Row, answer, collected, environment, percent  # noqa: E402
 from nsadiag.evidence.layout import read_json  # noqa: E402
 
 BEGINS_S, SETTLES_S = 120.0, 4.0
+PATIENCE_S, ENDS_S, QUIET_S = 15.0, 120.0, 35.0
 
 
 def ports(names: list[str]) -> dict[str, int]:
@@ -57,13 +63,25 @@ class Slow(BaseHTTPRequestHandler):
         time.sleep(60)
 
 
-def started(name: str, case: Case, shared: Path, outside: int) -> list[subprocess.Popen[bytes]]:
-    known = ports([*case.engines, "orchestrator", "weights", "weights0", "weights1"]) | {"outside": outside}
-    env = environment(ROLES_SHARED=str(shared), ROLES_CASE=name, ROLES_PORTS=json.dumps(known))
+def lines_of(case: Case) -> list[list[str]]:
+    """The command of each role."""
     lines = [[sys.executable, "engine.py", engine] for engine in case.engines]
     lines.append(["torchrun", "--standalone", "--nproc-per-node=2", case.trainer])
     if case.trainer != "trainer.py":
         lines.append([sys.executable, "orchestrator.py"])
+    return lines
+
+
+def started(
+    lines: list[list[str]], name: str, case: Case, shared: Path, outside: int
+) -> list[subprocess.Popen[bytes]]:
+    known = ports([*case.engines, "orchestrator", "weights", "weights0", "weights1"]) | {"outside": outside}
+    env = environment(
+        ROLES_SHARED=str(shared),
+        ROLES_CASE=name,
+        ROLES_PORTS=json.dumps(known),
+        PYTHONPATH=str(HERE.parents[2]),
+    )
     log = (shared / "output.log").open("wb")
     return [
         subprocess.Popen(line, cwd=HERE, env=env, stdout=log, stderr=log, start_new_session=True)
@@ -71,40 +89,84 @@ def started(name: str, case: Case, shared: Path, outside: int) -> list[subproces
     ]
 
 
+def wrapped(case: Case, shared: Path) -> list[str]:
+    """`nsadiag run` of a script that starts every role."""
+    script = shared / "wrapper.sh"
+    script.write_text("".join(f"{shlex.join(line)} &\n" for line in lines_of(case)) + "wait\n")
+    ours = [
+        sys.executable,
+        "-m",
+        "nsadiag",
+        "run",
+        "--out",
+        str(shared / "run"),
+        "--patience",
+        str(PATIENCE_S),
+    ]
+    return [*ours, "--", "bash", str(script)]
+
+
 def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row:
     shared = Path(tempfile.mkdtemp(prefix=f"roles-{name}-"))
-    roles = started(name, case, shared, outside)
+    lines = [wrapped(case, shared)] if options.run else lines_of(case)
+    roles = started(lines, name, case, shared, outside)
     try:
         until = time.monotonic() + BEGINS_S
         plain = name.startswith("plain")
         while not (shared / "begun").exists() and time.monotonic() < until - (BEGINS_S - 12 if plain else 0):
             time.sleep(0.2)
         begun = (shared / "begun").exists() or plain
-        time.sleep(SETTLES_S)
         began = time.monotonic()
-        targets = ["--all"] if options.all else [str(p.pid) for p in roles]
-        ours = [sys.executable, "-m", "nsadiag", "attach", *targets, "--out", str(shared / "run")]
-        said = subprocess.run(ours, capture_output=True, text=True, env=environment(), check=False)
+        if options.run:
+            said = watched(roles[0], case, shared)
+        else:
+            time.sleep(SETTLES_S)
+            began = time.monotonic()
+            targets = ["--all"] if options.all else [str(p.pid) for p in roles]
+            ours = [sys.executable, "-m", "nsadiag", "attach", *targets, "--out", str(shared / "run")]
+            said = subprocess.run(ours, capture_output=True, text=True, env=environment(), check=False).stderr
         first_s = time.monotonic() - began
     finally:
         # torchrun starts each rank in a session of its own.
-        family = [p.pid for role in roles for p in psutil.Process(role.pid).children(recursive=True)]
+        family = [
+            p.pid
+            for role in roles
+            if psutil.pid_exists(role.pid)
+            for p in psutil.Process(role.pid).children(recursive=True)
+        ]
         for pid in [*(role.pid for role in roles), *family]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for role in roles:
             role.wait()
-    row = row_of(name, case, shared, round(first_s, 1), begun, said.stderr)
+    row = row_of(name, case, shared, round(first_s, 1), begun, said)
     if options.keep:
         shutil.copytree(shared, options.keep / name, dirs_exist_ok=True)
     shutil.rmtree(shared)
     return row
 
 
+def watched(command: subprocess.Popen[bytes], case: Case, shared: Path) -> str:
+    """Until it has ended by itself, or a quiet phase has been watched; what it said."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        command.wait(ENDS_S if case.classes else QUIET_S)
+    if command.poll() is None:
+        command.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command.wait(ENDS_S)
+    return (shared / "output.log").read_text(errors="replace")
+
+
 def row_of(name: str, case: Case, shared: Path, first_s: float, begun: bool, said: str) -> Row:
     verdict = read_json(shared / "run" / "verdict.json", {})
-    processes = read_json(shared / "run" / "roles.json", {}).get("processes", [])
+    folder = next(
+        (f for f in (shared / "run" / "roles", shared / "run") if (f / "roles.json").exists()), shared
+    )
+    processes = read_json(folder / "roles.json", {}).get("processes", [])
     role_of = {p["number"]: p["role"] for p in processes}
+    if not role_of:
+        # A verdict on ranks alone: all of them are the trainer's.
+        role_of = dict.fromkeys(range(2), case.trainer.removesuffix(".py"))
     guilty = sorted({role_of.get(n, "?") for n in verdict.get("guilty_ranks", [])})
     place = verdict.get("where") or {}
     code = str(place.get("code") or "")
@@ -123,6 +185,7 @@ def row_of(name: str, case: Case, shared: Path, first_s: float, begun: bool, sai
         row["line_right"] = any(text in code for text in case.code)
     else:
         row["accused"] = row["outcome"] not in ("healthy", "incomplete", "unknown", "slow")
+        row["suspected"] = said.count("nsadiag: suspected hang")
     return row
 
 
@@ -145,6 +208,10 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", metavar="EXPR")
     parser.add_argument("--all", action="store_true", help="by `nsadiag attach --all`")
+    parser.add_argument(
+        "--run", action="store_true", help="by `nsadiag run` of a script that starts every role"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--json", action="store_true")
@@ -153,9 +220,13 @@ def main() -> None:
     threading.Thread(target=world.serve_forever, daemon=True).start()
 
     def measured():
-        for name, case in CASES.items():
-            if re.search(options.only, name):
-                row = one(name, case, world.server_address[1], options)
+        chosen = [(name, case) for name, case in CASES.items() if re.search(options.only, name)]
+        with ThreadPoolExecutor(options.jobs) as pool:
+            waiting = [
+                pool.submit(one, name, case, world.server_address[1], options) for name, case in chosen
+            ]
+            for each in as_completed(waiting):
+                row = each.result()
                 print(row["case"], {k: v for k, v in row.items() if k != "case"}, file=sys.stderr, flush=True)
                 yield row
 

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
@@ -92,6 +93,10 @@ def main() -> None:
         if CASE == "logger_lock" and step == 3 and rank == 1:
             begun()
             written.wait()
+        if CASE in ("lost_key", "slow_key") and step == 3 and rank == 0:
+            store = dist.TCPStore("127.0.0.1", PORTS["weights0"], None, False, timedelta(minutes=30))
+            begun()
+            store.get("weights_loaded")
         if CASE == "skipped_gather" and step == 3:
             if rank == 0:
                 begun()
@@ -99,8 +104,9 @@ def main() -> None:
                 dist.all_gather(whole, torch.ones(64))
             else:
                 dist.barrier()
-        ddp(gate.expand(8, 64)).pow(2).mean().backward()
+        ddp(gate.clamp(-1, 1).expand(8, 64)).pow(2).mean().backward()
         optimizer.step()
+        optimizer.zero_grad()
         if rank == 0 and group is not None:
             send(net, group, step)
         if CASE == "evaluation" and step == 3 and rank == 1:

@@ -47,8 +47,9 @@ def main() -> None:
             until = time.monotonic() + QUIET_S
             while time.monotonic() < until:
                 ddp(torch.randn(64, 64)).sum().backward()
-        ddp(torch.full((8, 64), values[0])).pow(2).mean().backward()
+        ddp(torch.full((8, 64), values[0]).clamp(-1, 1)).pow(2).mean().backward()
         optimizer.step()
+        optimizer.zero_grad()
         if CASE == "upload" and step == 3 and rank == 0:
             begun()
             time.sleep(QUIET_S)

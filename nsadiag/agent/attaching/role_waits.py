@@ -60,8 +60,12 @@ def _threads(pid: int) -> list[int]:
 def _call(pid: int, tid: int) -> tuple[str, list[int]] | None:
     """The name and arguments of the system call in which a thread waits."""
     try:
-        number, *words = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
+        task = Path(f"/proc/{pid}/task/{tid}")
+        number, *words = (task / "syscall").read_text().split()
         name = syscall_name(int(number), platform.machine())
+        # A poll that was interrupted, as by a look at the stack, goes on with what it was given under another name.
+        if name is None and (task / "wchan").read_text().startswith("poll_schedule_timeout"):
+            name = "poll"
     except (OSError, ValueError):
         return None
     return (name, [int(word, 0) for word in words]) if name else None

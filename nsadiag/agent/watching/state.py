@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -17,6 +18,8 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 LOOKS_APART_S = 2.0
 Stopped = Literal["hang", "timeout", "interrupt"]
 OnHang = Literal["stop", "stop-proven", "leave"]
+# Given all processes of a job, and the pids of its ranks by number; None where those of other roles have no say.
+OnOthers = Callable[[set[Process], dict[int, int]], tuple[Judgement, str] | None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ from nsadiag.agent.watching.state import (
     Answer,
     Look,
     Notices,
+    OnOthers,
     Pair,
     RankState,
     Stopped,
@@ -60,12 +61,15 @@ class Watch:
         on_silence: Callable[[], None] | None = None,
         on_stuck: Callable[[], Answer | None] | None = None,
         notices: Notices | None = None,
+        on_others: OnOthers | None = None,
     ) -> None:
         """`on_silence` is called once, when a first silence begins; `on_stuck` with the evidence of a still job on disk.
 
-        It answers how certain a hang is; without an answer every still job counts as hung.
+        It answers how certain a hang is; without an answer every still job counts as hung. `on_others` is asked whenever no
+        rank does anything, with all processes of the job and the pids of its ranks.
         """
         self.job, self.directory, self.options = job, directory, options
+        self._on_others = on_others
         self._on_silence, self._on_stuck, self._notices = on_silence, on_stuck, notices
         self.ranks: dict[int, RankState] = {}
         self.looks: list[Look] = []
@@ -344,11 +348,23 @@ class Watch:
         return joined(pair.stances, set(self.ranks), quiet_s=self.patience.quiet_s(time.monotonic()))
 
     def _all_seen(self, judgement: Judgement, reason: str) -> tuple[Judgement, str]:
-        """The same, unless some of those who should have been looked at were not."""
+        """The same, unless some of those who should have been looked at were not, or another role of the job has the say."""
+        if judgement in ("still", "asleep") and (told := self._others()):
+            judgement, reason = told
         if judgement == "still" and self.options.believes_world:
             coming = may_come(self.ranks.values(), self.patience.quiet_s(time.monotonic()))
             return ("asleep", coming) if coming else (judgement, reason)
         return judgement, reason
+
+    def _others(self) -> tuple[Judgement, str] | None:
+        if self._on_others is None or interrupts.hurried():
+            return None
+        ranks = {r.directory.rank: r.process.pid for r in self._alive() if r.process}
+        try:
+            return self._on_others(self.job.family(), ranks)
+        except Exception as error:
+            self._failed(error)
+            return None
 
     def _pair(self, apart_s: float) -> Pair:
         """Two captures of the ranks here, and what each rank did in between."""

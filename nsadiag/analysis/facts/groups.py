@@ -53,7 +53,35 @@ class Groups:
 
     @cached_property
     def _known(self) -> dict[int, dict[str, Members]]:
-        return {rank.rank: _known_to(rank) for rank in self.cell.ranks}
+        known = {rank.rank: _known_to(rank) for rank in self.cell.ranks}
+        return {
+            number: {name: members - self._strangers(known, number, name) for name, members in groups.items()}
+            for number, groups in known.items()
+        }
+
+    def _strangers(self, known: dict[int, dict[str, Members]], member: int, name: str) -> Members:
+        """Ranks that the numbers are not about: a group that was created is known to all of its members, if by another name.
+
+        One that is made beside torch's functions, with processes of another launcher, counts these from 0 as well.
+        """
+        settings, members = self._ranks[member].settings, known[member][name]
+        # Torch's own names are numbers, counted on each rank: another number there may be the same group.
+        if (
+            name in DEFAULT
+            or name.isdigit()
+            or name not in {raw_name(g.name, g.description) for g in settings.groups}
+        ):
+            return frozenset()
+        others = [self._ranks[n] for n in members if n != member and n in self._ranks]
+        return frozenset(
+            r.rank for r in others
+            if r.settings.step >= settings.step > 0 and _never_met(r, name)
+            and not any(m == members and n not in (*DEFAULT, *known[member]) for n, m in known[r.rank].items())
+        )  # fmt: skip
+
+    @cached_property
+    def _ranks(self) -> dict[int, RankEvidence]:
+        return {rank.rank: rank for rank in self.cell.ranks}
 
     @cached_property
     def _sets(self) -> dict[str, set[Members]]:
@@ -89,6 +117,16 @@ class Groups:
     def members(self, label: str) -> Members:
         """Ranks of the group, all ranks where nobody says; of very many those that are looked at, or left nothing."""
         return self._by_label.get(label, self.cell.met) & self.cell.met or self.cell.met
+
+
+def _never_met(rank: RankEvidence, name: str) -> bool:
+    """Whether neither the rank's settings nor its calls name the group, and both could be read."""
+    groups, entries = rank.settings.groups, newest_dump(rank).get("entries", [])
+    named = {raw_name(g.name, g.description) for g in groups}
+    called = {
+        raw_name(*map(str, e["process_group"])) for e in entries if len(e.get("process_group") or ()) == 2
+    }
+    return bool(groups and entries) and name not in named | called
 
 
 def _known_to(rank: RankEvidence) -> dict[str, Members]:

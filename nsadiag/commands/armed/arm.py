@@ -128,7 +128,9 @@ def status(python: str) -> dict[str, Any]:
     settings = environment.settings()
     home = homes.found()
     running = _watcher(home) if home else None
-    place = Path(settings.out) if settings and settings.out else armed_folder()
+    # As a rank that starts here would have it.
+    own = with_variables(settings or Settings(version="", python="", package=""))
+    place = Path(own.out) if own.out else armed_folder()
     found = [run for run in runs(place) if bundles.is_bundle(run.directory)] if place.is_dir() else []
     about = asdict(settings) if settings else None
     if about:

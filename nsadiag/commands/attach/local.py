@@ -27,6 +27,7 @@ class AttachRequest:
     force: bool = False
     follow: bool = False
     everyone: bool = False  # all distributed jobs of this user, here
+    nodes: int = 1  # that run this command, and share `out`
     roles: tuple[str, ...] = ()  # NAME=PID
 
 
@@ -74,16 +75,24 @@ def _of_several_launchers(request: AttachRequest) -> RunResult | None:
     names = roles.named(request.roles)
     if request.everyone and request.targets:
         raise UsageError("pids and --all at once", "give either")
-    pids = roles.pids_of_all() if request.everyone else _pids(request.targets) if request.targets else []
+    several_nodes = request.nodes > 1
+    if request.everyone:
+        pids = roles.pids_of_all(if_none=several_nodes)
+    else:
+        pids = _pids(request.targets) if request.targets else []
     if not (request.everyone or names or pids):
         return None
     members = roles_among(pids, names)
-    if not (names or request.everyone or several(members)):
+    if not (names or request.everyone or several_nodes or several(members)):
         return None
     if request.follow:
         raise UsageError("--follow of several roles", "nsadiag attach answers once for them; ask again later")
     command = ["nsadiag", "attach", *(["--all"] if request.everyone else request.targets)]
     command += [word for role in request.roles for word in ("--role", role)]
+    if several_nodes:
+        from nsadiag.commands.attach.roles_on_nodes import attach_on_nodes
+
+        return attach_on_nodes(members, command, nodes=request.nodes, out=request.out)
     return roles.attach_roles(members, command, out=request.out, force=request.force)
 
 

@@ -32,6 +32,16 @@ def asked_for(code: SourceModel, frames: tuple[Place, ...], at: Place) -> set[st
     return found
 
 
+def names_at(code: SourceModel, at: Place) -> set[str]:
+    """Names in that line, and in what the names there stand for."""
+    file = code.file(at.file)
+    if file is None:
+        return set()
+    scope = file.function_at(at.line) or file.tree
+    own = _statements(scope, at.line, at.line)
+    return _names(file, [*own, *_bound(scope, _used(own))])
+
+
 def names_from(code: SourceModel, path: str, line: int) -> set[str]:
     """Names in that line, and in what is below it in its function."""
     file = code.file(path)

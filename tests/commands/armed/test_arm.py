@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.armed import Armed, tree
+from support.armed import ROOT, Armed, tree
 from support.jobs import Jobs
 
 from nsadiag.commands.armed.environments import BOOTSTRAP
@@ -155,6 +155,11 @@ def test_the_variables_arm_as_the_file_does(armed: Armed) -> None:
         env=armed.environment({"RANK": "0", "WORLD_SIZE": "1"}),
     )
     assert (done.stdout, done.stderr) == ("Waiting\n", "")
+    shown = f"{lines}\nexec {sys.executable} -m nsadiag arm --status --python {armed.python}"
+    told = subprocess.run(
+        ["sh", "-c", shown], capture_output=True, text=True, check=False, cwd=ROOT, env=armed.environment()
+    )
+    assert f"0 bundles in {armed.out}" in told.stdout
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from nsadiag.evidence.documents.actors import ActorWaits, ObjectWait, RayTask
 from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, StackFrame
 from nsadiag.evidence.records import Place
-from nsadiag.evidence.user_code import is_user
+from nsadiag.evidence.user_code import is_ours, is_user
 
 Doing = State | Literal["get", "wait", "suspended", "runs", "serves"]
 PEERS: tuple[Doing, ...] = ("collective", "transfer", "rendezvous", "store", "backward")
@@ -146,7 +146,9 @@ def _stand(
     if blind:
         awaits = ObjectWait(thread=tid, call=call or "get", unread=1)
     kernel = next((row for row in capture.proc.threads if row.tid == tid), None)
-    inner = list(itertools.takewhile(lambda f: not is_user(f.filename), thread.frames))
+    # Of a rank that is recorded, what stands around a call for it is no call.
+    frames = [f for f in thread.frames if not is_ours(f.filename)]
+    inner = list(itertools.takewhile(lambda f: not is_user(f.filename), frames))
     doing = _doing(inner, awaits, kernel)
     own, beside = _shares(captures, tid)
     if job.has_roles and awaits_requests(inner):

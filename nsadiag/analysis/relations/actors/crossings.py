@@ -16,10 +16,11 @@ from nsadiag.analysis.facts.actors.stands import Stand, Stands
 from nsadiag.evidence.documents.kernel import Descriptor
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
-from nsadiag.source.patterns.file_names import asked_for, loop_asks, names_from, names_in_file
+from nsadiag.source.patterns.file_names import asked_for, loop_asks, names_at, names_from, names_in_file
 from nsadiag.source.polling import ASKS_FOR_FILES, ASKS_OUTSIDE
 
 THREADS = ("lock", "queue")  # what only other threads of the process can end
+STORE = re.compile(r"pt_tcpstore")  # threads of torch's store
 BETWEEN_S = 10.0  # two questions at most; whoever sleeps for longer does nothing else
 
 
@@ -28,7 +29,7 @@ class Crossing:
     """A wait of one stand for another; of several from one stand, any may end it."""
 
     to: Stand
-    kind: Literal["answer", "pipe", "thread", "file"]
+    kind: Literal["answer", "pipe", "thread", "file", "key"]
     what: str
 
 
@@ -51,7 +52,8 @@ class Crossings:
     def of(self, stand: Stand) -> list[Crossing]:
         """Everyone who could end its wait, as far as that is known; empty where it waits for the world, or for nobody."""
         if stand.doing == "socket":
-            return list(self._at_the_other_end(stand))
+            at_store = self._asks_a_store(stand)
+            return list(self._setters(stand) if at_store else self._at_the_other_end(stand))
         if stand.doing == "pipe":
             return [Crossing(to=s, kind="pipe", what="a pipe") for s in self._holders(stand)]
         if stand.doing in THREADS:
@@ -108,6 +110,22 @@ class Crossings:
             # Nobody has taken the connection yet: whoever listens there is to do it.
             found = [s for n in self._listeners(port_of(peer), but=stand.number) for s in self._of(n)]
         yield from (Crossing(to=s, kind="answer", what="its request") for s in found)
+
+    def _asks_a_store(self, stand: Stand) -> bool:
+        """Whether its line calls into torch, and a store of torch's is at the other end: that has the key once somebody sets it."""
+        row = self._descriptor(stand)
+        if stand.inner or row is None or row.kind != "tcp" or not row.peer:
+            return False
+        node = self.job.processes[stand.number].node
+        holder = self._owners.get((end_of(row.peer, node), end_of(row.local, node)))
+        captures = self.job.captures(holder) if holder is not None else ()
+        return any(STORE.match(thread.name) for c in captures for thread in c.proc.threads)
+
+    def _setters(self, stand: Stand) -> Iterator[Crossing]:
+        """Stands from which somebody would come to set the key, by its name in the source."""
+        asked = names_at(self.job.cell.code, stand.place) if stand.place else set()
+        for s in self._would_write(stand, asked):
+            yield Crossing(to=s, kind="key", what=max(asked, key=len))
 
     def _answering(self, number: int, client: str) -> list[Stand]:
         """The thread that answers this client; where none says so, all of the process."""
@@ -177,6 +195,12 @@ class Crossings:
         )
         if not asked:
             return
+        for s in self._would_write(stand, asked):
+            yield Crossing(to=s, kind="file", what=max(asked, key=len))
+
+    def _would_write(self, stand: Stand, asked: set[str]) -> list[Stand]:
+        """Stands with such a name before them; without any, those in whose file it is."""
+        code = self.job.cell.code
         # Whoever asks at the same place gives nothing.
         others = [s for s in self.stands.rows if s.number != stand.number and s.place != stand.place]
         further = [s for s in others if asked & {n for f in s.frames for n in self._ahead(f)}]
@@ -185,9 +209,7 @@ class Crossings:
             s.number for s in others for f in s.frames
             if f.file not in own and is_user(f.file) and asked & names_in_file(code, f.file)
         }  # fmt: skip
-        what = sorted(asked, key=len)[-1]
-        for s in further or [s for s in others if s.number in there]:
-            yield Crossing(to=s, kind="file", what=what)
+        return further or [s for s in others if s.number in there]
 
     def _ahead(self, place: Place) -> set[str]:
         """Names in what follows there in its function, and in the loops around it, which come again."""

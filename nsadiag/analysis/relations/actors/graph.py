@@ -41,7 +41,17 @@ class CallWait(Wait[str]):
     """A wait for a call, an actor, or what an actor holds."""
 
     kind: Literal[
-        "call", "queued", "group", "coordinator", "resources", "object", "answer", "pipe", "thread", "file"
+        "call",
+        "queued",
+        "group",
+        "coordinator",
+        "resources",
+        "object",
+        "answer",
+        "pipe",
+        "thread",
+        "file",
+        "key",
     ]
     task: RayTask | None = None
 

@@ -53,6 +53,8 @@ def waits_for(job: ActorJob, graph: CallGraph, edge: CallWait) -> str:
         return f"waits for another thread of its process{_there(target)}"
     if edge.kind == "file":
         return f"asks again and again for the file {edge.what}, which {name} would write"
+    if edge.kind == "key":
+        return f"waits for the key {edge.what} of a store, which {name} would set{_there(target)}"
     if edge.kind == "coordinator":
         return f"returns {edge.what} only once {name} has called it again"
     if target.state == "unknown":
