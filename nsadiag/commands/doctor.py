@@ -40,7 +40,7 @@ def run_checks(
     """
     if pid is not None and gpus_s is not None:
         raise UsageError(
-            "--pid and --gpus together", "a process is looked at, GPUs are loaded: one at a time"
+            "--pid and --gpus together", "give one of them"
         )
     if pid is not None:
         if not Path(f"/proc/{pid}").exists():

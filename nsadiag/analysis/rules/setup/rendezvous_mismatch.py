@@ -68,7 +68,7 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
     absent = tuple(sorted(set(range(world)) - seen))
     if absent and all(_is_more(case, rank, j) for rank, j in joining.items()):
         started = cell.rank(min(joining)).meta.world_size
-        why = f"their launcher started {started}: what init_process_group was told is not what was launched"
+        why = f"their launcher started {started}: init_process_group expects other ranks than were launched"
         yield _draft(case, joining, tuple(sorted(joining)), why)
     elif absent:
         why = f"{named(cell, absent)} never came: {len(cell.present)} of {world} ranks left evidence"
