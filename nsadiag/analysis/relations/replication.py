@@ -25,9 +25,8 @@ def is_replicated(cell: CellEvidence) -> bool:
 def has_parts(case: Case) -> bool:
     """Whether ranks divide a model or a batch: experts, shards and stages use groups or exchanges of their own."""
     calls = case.events[case.events.kind == Kind.COLLECTIVE]
-    if any(
-        rank.ddp for rank in case.cell.ranks
-    ):  # its own waits, of calls that nobody saw: a rehearsed group shows them
+    if any(rank.ddp for rank in case.cell.ranks):
+        # Its own waits, of calls that nobody saw: a rehearsed group shows them.
         calls = calls[calls.name != WAIT]
     # Where FSDP shards over all ranks, its mesh may have a group of its own.
     units = [unit for rank in case.cell.ranks for unit in rank.units]
