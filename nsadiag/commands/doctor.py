@@ -39,9 +39,7 @@ def run_checks(
     `gpus_s`: for so many seconds the GPUs are loaded, and nothing else is checked.
     """
     if pid is not None and gpus_s is not None:
-        raise UsageError(
-            "--pid and --gpus together", "give one of them"
-        )
+        raise UsageError("--pid and --gpus together", "give one of them")
     if pid is not None:
         if not Path(f"/proc/{pid}").exists():
             raise UsageError(f"there is no process {pid}", "give the pid of a rank: pgrep -f train.py")
