@@ -66,7 +66,7 @@ def belongs(run: RunDir) -> bool:
 
 
 def _meets() -> str:
-    """What ranks of one launch have in common, and others at the same time have not; empty where no launcher says."""
+    """The name of a launch, which its ranks have in common and no others at the same time; empty where no launcher says."""
     name = os.environ.get("TORCHELASTIC_RUN_ID", "")
     if name not in ("", "none"):
         return name

@@ -98,7 +98,10 @@ ONLY_INSIDE_FUNCTIONS = {
     ("nsadiag.agent.job.warm_launcher", "torch"),
     ("nsadiag.agent.job.warm_rank", "torch"),
 }
-ANYWHERE = {("nsadiag.agent.job.warm_rank", "nsadiag.worker")}
+ANYWHERE = {
+    ("nsadiag.agent.job.warm_rank", "nsadiag.worker"),
+    ("nsadiag.agent.checkup.gpu_trial", "torch"),  # a process of its own, that loads GPUs
+}
 
 
 def room(module: str) -> str:
@@ -283,7 +286,7 @@ def test_another_way_to_open_is_seen(source: str) -> None:
 WAYS_OUT = {
     "print": {
         "printing.py",
-        "agent/captures/gpu/nvml_query.py", "commands/batch/serving.py",  # documents to the process that started them
+        "agent/captures/gpu/nvml_query.py", "agent/checkup/gpu_trial.py", "commands/batch/serving.py",  # documents to the process that started them
         "agent/job/warm_rank.py", "engines/on_ray/files.py", "pytest_plugin.py",  # the job's own output
     },
     "Console": set(),

@@ -60,7 +60,7 @@ def look(members: Sequence[Member], run: RunDir) -> list[str]:
 
 
 def _meta(run: RunDir, number: int, members: Sequence[Member]) -> list[str]:
-    """Of one process; returns what counts as its user's code."""
+    """The settings of one process; returns the roots of its user's code."""
     pid = members[number].process.pid
     words, cwd = words_of(pid), ""
     with contextlib.suppress(OSError):

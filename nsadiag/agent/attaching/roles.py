@@ -65,14 +65,13 @@ def roles_among(pids: Iterable[int], named: Mapping[int, str]) -> list[Member]:
 
 def roles_in(family: Iterable[Process]) -> list[Member]:
     """The same of all processes of a job that one command has started, but those from which its ranks descend: launchers."""
-    known = {process.pid for process in family}
+    known = sorted(process.pid for process in family)
     ranks = [p for pid in known if as_rank(p := Process(pid=pid, started=0)) and is_python(pid)]
     above = {pid for rank in ranks if not _is_below_a_rank(rank) for pid in _ancestors(rank.pid)}
-    # What a launcher has started beside ranks is a role each.
-    tops = [pid for pid in known if processes.parent(pid) in above]
-    tops += [pid for pid in known if processes.parent(pid) not in known]
-    members = roles_among([pid for pid in tops if any(is_python(p.pid) for p in family_of(pid))], {})
-    return [member for member in members if member.rank is not None or member.process.pid not in above]
+    # What a launcher has started beside ranks is a role each, and the launcher none.
+    below = [pid for pid in known if pid not in above]
+    tops = [pid for pid in below if processes.parent(pid) in above or processes.parent(pid) not in known]
+    return roles_among([pid for pid in tops if any(is_python(p.pid) for p in family_of(pid))], {})
 
 
 def _is_below_a_rank(process: Process) -> bool:

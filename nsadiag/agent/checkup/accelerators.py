@@ -45,7 +45,7 @@ def try_gpus(python: str, seconds: float) -> list[Check]:
 
 
 def judged(told: Mapping[str, Told], ending: str, others: Mapping[int, Sequence[int]]) -> list[Check]:
-    """What the stages of a trial say.
+    """The checks that the stages of a trial come to.
 
     `ending` is how it ended if not by itself, and `others` has the processes that computed on each GPU before.
     """
@@ -76,7 +76,7 @@ def _others() -> dict[int, list[int]]:
 
 
 def _trial(python: str, seconds: float) -> tuple[dict[str, Told], str]:
-    """What it said by stage, and how it ended if not by itself."""
+    """Its words by stage, and how it ended if not by itself."""
     try:
         done = programs.run([python, str(TRIAL), str(seconds)], seconds=seconds + START_S, stderr_tail=4096)
     except programs.Unfinished as unfinished:

@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 import torch
+from torch.cuda import nccl
 
 SIZES = (8192, 4096, 2048)  # of a square matrix in bf16; three of them, and what the comparison takes
 ROOM = 6  # matrices
@@ -86,7 +87,7 @@ class Product:
             spans[-1][1].synchronize()
             self.seconds += [begin.elapsed_time(end) / 1e3 for begin, end in spans]
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> dict[str, object]:
         """Its figures, once the GPU is done."""
         self.wait(0)
         return {
@@ -98,10 +99,10 @@ class Product:
         }
 
 
-def products(count: int, seconds: float) -> list[dict[str, Any]]:
+def products(count: int, seconds: float) -> list[dict[str, object]]:
     """By GPU; `error` where it had no room, or failed."""
     running: dict[int, Product] = {}
-    told: dict[int, dict[str, Any]] = {}
+    told: dict[int, dict[str, object]] = {}
     for gpu in range(count):
         try:
             running[gpu] = Product(gpu)
@@ -119,7 +120,7 @@ def products(count: int, seconds: float) -> list[dict[str, Any]]:
     return [told[gpu] for gpu in range(count)]
 
 
-def pair(a: int, b: int) -> dict[str, Any]:
+def pair(a: int, b: int) -> dict[str, object]:
     """Copies of one GPU's memory to another's."""
     try:
         source = torch.ones(PAIR_BYTES, dtype=torch.uint8, device=f"cuda:{a}")
@@ -139,10 +140,8 @@ def pair(a: int, b: int) -> dict[str, Any]:
     return {"from": a, "to": b, "bytes_per_s": PAIR_BYTES * PAIR_TIMES / took, "wrong": wrong}
 
 
-def together(count: int) -> dict[str, Any]:
+def together(count: int) -> dict[str, object]:
     """Whole numbers small enough that their sum is exact, summed over all GPUs in one process."""
-    from torch.cuda import nccl
-
     given = [torch.full((TOGETHER_BYTES // 4,), float(gpu + 1), device=f"cuda:{gpu}") for gpu in range(count)]
     sums = [torch.empty_like(tensor) for tensor in given]
     nccl.all_reduce(given, sums)

@@ -92,7 +92,7 @@ def _judged(run: RunDir, parts: Sequence[RunDir], command: list[str]) -> Verdict
 
 
 def _joined(run: RunDir, parts: Sequence[RunDir]) -> dict[str, Any]:
-    """What all nodes saw as one document, with the evidence under new numbers. Raises MachineError for looks too far apart."""
+    """One document of all nodes, with the evidence under new numbers. Raises MachineError for looks too far apart."""
     documents = {part: read_json(part.path / DOCUMENT, {}) for part in parts}
     moments = [float(document["taken_ms"]) for document in documents.values()]
     if max(moments) - min(moments) > APART_MS:

@@ -19,6 +19,7 @@ from nsadiag.evidence.records import Verdict
 UNRECORDED: dict[str, str] = {
     "lost_host": "takes two hosts: tests/hosts/test_two_hosts_run.py",
     "endless_loop": "takes a rehearsal: tests/commands/experiments/test_check.py",
+    "walked_branches": "takes a rehearsal: tests/commands/experiments/test_check.py",
     "control_mismatch": "takes a matrix: tests/analysis/matrix/test_parity_words.py",
     # Names of their own since, each with a program in benchmarks/verdicts/silent.py that is to be recorded.
     **dict.fromkeys(
