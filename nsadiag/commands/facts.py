@@ -25,9 +25,8 @@ from nsadiag.reports.terminal.text import Text
 from nsadiag.spec.strict import nearest
 
 LIST = {"table": "its name", "rows": "number of rows", "holds": "what it holds"}
-MOST_COLUMNS = (
-    100  # of a cell in the text: native frames of C++ templates fill thousands; the other formats have all
-)
+# Of a cell in the text: native frames of C++ templates fill thousands. The other formats have all.
+MOST_COLUMNS = 100
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ ASYNCIO = "/usr/lib/python3.11/asyncio/"
 def told_meanwhile(coroutine: Any) -> dict[str, dict[str, Any]]:
     """Rows by name, asked for from another thread while the main thread's loop runs the coroutine until it is let go."""
     answer: list[dict[str, Any]] = []
+    asking: list[threading.Thread] = []
 
     async def main() -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
@@ -35,11 +36,13 @@ def told_meanwhile(coroutine: Any) -> dict[str, dict[str, Any]]:
 
         task = asyncio.create_task(coroutine, name="asked")
         await asyncio.sleep(0.05)
-        threading.Thread(target=ask).start()
+        asking.append(threading.Thread(target=ask))
+        asking[0].start()
         await done.wait()
         task.cancel()
 
     asyncio.run(main())
+    asking[0].join()  # it stands in the loop that it wakes: the next test would find that one
     return {row["name"]: row for row in answer}
 
 
