@@ -44,16 +44,16 @@ def try_gpus(python: str, seconds: float) -> list[Check]:
     return judged(*_trial(python, seconds), others)
 
 
-def judged(told: Mapping[str, Told], ending: str, others: Mapping[int, Sequence[int]]) -> list[Check]:
+def judged(told: Mapping[str, Told], ending: str, others: Mapping[str, Sequence[int]]) -> list[Check]:
     """The checks that the stages of a trial come to.
 
-    `ending` is how it ended if not by itself, and `others` has the processes that computed on each GPU before.
+    `ending` is how it ended if not by itself, and `others` has the processes that computed on each GPU before, by its identifier.
     """
     if "products" not in told:
         return [_stopped("GPUs", "products" if "devices" in told else "devices", ending)]
-    names = told["devices"]["names"]
+    names, uuids = told["devices"]["names"], told["devices"]["uuids"]
     checks = [
-        _gpu(index, names, told["products"]["gpus"], others.get(index, [])) for index in range(len(names))
+        _gpu(index, names, told["products"]["gpus"], others.get(uuid, [])) for index, uuid in enumerate(uuids)
     ]
     if len(names) > 1:
         checks += [
@@ -63,14 +63,14 @@ def judged(told: Mapping[str, Told], ending: str, others: Mapping[int, Sequence[
     return checks
 
 
-def _others() -> dict[int, list[int]]:
-    """Processes that compute on each GPU before we do, where the driver tells."""
+def _others() -> dict[str, list[int]]:
+    """Processes that compute on each GPU before we do, where the driver tells: its numbers are not those of CUDA_VISIBLE_DEVICES."""
     try:
         document, _ = gpus.state()
     except CaptureError:
         return {}
     return {
-        device["index"]: [process["pid"] for process in device.get("processes", [])]
+        device["uuid"].removeprefix("GPU-"): [process["pid"] for process in device.get("processes", [])]
         for device in document["devices"]
     }
 

@@ -2,7 +2,7 @@
 
 Prints a line of JSON after each stage, so that one which never ends hides none before it:
 
-- `devices`: names, and which of the others each can reach
+- `devices`: names, and the identifiers by which the driver knows them
 - `products`: by GPU the same matrix product time and again, all GPUs at once: how many, how many that differ in a bit from
   its first, seconds of one, and the sum of the first one's bits
 - `pairs`: bytes a second from each GPU to each other one
@@ -32,8 +32,8 @@ def main() -> None:
     count = torch.cuda.device_count()
     gpus = range(count)
     names = [torch.cuda.get_device_name(gpu) for gpu in gpus]
-    reach = [[other for other in gpus if other != gpu and _reaches(gpu, other)] for gpu in gpus]
-    say("devices", names=names, reach=reach, torch=torch.__version__)
+    uuids = [str(getattr(torch.cuda.get_device_properties(gpu), "uuid", "")) for gpu in gpus]
+    say("devices", names=names, uuids=uuids)
     say("products", gpus=products(count, seconds))
     say("pairs", pairs=[pair(a, b) for a in gpus for b in gpus if a != b])
     say("together", **together(count))
@@ -41,10 +41,6 @@ def main() -> None:
 
 def say(stage: str, **told: Any) -> None:
     print(json.dumps({"stage": stage, **told}), flush=True)
-
-
-def _reaches(gpu: int, other: int) -> bool:
-    return bool(torch.cuda.can_device_access_peer(gpu, other))
 
 
 class Product:
@@ -55,7 +51,7 @@ class Product:
         free, _ = torch.cuda.mem_get_info(gpu)
         self.size = next((size for size in SIZES if ROOM * 2 * size**2 < free), 0)
         if not self.size:
-            raise torch.cuda.OutOfMemoryError(f"{free >> 20} MiB are free")
+            raise RuntimeError(f"{free >> 20} MiB are free")
         draw = torch.Generator(device=f"cuda:{gpu}").manual_seed(0)
         self.a, self.b = (
             torch.randn(self.size, self.size, generator=draw, device=f"cuda:{gpu}").bfloat16()
@@ -106,7 +102,7 @@ def products(count: int, seconds: float) -> list[dict[str, object]]:
     for gpu in range(count):
         try:
             running[gpu] = Product(gpu)
-        except (torch.cuda.OutOfMemoryError, RuntimeError) as error:
+        except RuntimeError as error:
             told[gpu] = {"error": str(error).splitlines()[0]}
     for gpu in running:
         torch.cuda.synchronize(gpu)

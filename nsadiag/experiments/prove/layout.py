@@ -87,9 +87,8 @@ class _Matching:
             if there is None or there.shape != mine.shape:
                 self.unknown.append(row.name)
             elif row.step:
-                self.parts[row.name] = Part(
-                    name=row.name
-                )  # it thawed later, and was changed before: no other start
+                # It thawed later, and was changed before: no other start.
+                self.parts[row.name] = Part(name=row.name)
             else:
                 self.apart.append(row.name)
         elif part.name not in self._whole:

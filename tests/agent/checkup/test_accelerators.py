@@ -27,7 +27,7 @@ def trial(*seconds: float, **changed: Any) -> dict[str, dict[str, Any]]:
         for a in range(count) for b in range(count) if a != b
     ]  # fmt: skip
     return {
-        "devices": {"names": ["NVIDIA H200"] * count},
+        "devices": {"names": ["NVIDIA H200"] * count, "uuids": [f"of-{n}" for n in range(count)]},
         "products": {"gpus": [{**one, "seconds": each} for each in seconds]},
         "pairs": {"pairs": pairs},
         "together": {"nccl": "2.28.9", "bytes_per_s": 258e9, "wrong": [0] * count},
@@ -44,7 +44,7 @@ def test_gpus_that_differ_by_their_power_are_sound() -> None:
 
 
 def test_a_shared_gpu_is_named_with_who_shares_it() -> None:
-    slow = judged(trial(1.36e-3, SHARED_S), "", {1: [4711]})[1]
+    slow = judged(trial(1.36e-3, SHARED_S), "", {"of-1": [4711]})[1]
     assert slow.status == "limited" and "3.1 times as long as on GPU 0" in slow.detail
     assert slow.remedy == "1 other process on it: pid 4711"
 
@@ -83,7 +83,7 @@ def test_wrong_sums_and_a_trial_that_does_not_end_stand_in_the_way() -> None:
 def test_a_gpu_without_room_is_not_tried() -> None:
     told = trial(QUIET_S, QUIET_S)
     told["products"]["gpus"][1] = {"error": "12 MiB are free"}
-    full = judged(told, "", {1: [4711]})[1]
+    full = judged(told, "", {"of-1": [4711]})[1]
     assert full.status == "limited" and "12 MiB are free" in full.detail and "4711" in full.remedy
 
 
