@@ -13,11 +13,15 @@ from nsadiag.source.vocabulary import is_rank, is_rank_call, is_rank_variable
 
 NAME = "value_of_rank_0"
 HELPER = f'''def {NAME}(value):
-    """What rank 0 gives here, on all ranks."""
+    """What rank 0 gives here, on all ranks: a value, and no object that each rank has to have for itself."""
+    import copy
+
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()):
         return value
+    if copy.deepcopy(value) != value:
+        raise TypeError(f"another rank's {{type(value).__name__}} is of no use here")
     values = [value]
     dist.broadcast_object_list(values, src=0)
     return values[0]

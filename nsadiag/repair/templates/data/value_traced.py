@@ -133,4 +133,4 @@ def share(rank, tensor):
 """,
 )
 CLASSES = frozenset({"model_structure_mismatch", "collective_args_mismatch", "collective_order_mismatch"})
-TEMPLATE = Template(name="value behind of rank 0", propose=propose, example=EXAMPLE, classes=CLASSES)
+TEMPLATE = Template(name="value agreed at its source", propose=propose, example=EXAMPLE, classes=CLASSES)
