@@ -1,4 +1,4 @@
-"""The end of an iterator that one rank alone has is the end on all: they hear of it before the next call."""
+"""The end of an iterator that one rank alone has is the end on all: they agree on it before the next call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def propose(module: Module) -> Iterator[Proposal]:
             whole = module.edited((call, ONE)).splitlines(keepends=True)
             at = node.lineno - 1
             text = "".join([*whole[:at], f"{' ' * node.col_offset}{row}\n", *whole[at:]])
-            what = f"the end of what `{module.source(call)}` goes through in line {call.lineno} is told to all ranks"
+            what = f"the end that `{module.source(call)}` meets in line {call.lineno} is the end on all ranks"
             yield Proposal(what=what, text=with_helper(text, HELPER), line=call.lineno, branch=node.lineno)
 
 
@@ -71,4 +71,4 @@ def shared(rank, batches, shape):
     return shape
 """,
 )
-TEMPLATE = Template(name="end told", propose=propose, example=EXAMPLE)
+TEMPLATE = Template(name="end for all", propose=propose, example=EXAMPLE)
