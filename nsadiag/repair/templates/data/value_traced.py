@@ -1,4 +1,4 @@
-"""What calls are given, and what models are built with, goes back to a value that each rank finds for itself: it is rank 0's on all."""
+"""A value that each rank finds for itself, behind what calls are given and models are built with, is rank 0's on all."""
 
 from __future__ import annotations
 

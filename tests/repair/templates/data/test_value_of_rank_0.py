@@ -9,8 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from nsadiag.repair.templates.data import value_of_rank_0, value_traced
-from nsadiag.repair.text import Module
+from nsadiag.repair.templates.data import value_of_rank_0
 
 
 @pytest.fixture
@@ -53,13 +52,3 @@ def test_objects_of_a_rank_are_not_given_to_others(
     """A copy of rank 0's model would stay as it was while the rank's own is trained."""
     with pytest.raises(TypeError, match="is of no use here"):
         shared(make(torch.nn.Linear(2, 2)))
-
-
-def test_a_value_is_traced_through_attributes_and_arguments() -> None:
-    text = (
-        "class Ends:\n    def __init__(self, model, first):\n        self.model, self.first = model, first\n\n"
-        "    def run(self):\n        for job in self.jobs[self.first :]:\n            job()\n\n"
-        "def main(model, rank):\n    first = rank % 3\n    Ends(model, first=first).run()\n"
-    )
-    first = next(value_traced.propose(Module(text, (6,))))
-    assert "    first = value_of_rank_0(rank % 3)\n" in first.text
