@@ -67,7 +67,7 @@ class Selection:
         return is_kept and is_copied(path)
 
     def read_by(self, message: str) -> Path | None:
-        """Of what is missing, the path that the message of a job that found no file names."""
+        """The missing path that the message of a job that found no file names."""
         if "FileNotFoundError" not in message:
             return None
         return next((path for path in self.missing if path.name in PARTS.split(message)), None)

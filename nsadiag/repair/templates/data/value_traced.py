@@ -94,7 +94,7 @@ def _bound(function: ast.AST) -> Iterator[str]:
 
 
 def _given(module: Module, name: str, function: ast.AST) -> Iterator[ast.expr]:
-    """What calls of the function give to its parameter of that name."""
+    """The arguments that calls of the function give to its parameter of that name."""
     if not isinstance(function, FUNCTIONS):
         return
     parameters = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
