@@ -92,7 +92,13 @@ def copied(job: Job, texts: Mapping[str, str]) -> Iterator[Path]:
 @contextlib.contextmanager
 def copied_to(job: Job, texts: Mapping[str, str], copy: Path) -> Iterator[None]:
     """The same at a place that is known beforehand. Raises MachineError."""
-    shutil.copytree(job.folder, copy, symlinks=True, ignore=job.selection.ignored)
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        # The copy itself may lie below the folder, as where a job lies in the folder of temporary files.
+        around = {name for name in names if Path(folder, name) in copy.parents}
+        return around | job.selection.ignored(folder, names)
+
+    shutil.copytree(job.folder, copy, symlinks=True, ignore=ignored)
     (copy / job.cwd.relative_to(job.folder)).mkdir(parents=True, exist_ok=True)
     try:
         for path, text in texts.items():

@@ -137,11 +137,13 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def is_copied(path: Path) -> bool:
-    """Neither what no job needs of a copy, nor pipes, sockets and devices, which cannot be copied."""
+    """Neither what no job needs of a copy, nor pipes, sockets and devices, nor what may not be read."""
     if path.name in LEFT_OUT:
         return False
     try:
         mode = path.lstat().st_mode
     except OSError:
         return False
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
+    if stat.S_ISDIR(mode):
+        return os.access(path, os.R_OK | os.X_OK)
+    return stat.S_ISLNK(mode) or (stat.S_ISREG(mode) and os.access(path, os.R_OK))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,13 @@ def test_the_working_directory_is_there_even_if_nothing_of_it_is(tmp_path: Path)
     with copied(of(tmp_path, "../scripts/train.py", cwd=cwd, sources=("scripts/train.py",)), {}) as copy:
         assert files_in(copy) == ["scripts/train.py"]
         assert (copy / "work").is_dir()
+
+
+def test_a_job_in_the_folder_of_temporary_files_is_copied_without_its_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    written(tmp_path, train_py=5)
+    with copied(of(tmp_path), {}) as copy:
+        assert tmp_path in copy.parents
+        assert files_in(copy) == ["train.py"]
