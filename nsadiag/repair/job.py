@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsadiag.errors import MachineError, UsageError
+from nsadiag.errors import UsageError
 from nsadiag.repair.change import Change
+from nsadiag.repair.selection import Selection, selected
 
 SIZE = ("--nproc-per-node", "--nproc_per_node")
-LEFT_OUT = (
-    ".git",
-    ".venv",
-    "venv",
-    "node_modules",
-    "__pycache__",
-    "artifacts",
-    ".mypy_cache",
-    ".pytest_cache",
-)
-MOST_BYTES = 512 * 2**20
-MOST_FILES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +27,13 @@ class Job:
     folder: Path
     ranks: int
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def selection(self) -> Selection:
+        """The part of the folder that is copied. Raises MachineError where the job's own part is too large."""
+        words = (part for word in self.command for part in (word, word.partition("=")[2]) if part)
+        named = {Path(os.path.normpath(self.cwd / word)) for word in words} - {self.cwd, *self.cwd.parents}
+        return selected(self.folder, {*named, *(self.folder / path for path in self.sources)})
 
     def command_of(self, ranks: int, folder: Path) -> list[str]:
         """The launcher line for so many ranks, with paths below the folder led into a copy of it."""
@@ -96,8 +92,14 @@ def copied(job: Job, texts: Mapping[str, str]) -> Iterator[Path]:
 @contextlib.contextmanager
 def copied_to(job: Job, texts: Mapping[str, str], copy: Path) -> Iterator[None]:
     """The same at a place that is known beforehand. Raises MachineError."""
-    _check_size(job.folder)
-    shutil.copytree(job.folder, copy, symlinks=True, ignore=_left_out)
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        # The copy itself may lie below the folder, as where a job lies in the folder of temporary files.
+        around = {name for name in names if Path(folder, name) in copy.parents}
+        return around | job.selection.ignored(folder, names)
+
+    shutil.copytree(job.folder, copy, symlinks=True, ignore=ignored)
+    (copy / job.cwd.relative_to(job.folder)).mkdir(parents=True, exist_ok=True)
     try:
         for path, text in texts.items():
             (copy / path).parent.mkdir(parents=True, exist_ok=True)
@@ -110,28 +112,3 @@ def copied_to(job: Job, texts: Mapping[str, str], copy: Path) -> Iterator[None]:
 def texts_of(change: Change | None) -> dict[str, str]:
     """By path, the files that a change makes other."""
     return {file.path: file.after for file in change.files} if change else {}
-
-
-def _left_out(folder: str, names: list[str]) -> set[str]:
-    """Names that no job needs of a copy, and pipes, sockets and devices, which cannot be copied."""
-    return {name for name in names if name in LEFT_OUT or not _is_copied(Path(folder, name))}
-
-
-def _is_copied(path: Path) -> bool:
-    mode = path.lstat().st_mode
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
-
-
-def _check_size(folder: Path) -> None:
-    files = total = 0
-    for here, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(Path(here, name)).st_size
-            files += 1
-        if files > MOST_FILES or total > MOST_BYTES:
-            raise MachineError(
-                f"{folder} is too large to be copied for each trial ({files:,} files, {total >> 20:,} MiB)",
-                "start the job in the folder that holds its sources, and its data elsewhere",
-            )

@@ -121,6 +121,11 @@ def fixed_of(request: FixRequest, origin: Origin, trials: Makes) -> Fixed:
         # What ranks differ by is what they share when they are forked from one process.
         bench = Bench(rehearse=trials.cold, launch=trials.launch, ranks=ranks)
         before = bench.plain(ranks)
+    if (unread := origin.job.selection.read_by(before.why)) is not None:
+        raise MachineError(
+            f"the job reads {unread}, which is too large to be copied for each trial",
+            "give the job its data by an absolute path outside its folder",
+        )
     if before.answer not in FAILED:
         raise MachineError(
             f"the rehearsal of the job as it is {_ended(before.answer)}: {before.why}",

@@ -67,7 +67,7 @@ def _job(run: RunDir, command: tuple[str, ...], verdict: Verdict) -> Job:
     now = {file: masked(text) for file in kept if (text := text_of(Path(file))) is not None}
     refusals.check_unchanged(kept, now)
     folder = Path(os.path.commonpath([cwd, *(Path(file).parent for file in kept)]))
-    if folder in (Path("/"), Path.home()):
+    if folder == Path("/"):
         folder = cwd
     below = {
         os.path.relpath(file, folder): text_of(Path(file)) or ""

@@ -7,6 +7,7 @@ from nsadiag.repair.templates.branches import (
     agree_on_condition,
     agree_on_flag,
     decorator_off,
+    end_for_all,
     exception_agreed,
     flag_for_all,
     guard_later,
@@ -15,7 +16,13 @@ from nsadiag.repair.templates.branches import (
     said_always,
     without_short_cut,
 )
-from nsadiag.repair.templates.data import epochs_set, length_agreed, loops_end_together, value_of_rank_0
+from nsadiag.repair.templates.data import (
+    epochs_set,
+    length_agreed,
+    loops_end_together,
+    value_of_rank_0,
+    value_traced,
+)
 from nsadiag.repair.templates.gradients import (
     bound_early,
     connected_zero,
@@ -50,6 +57,7 @@ TEMPLATES: tuple[Template, ...] = (
     epochs_set.TEMPLATE,
     connected_zero.TEMPLATE,
     exception_agreed.TEMPLATE,
+    end_for_all.TEMPLATE,
     acknowledged.TEMPLATE,
     timeout_given.TEMPLATE,
     groups_by_all.TEMPLATE,
@@ -77,5 +85,6 @@ TEMPLATES: tuple[Template, ...] = (
     takes_part.TEMPLATE,
     without_short_cut.TEMPLATE,
     value_of_rank_0.TEMPLATE,
+    value_traced.TEMPLATE,
     shape_sent_ahead.TEMPLATE,
 )

@@ -16,6 +16,8 @@ from nsadiag.commands.fix.fix import FixRequest, document_for_model, fix_once
 from nsadiag.commands.fix.origin import read_origin
 from nsadiag.errors import NsadiagError
 from nsadiag.evidence.records import Action, Where
+from nsadiag.repair import selection
+from nsadiag.repair.job import copied
 
 
 @pytest.fixture
@@ -145,3 +147,23 @@ def test_a_proposer_is_given_the_verdict_the_lines_and_the_sources(failed: Faile
     assert document["sources"] == {"train.py": TEXT}
     assert document["lines"] == [{"file": "train.py", "line": 2}]
     assert json.loads(json.dumps(document))["verdict"]["class"] == "uneven_inputs"
+
+
+def test_a_job_of_the_home_folder_is_copied_without_what_is_large_beside_it(
+    failed: Failed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script lies in one folder of the home folder, what it imports in another."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(selection, "MOST_BYTES", 2000)
+    helper = tmp_path / "lib" / "steps.py"
+    helper.parent.mkdir()
+    helper.write_text("def step(): ...\n")
+    failed.kept[str(helper)] = helper.read_text()
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "long.mp4").write_bytes(b"#" * 3000)
+    job = read_origin(failed.write()).job
+    assert job.folder == tmp_path
+    with copied(job, {}) as copy:
+        assert (copy / "job" / "train.py").read_text() == TEXT
+        assert (copy / "lib" / "steps.py").exists()
+        assert not (copy / "videos").exists()

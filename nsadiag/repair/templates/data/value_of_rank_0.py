@@ -13,11 +13,15 @@ from nsadiag.source.vocabulary import is_rank, is_rank_call, is_rank_variable
 
 NAME = "value_of_rank_0"
 HELPER = f'''def {NAME}(value):
-    """What rank 0 gives here, on all ranks."""
+    """What rank 0 gives here, on all ranks: a value, and no object that each rank has to have for itself."""
+    import copy
+
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()):
         return value
+    if copy.deepcopy(value) != value:
+        raise TypeError(f"another rank's {{type(value).__name__}} is of no use here")
     values = [value]
     dist.broadcast_object_list(values, src=0)
     return values[0]
@@ -36,7 +40,7 @@ def propose(module: Module) -> Iterator[Proposal]:
             yield Proposal(what=what, text=with_helper(text, HELPER), line=call.lineno)
     for node in module.at_lines(ast.Assign, ast.AnnAssign, ast.For, ast.comprehension, ast.Call):
         value = _value(node)
-        if value is None or isinstance(value, ast.Constant | ast.Lambda) or _says_who(value):
+        if value is None or isinstance(value, ast.Constant | ast.Lambda) or says_who(value):
             continue
         text = module.replaced(value, f"{NAME}({module.source(value)})")
         what = f"all ranks take rank 0's `{module.source(value).splitlines()[0][:60]}` in line {value.lineno}"
@@ -52,7 +56,7 @@ def _value(node: ast.AST) -> ast.expr | None:
     return node.func if isinstance(node, ast.Call) and isinstance(node.func, ast.Call) else None
 
 
-def _says_who(value: ast.expr) -> bool:
+def says_who(value: ast.expr) -> bool:
     """Whether it is the rank, which has to differ."""
     if isinstance(value, ast.Name | ast.Attribute | ast.Compare | ast.UnaryOp | ast.BoolOp | ast.Tuple):
         nodes: list[ast.AST] = list(ast.walk(value))
