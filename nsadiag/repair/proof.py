@@ -176,7 +176,7 @@ def _calls(record: Record) -> Iterable[tuple[int, Seen]]:
 
 
 def files_kept(trial: Trial) -> Shown:
-    """No file is written by more ranks than before, none by several that none wrote before, and none is missing."""
+    """No file is written by more ranks than before, none by several that none wrote before, none is missing, and none lies apart."""
     before, after = _writers(trial.before), _writers(trial.after)
     for path in sorted(after):
         if len(after[path]) > max(len(before.get(path, ())), 1):
@@ -184,9 +184,35 @@ def files_kept(trial: Trial) -> Shown:
             return Shown(criterion="files", met=False, because=f"{path} is written by {who}")
     if lost := sorted(before.keys() - after.keys()):
         return Shown(criterion="files", met=False, because=f"{lost[0]} is not written any more")
+    if apart := _written_apart(trial):
+        return Shown(criterion="files", met=False, because=apart)
     return Shown(
         criterion="files", met=True, because=f"{count(len(after), 'file')}, none by more ranks than before"
     )
+
+
+def _written_apart(trial: Trial) -> str:
+    """The first kind of file that a rank writes with the patch alone, in another kind of folder than its peers do; empty for none.
+
+    A rank that joins a common save may have no path of its own for it: what belongs together then lies in two places.
+    """
+    for rank, after in sorted(trial.after.ranks.items()):
+        own = _folders(trial.before.ranks.get(rank, RankRecord()))
+        peers = [_folders(record) for other, record in trial.after.ranks.items() if other != rank]
+        for kind, folders in sorted(_folders(after).items()):
+            theirs = set().union(*(found.get(kind, set()) for found in peers))
+            if kind not in own and theirs and not folders & theirs:
+                return f"rank {rank} writes {kind} below {min(folders)}, and its peers below {min(theirs)}"
+    return ""
+
+
+def _folders(record: RankRecord) -> dict[str, set[str]]:
+    """By name of a file, the folders in which the rank writes it, numbers aside."""
+    found: dict[str, set[str]] = {}
+    for path in record.files:
+        folder, _, name = re.sub(r"\d+", "#", path).rpartition("/")
+        found.setdefault(name, set()).add(folder)
+    return found
 
 
 def _writers(record: Record) -> dict[str, set[int]]:

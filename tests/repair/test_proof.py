@@ -135,6 +135,18 @@ def test_a_file_behind_the_failure_may_be_written_by_one_rank_and_not_by_several
     assert not proof.files_kept(trial(repaired(file("model.pt")))).met
 
 
+def test_what_ranks_save_together_may_not_lie_in_two_places() -> None:
+    # `f"{self.folder}/{step}"`, and only the rank that made the folder has one.
+    apart = repaired(file("/tmp/a/6/__0_0.distcp"), rank_1=(file("/job/None/6/__1_0.distcp"),))
+    shown = proof.files_kept(trial(apart))
+    assert not shown.met and "below /job/None/#" in shown.because
+    assert proof.files_kept(trial(apart, before=apart)).met  # so it was before
+    together = repaired(file("/tmp/a/6/__0_0.distcp"), rank_1=(file("/tmp/a/6/__1_0.distcp"),))
+    assert proof.files_kept(trial(together)).met
+    of_ranks = repaired(file("/job/rank0/log.txt"), rank_1=(file("/job/rank1/log.txt"),))
+    assert proof.files_kept(trial(of_ranks)).met
+
+
 def test_a_file_that_is_no_longer_written_is_refused() -> None:
     assert not proof.files_kept(trial(repaired(), before=repaired(file("model.pt")))).met
 
