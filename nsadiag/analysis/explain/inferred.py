@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,19 +11,19 @@ from nsadiag.analysis.explain.candidate import Candidate, Kind, shown
 from nsadiag.analysis.explain.candidates.lost_step import bypasses
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.explanation import candidates
-from nsadiag.analysis.explain.slices import UNKNOWN, Slice, Slices, Step
 from nsadiag.analysis.relations.call_paths import common_depth
 from nsadiag.evidence.records import Because, Finding, Link, Origin, Place
 from nsadiag.source.control import Condition
-from nsadiag.source.model import CallPath, Loop, given_to, place
+from nsadiag.source.model import CallPath, place
 from nsadiag.source.patterns.statements import asks_for_a_flag
+from nsadiag.source.ways.back import NO_WAY, Hop, Way, Ways
+from nsadiag.source.ways.starts import another_round, computed_on, given_on, iterated_on
 
 # What the source's provenance of a condition is called as an origin.
 ORIGINS: dict[str, Origin] = {"rank": "rank", "data": "data", "input": "data", "uniform": "unknown"}
-LEAVES = ast.Return | ast.Break | ast.Raise
 # Ranks made the same call there, with other arguments or in another order.
 CALLED = "what was called here is not the same function on all ranks"
-GIVEN, ITERATED = "ranks gave the call different arguments", "ranks go round here in another order or number"
+GIVEN, ITERATED = "ranks gave the call different arguments", "ranks iterate here in another order or number"
 UNLIKE = (
     "collective_args_mismatch",
     "collective_order_mismatch",
@@ -41,7 +40,7 @@ class _Start:
     because: str
     ranks: tuple[int, ...]
     origin: Origin = "unknown"  # as far as the line itself tells
-    way: Slice = UNKNOWN
+    way: Way = NO_WAY
     chooses: bool = False
     passes_on: bool = False  # a choice that another line has made
 
@@ -65,13 +64,15 @@ def _index(start: _Start) -> int:
     steps = start.way.steps
     if start.chooses:
         return _chosen(start.way) if start.passes_on else 0
+    if steps and steps[-1].is_unordered:  # a set may be had, and is not to be iterated over
+        return next((n for n, step in enumerate(steps, 1) if step.is_loop), 0)
     # How much there is was chosen where something is left out.
     number = next((n for n, step in enumerate(steps, 1) if step.chooses or step.leaves_out), None)
     number = number or next((n for n in range(len(steps), 0, -1) if steps[n - 1].computes), None)
     return number or (len(steps) - steps[-1].is_only_read if steps else 0)
 
 
-def _chosen(way: Slice) -> int:
+def _chosen(way: Way) -> int:
     """The link at which a function that ranks asked chose its answer: `usable(batch)`, a property, `turn = balance.turn()`.
 
     0 of a flag that was set before, and of who one is: that ranks differ in by right.
@@ -89,9 +90,9 @@ def _chosen(way: Slice) -> int:
     return 0 if is_role else number + 1
 
 
-def _link(step: Step, ranks: tuple[int, ...]) -> Link:
+def _link(step: Hop, ranks: tuple[int, ...]) -> Link:
     text = (
-        f"`if {ast.unparse(step.node)}` may hold on some ranks only"
+        f"`if {step.text}` may hold on some ranks only"
         if step.is_condition
         else (f"`{step.name}` gets its value here" if step.name else "the value comes from here")
     )
@@ -105,25 +106,11 @@ def _at_condition(case: Case, cause: Finding) -> _Start | None:
         ranks, origin = case.cell.everyone(each.guilty), ORIGINS[each.provenance]
         if condition := each.condition or _loop_at(case, each):
             start = _of_condition(case, condition, ranks, origin)
-            retry = _another_round(case, condition) if start.way is UNKNOWN else None
+            retry = another_round(case.once(Context).program, condition) if start.way is NO_WAY else None
             return _of_condition(case, retry, ranks, "exception") if retry else start
         if each.kind == Kind.GRADIENT_SYNC and each.where is not None:
             return _of_switch(case, each.where, ranks, origin)
     return None
-
-
-def _another_round(case: Case, loop: Condition) -> Condition | None:
-    """The one handler by which a loop goes round again that is left once its body succeeds."""
-    program = case.once(Context).program
-    node = next(iter(program.path_to(loop.file, loop.line)[-1:]), None)
-    tries = [each for each in node.body if isinstance(each, ast.Try)] if isinstance(node, Loop) else []
-    leaves = [isinstance(each.body[-1], ast.Return | ast.Break) for each in tries]
-    handlers = [h for each in tries for h in each.handlers if not isinstance(h.body[-1], LEAVES)]
-    return (
-        program.handler(loop.file, handlers[0], handlers[0].type)
-        if leaves == [True] and len(handlers) == 1
-        else None
-    )
 
 
 def _of_switch(case: Case, at: Place, ranks: tuple[int, ...], origin: Origin) -> _Start:
@@ -132,9 +119,9 @@ def _of_switch(case: Case, at: Place, ranks: tuple[int, ...], origin: Origin) ->
     around = [each for each in program.around(at.file, at.line) if not each.is_loop and each.line != at.line]
     if around and around[-1].differs:
         return _of_condition(case, around[-1], ranks, origin)
-    slices, scope = Slices(program), program.scope_of(at.file, at.line)
-    ways = [slices.of(call, scope) for call in program.call_nodes_on(at.file, at.line)]
-    way = next((each for each in ways if any(step.chooses for step in each.steps)), UNKNOWN)
+    ways, scope = Ways(program), program.scope_of(at.file, at.line)
+    found = [ways.of(call, scope) for call in program.call_nodes_on(at.file, at.line)]
+    way = next((each for each in found if any(step.chooses for step in each.steps)), NO_WAY)
     text = "gradients were accumulated on some ranks and reduced on others"
     return _Start(at=at, because=text, ranks=ranks, origin=origin, way=way, chooses=True, passes_on=True)
 
@@ -151,7 +138,7 @@ def _loop_at(case: Case, candidate: Candidate) -> Condition | None:
 def _of_condition(case: Case, condition: Condition, ranks: tuple[int, ...], origin: Origin) -> _Start:
     program = case.once(Context).program
     found = program.expression_of(condition)
-    way = Slices(program).of(found, program.scope_of(condition.file, condition.line)) if found else UNKNOWN
+    way = Ways(program).of(found, program.scope_of(condition.file, condition.line)) if found else NO_WAY
     return _Start(
         at=condition.place, because=f"`{shown(condition)}` decided differently", ranks=ranks, origin=origin, way=way,
         chooses=condition.kind != "for" or bool(condition.leaves), passes_on=found is not None and asks_for_a_flag(found),
@@ -159,7 +146,7 @@ def _of_condition(case: Case, condition: Condition, ranks: tuple[int, ...], orig
 
 
 def _at_lines(case: Case, cause: Finding) -> Iterator[_Start]:
-    """Where no explanation is known: what leads to one rank's line and not to another's, or to a call that ranks made unlike."""
+    """For want of an explanation: the lines that lead to one rank's line and not to another's, or to a call that ranks made unlike."""
     context = case.once(Context)
     ranks = [rank for rank in (*cause.guilty_ranks, *cause.blocked_ranks) if context.path_of(rank)]
     paths = [context.path_of(rank) for rank in dict.fromkeys(ranks)]
@@ -190,16 +177,21 @@ def _between(case: Case, one: CallPath, other: CallPath, ranks: tuple[int, ...])
         for loop in (g for g in context.differing(a, b) if g.is_loop and not g.leaves):
             for each in bypasses(program, loop, a) if len(bypasses(program, loop, a)) == 1 else ():
                 yield _of_condition(case, each, ranks, ORIGINS[each.provenance])
-    same = _last_common(one, other)
-    if same is not None:
-        slices, scope = Slices(program), program.scope_of(same.file, same.line)
-        for call in program.call_nodes_on(same.file, same.line):
-            way = slices.of(call.func, scope) if isinstance(call.func, ast.Call | ast.Subscript) else UNKNOWN
-            if way is not UNKNOWN:
-                yield _Start(at=same, because=CALLED, ranks=ranks, way=way, chooses=True, passes_on=True)
+    yield from _computed(context, one, other, ranks)
     # The ranks parted, so that the only condition between them did not hold on all, whatever its names say.
     if len({(g.file, g.line) for g in branches}) == 1:
         yield _of_condition(case, branches[0], ranks, "unknown")
+
+
+def _computed(context: Context, one: CallPath, other: CallPath, ranks: tuple[int, ...]) -> Iterator[_Start]:
+    """The line from which ranks called different functions, where it looks up what it calls."""
+    at, program = _last_common(one, other), context.program
+    if at is None:
+        return
+    for each in computed_on(program, at):
+        way = Ways(program).of(each, program.scope_of(at.file, at.line))
+        if way is not NO_WAY:
+            yield _Start(at=at, because=CALLED, ranks=ranks, way=way, chooses=True, passes_on=True)
 
 
 def _last_common(one: CallPath, other: CallPath) -> Place | None:
@@ -217,23 +209,15 @@ def _named(cause: Finding) -> list[Place]:
 
 
 def _of_call(case: Case, at: Place, cls: str, ranks: tuple[int, ...]) -> Iterator[_Start]:
-    """What brings ranks to the line, the nearest first; where they came to the same call, what it is given."""
+    """The condition or loop that brings ranks to the line, the nearest first, then what its calls are given."""
     program = case.once(Context).program
-    slices, scope = Slices(program), program.scope_of(at.file, at.line)
+    ways, scope = Ways(program), program.scope_of(at.file, at.line)
     if cls != "collective_args_mismatch":
         for condition in reversed(program.around(at.file, at.line)):
             start = _of_condition(case, condition, ranks, ORIGINS[condition.provenance])
-            if start.way is not UNKNOWN and (condition.kind == "for" or condition.differs):
+            if start.way is not NO_WAY and (condition.kind == "for" or condition.differs):
                 yield start
-    given = (each for call in program.call_nodes_on(at.file, at.line) for each in given_to(call))
-    iterated = (part.iter for node in program.path_to(at.file, at.line)[-1:] for part in _iterations(node))
-    for text, expressions in ((GIVEN, given), (ITERATED, iterated)):
+    for text, expressions in ((GIVEN, given_on(program, at)), (ITERATED, iterated_on(program, at))):
         for each in expressions:
-            if (way := slices.of(each, scope)) is not UNKNOWN:
+            if (way := ways.of(each, scope)) is not NO_WAY:
                 yield _Start(at=at, because=text, ranks=ranks, way=way)
-
-
-def _iterations(statement: ast.AST) -> Iterator[ast.comprehension]:
-    """Of a simple statement: `[job() for job in jobs]`."""
-    parts = ast.walk(statement) if isinstance(statement, ast.Assign | ast.Expr | ast.Return) else ()
-    return (each for each in parts if isinstance(each, ast.comprehension))

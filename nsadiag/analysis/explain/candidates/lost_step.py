@@ -99,7 +99,7 @@ def passed_over(context: Context, loop: Condition, stayed: int, left: int) -> Co
 
 
 def _batches(context: Context, loop: Condition, rank: int) -> int:
-    """How many the loop's own loader gave the rank."""
+    """The number that the loop's own loader gave the rank."""
     events = context.timelines.events.get(rank, ())
     return sum(bool(e.gave) and e.place is not None and is_head(context, loop, e.place) for e in events)
 

@@ -25,7 +25,7 @@ IN_NO_ORDER = {"sorted", "len", "sum", "min", "max", "any", "all"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class Hop:
     """One line on the way back. `name` is what it binds; "" where it is a condition or what a function returns."""
 
     scope: Scope
@@ -33,11 +33,23 @@ class Step:
     name: str = ""
     is_condition: bool = False
     is_attribute: bool = False
+    is_loop: bool = False  # it gives each of the value's parts in turn
+
+    @property
+    def text(self) -> str:
+        """The expression as Python would write it."""
+        return ast.unparse(self.node)
 
     @property
     def is_only_read(self) -> bool:
         """Whether the line merely names an origin, such as `rank = dist.get_rank()` or a set: ranks may differ in that."""
         return all(isinstance(each, NAMES | ast.Set | ast.SetComp) for each in _values(self.node))
+
+    @property
+    def is_unordered(self) -> bool:
+        """Whether it is a set, whose order goes by the salt of hashes."""
+        made = isinstance(self.node, ast.Call) and name_of(self.node) in ("set", "frozenset")
+        return made or isinstance(self.node, ast.Set | ast.SetComp)
 
     @property
     def computes(self) -> bool:
@@ -63,40 +75,40 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slice:
+class Way:
     """The way to an origin, the nearest step first. Without steps the expression is an origin itself."""
 
     origin: Origin = "unknown"
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Hop, ...] = ()
 
-    def behind(self, step: Step) -> Slice:
+    def behind(self, step: Hop) -> Way:
         """The same, one step further away."""
-        return Slice(origin=self.origin, steps=(step, *self.steps))
+        return Way(origin=self.origin, steps=(step, *self.steps))
 
 
-UNKNOWN = Slice()
+NO_WAY = Way()
 
 
-class Slices:
+class Ways:
     """Ways back in one program."""
 
     def __init__(self, program: Program) -> None:
-        self._program, self._known = program, dict[ast.AST, Slice]()
+        self._program, self._known = program, dict[ast.AST, Way]()
         self._flow = program.dataflow
 
-    def of(self, node: ast.expr, scope: Scope, depth: int = 0) -> Slice:
-        """The shortest way to an origin; UNKNOWN where the source shows none.
+    def of(self, node: ast.expr, scope: Scope, depth: int = 0) -> Way:
+        """The shortest way to an origin; NO_WAY where the source shows none.
 
         What a function of the user's made of a rank explains more than that it was given one, and so is looked into first.
         """
         if node in self._known or depth > DEEPEST:
-            return self._known.get(node, UNKNOWN)
-        self._known[node] = UNKNOWN  # of what comes back to it
+            return self._known.get(node, NO_WAY)
+        self._known[node] = NO_WAY  # of what comes back to it
         found = _best(self._inside(node, scope, depth))
-        if found is UNKNOWN:
-            found = _best([Slice(origin=self._own(node, scope)), *self._bound(node, scope, depth)])
+        if found is NO_WAY:
+            found = _best([Way(origin=self._own(node, scope)), *self._bound(node, scope, depth)])
         if found.origin == "environment" and isinstance(node, ast.Call) and name_of(node) in IN_NO_ORDER:
-            found = UNKNOWN
+            found = NO_WAY
         self._known[node] = found
         return found
 
@@ -105,20 +117,20 @@ class Slices:
         found = origin_in(node, lambda name: name in self._flow.functions or name in self._flow.classes)
         is_seeded = any(k.arg == "generator" for call in calls_in(node) for k in call.keywords)
         if found == "unknown" or (found == "random state" and is_seeded):
-            return "data" if Step(scope=scope, node=node).leaves_out else "unknown"
+            return "data" if Hop(scope=scope, node=node).leaves_out else "unknown"
         return found
 
     # -- functions ------------------------------------------------------------------------------------
 
-    def _inside(self, node: ast.expr, scope: Scope, depth: int) -> Iterator[Slice]:
+    def _inside(self, node: ast.expr, scope: Scope, depth: int) -> Iterator[Way]:
         for each in ast.walk(node):
             for expression, inner, is_condition in self._answers(each, scope):
                 way = self.of(expression, inner, depth + 1)
-                if way is not UNKNOWN:
-                    yield way.behind(Step(scope=inner, node=expression, is_condition=is_condition))
+                if way is not NO_WAY:
+                    yield way.behind(Hop(scope=inner, node=expression, is_condition=is_condition))
 
     def _answers(self, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope, bool]]:
-        """What decides the value of a call, or of a property, of the user's own."""
+        """The expressions that decide the value of a call, or of a property, of the user's own."""
         if isinstance(node, ast.Call):
             name = name_of(node)
             if name in self._flow.classes and not self._is_library(scope, node):
@@ -140,7 +152,7 @@ class Slices:
             yield from _decides(function, scope, self._program)
 
     def _of_object(self, name: str) -> Iterator[tuple[ast.expr, Scope, bool]]:
-        """What an object answers when it is tested or gone through, and what it was made with."""
+        """An object's answers when it is tested or iterated over, and the values that it was made with."""
         scope, node = self._flow.classes[name]
         inside = Scope(scope.file, f"{scope.path}.{name}".strip("."))
         methods = {each.name: each for each in node.body if isinstance(each, Function)}
@@ -156,7 +168,7 @@ class Slices:
 
     # -- names ----------------------------------------------------------------------------------------
 
-    def _bound(self, node: ast.expr, scope: Scope, depth: int) -> Iterator[Slice]:
+    def _bound(self, node: ast.expr, scope: Scope, depth: int) -> Iterator[Way]:
         for name in _names(node):
             whole: ast.expr = name
             ways = list(self._of_name(name, scope, depth))
@@ -167,33 +179,33 @@ class Slices:
                     ways = list(self._of_name(whole, scope, depth))
             yield from ways
 
-    def _of_name(self, name: ast.Name | ast.Attribute, scope: Scope, depth: int) -> Iterator[Slice]:
+    def _of_name(self, name: ast.Name | ast.Attribute, scope: Scope, depth: int) -> Iterator[Way]:
         bindings = self._bindings(name, scope)
         if not bindings and is_rank(last_name(name)):
-            yield Slice(origin="rank")
+            yield Way(origin="rank")
         for binding in bindings:
             way = self.of(binding.value, binding.scope, depth + 1)
-            if way is UNKNOWN:
+            if way is NO_WAY:
                 continue
             is_attribute = isinstance(name, ast.Attribute)
             is_given = not is_attribute and binding.scope.path != binding.key[1] and not binding.by_flow
-            step = Step(
+            step = Hop(
                 scope=binding.scope, node=binding.value, name=binding.key[2], is_condition=binding.by_flow,
-                is_attribute=is_attribute,
+                is_attribute=is_attribute, is_loop=isinstance(self._program.parents.get(binding.value), ast.For),
             )  # fmt: skip
             # A caller only passes on what came from somewhere else.
             yield way if is_given and way.steps else way.behind(step)
         yield from self._under(bindings, depth)
 
-    def _under(self, bindings: list[Binding], depth: int) -> Iterator[Slice]:
+    def _under(self, bindings: list[Binding], depth: int) -> Iterator[Way]:
         """The conditions under which a name gets another value."""
         for test, scope in {t: s for b in bindings for t, s in self._flow.under.get(b.key, ())}.items():
             way = self.of(test, scope, depth + 1)
-            if way is not UNKNOWN:
-                yield way.behind(Step(scope=scope, node=test, is_condition=True, is_attribute=True))
+            if way is not NO_WAY:
+                yield way.behind(Hop(scope=scope, node=test, is_condition=True, is_attribute=True))
 
     def _bindings(self, name: ast.Name | ast.Attribute, scope: Scope) -> list[Binding]:
-        """Of an object's own attribute those of its class, where it has any; of a loop's name those of the loop around."""
+        """The bindings that a name can mean: for `self.x` those of its class, where it has any; for a loop's name that of the loop around."""
         found = self._flow.bound_to(name, scope)
         around = [b for b in found if b.scope == scope and self._goes_round(b.value, name.lineno)]
         if around:
@@ -216,8 +228,10 @@ class Slices:
 
 
 def _decides(function: Function, scope: Scope, program: Program) -> Iterator[tuple[ast.expr, Scope, bool]]:
-    """What a function returns; of a generator, how often it yields. Then the conditions under which it does."""
-    ends: list[ast.AST] = [n for n in own_nodes(function) if isinstance(n, ast.Yield | ast.YieldFrom)]
+    """The values that a function returns, or the number that a generator yields; then the conditions under which it does."""
+    ends: list[ast.Yield | ast.YieldFrom | ast.Return] = [
+        n for n in own_nodes(function) if isinstance(n, ast.Yield | ast.YieldFrom)
+    ]
     if ends:
         yield from ((n.value, scope, False) for n in ends if isinstance(n, ast.YieldFrom))
     else:
@@ -231,7 +245,7 @@ def _decides(function: Function, scope: Scope, program: Program) -> Iterator[tup
                 yield outer.iter, scope, False
 
 
-def _best(ways: Iterable[Slice]) -> Slice:
+def _best(ways: Iterable[Way]) -> Way:
     """A rank is certain to differ, data may; of equals the shortest."""
     order: tuple[Origin, ...] = (
         "rank",
@@ -247,11 +261,11 @@ def _best(ways: Iterable[Slice]) -> Slice:
     return min(
         known,
         key=lambda way: (order.index(way.origin), not any(map(_narrows, way.steps)), len(way.steps)),
-        default=UNKNOWN,
+        default=NO_WAY,
     )
 
 
-def _narrows(step: Step) -> bool:
+def _narrows(step: Hop) -> bool:
     return step.is_condition or step.leaves_out
 
 

@@ -7,9 +7,9 @@ from textwrap import dedent
 
 import pytest
 
-from nsadiag.analysis.explain.slices import Slices
 from nsadiag.source.control import Program
 from nsadiag.source.model import SourceFile
+from nsadiag.source.ways.back import Ways
 
 SHARDS = """
     class Files:
@@ -107,7 +107,7 @@ def way_back(text: str) -> tuple[str, list[str]]:
     node = file.statement_at(line)
     asked = getattr(node, "test", None) or getattr(node, "iter", None)
     assert isinstance(asked, ast.expr)
-    found = Slices(made).of(asked, made.scope_of("train.py", line))
+    found = Ways(made).of(asked, made.scope_of("train.py", line))
     lines = dedent(text).splitlines()
     return found.origin, [lines[step.node.lineno - 1].strip() for step in found.steps]
 
