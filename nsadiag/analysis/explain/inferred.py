@@ -170,8 +170,8 @@ def _between(case: Case, one: CallPath, other: CallPath, ranks: tuple[int, ...])
         yield _of_condition(case, each, ranks, ORIGINS[each.provenance])
     for a, b in sides:
         for at in a[common_depth(a, b) :]:
-            if (each := program.defined_under(at)) and each.differs:
-                yield _of_condition(case, each, ranks, ORIGINS[each.provenance])
+            if (outer := program.defined_under(at)) and outer.differs:
+                yield _of_condition(case, outer, ranks, ORIGINS[outer.provenance])
     # A loop of as many rounds on all ranks, of which one went by without what the others did in it.
     for a, b in sides:
         for loop in (g for g in context.differing(a, b) if g.is_loop and not g.leaves):
