@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.candidate import shown
 from nsadiag.analysis.explain.context import Context
-from nsadiag.analysis.explain.explanation import candidates
+from nsadiag.analysis.explain.inferred import UNLIKE, inferred
 from nsadiag.analysis.paths.chain import Chains
 from nsadiag.analysis.paths.endless import endless_of_case
 from nsadiag.analysis.paths.partings import Alignment
@@ -21,11 +20,8 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.evidence.records import Because, Evidence, Finding, Link, Place, ValueOfRanks, Verdict
 from nsadiag.source import loops
-from nsadiag.source.control import Condition
 from nsadiag.source.model import place
 
-# What the source's provenance of a condition is called as an origin.
-ORIGINS = {"rank": "rank", "data": "data", "input": "data", "uniform": "unknown"}
 MOST_PEERS = 3  # that a guilty rank is compared with, until one comparison tells
 
 
@@ -41,7 +37,7 @@ class BothLines:
 def lines_of(case: Case, cause: Finding) -> BothLines:
     """Both lines of a verdict on a divergence; nothing of any other."""
     family = next((rule.family for rule in RULES if rule.name == cause.mechanism), None)
-    parted = family in ("structure", "divergence")
+    parted = family in ("structure", "divergence") or cause.cls in UNLIKE
     # Where paths are recorded, calls that do not match are a divergence, whatever the rules made of a hang.
     if cause.outcome not in ("hung", "crashed") or not (parted or cause.outcome == "hung"):
         return BothLines()
@@ -50,7 +46,7 @@ def lines_of(case: Case, cause: Finding) -> BothLines:
             _of_a_loop(case, cause)
             or _recorded(case, cause)
             or _of_spinning(case, cause)
-            or (_inferred(case, cause) if parted else None)
+            or (inferred(case, cause) if parted else None)
         )
         return BothLines(stands_at=_stands_at(case, cause) if parted or found else None, because=found)
     except Exception as error:
@@ -109,6 +105,8 @@ def _recorded(case: Case, cause: Finding) -> Because | None:
     sides = []
     for pair in _pairs(cause, sorted(walks)):
         compared = Alignment(case.cell.code, walks[pair[0]], walks[pair[1]]).compared()
+        if cause.cls == "grad_sync_mismatch":  # the same reduction, in different backwards
+            compared = dataclasses.replace(compared, decisive=compared.drifted or compared.decisive)
         chains = Chains(case.cell.code, compared)
         if chain := chains.chain():
             return told(walks, compared, chains, chain)
@@ -143,23 +141,6 @@ def _pairs(cause: Finding, ranks: list[int]) -> Iterator[tuple[int, int]]:
     others = [rank for rank in ranks if rank not in cause.guilty_ranks] or ranks
     waiting = sorted(others, key=lambda rank: rank not in cause.blocked_ranks)
     yield from [(a, b) for a in guilty for b in waiting if a != b][:MOST_PEERS]
-
-
-def _inferred(case: Case, cause: Finding) -> Because | None:
-    """The condition of the best explanation, if the verdict is of its class."""
-    best = next((c for c in case.once(candidates) if c.condition is not None and c.cls == cause.cls), None)
-    if best is None or best.condition is None:
-        return None
-    at, condition = best.condition.place, best.condition
-    link = Link(at=at, because=_sides(condition), how="inferred", ranks=case.cell.everyone(best.guilty))
-    return Because(
-        file=at.file, line=at.line, function=at.function, code=at.code, how="inferred",
-        origin=ORIGINS[best.provenance], chain=(link,),  # type: ignore[arg-type]
-    )  # fmt: skip
-
-
-def _sides(condition: Condition) -> str:
-    return f"`{shown(condition)}` decided differently"
 
 
 def _stands_at(case: Case, cause: Finding) -> Place | None:

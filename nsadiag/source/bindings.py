@@ -26,6 +26,7 @@ class Binding:
     value: ast.expr
     scope: Scope
     by_flow: bool = False
+    owner: str = ""  # of an attribute: the name of whose it is
 
 
 def _first_name(node: ast.expr) -> str:
@@ -65,8 +66,10 @@ class Bindings:
             _Collector(self, path).visit(file.tree)
         self._bind_parameters()
 
-    def bind(self, key: Key, value: ast.expr, scope: Scope, *, by_flow: bool = False) -> None:
-        self.bindings[key].append(Binding(key, value, scope, by_flow))
+    def bind(
+        self, key: Key, value: ast.expr, scope: Scope, *, by_flow: bool = False, owner: str = ""
+    ) -> None:
+        self.bindings[key].append(Binding(key, value, scope, by_flow, owner))
 
     @cached_property
     def returns(self) -> dict[str, list[tuple[Scope, ast.expr]]]:
@@ -161,7 +164,8 @@ class _Collector(ast.NodeVisitor):
         key = self._key(target)
         if key is None:
             return
-        self.known.bind(key, value, self.scope)
+        owner = last_name(target.value) if isinstance(target, ast.Attribute) else ""
+        self.known.bind(key, value, self.scope, owner=owner)
         self.known.under[key] += [(test, self.scope) for test in self.tests]
         # What a branch merely changes is data; what it switches on or makes says who one is.
         made = isinstance(value, ast.List) or (
@@ -169,7 +173,7 @@ class _Collector(ast.NodeVisitor):
         )
         switched = isinstance(value, ast.Constant) and not is_number(value)
         for test in self.tests if made or switched else ():
-            self.known.bind(key, test, self.scope, by_flow=True)
+            self.known.bind(key, test, self.scope, by_flow=True, owner=owner)
 
     def _key(self, target: ast.expr) -> Key | None:
         if isinstance(target, ast.Name):
@@ -221,6 +225,15 @@ class _Collector(ast.NodeVisitor):
         for alias, module in zip(names, modules, strict=True):
             if module.partition(".")[0] not in self.known.own_modules:
                 self.known.of_library.add((self.file, alias.asname or alias.name.partition(".")[0]))
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        # `log.setLevel(DEBUG if rank == 0 else WARNING)` makes the object depend on the rank.
+        if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+            key = self._key(node.value.func.value)
+            for given in given_to(node.value) if key else ():
+                if isinstance(given, ast.IfExp):
+                    self.known.bind(key, given, self.scope, by_flow=True)  # type: ignore[arg-type]
+        self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = name_of(node)

@@ -110,6 +110,16 @@ class Program:
             for gate in self.gates.of(file, function)
         ]  # fmt: skip
 
+    def defined_under(self, at: Place) -> Condition | None:
+        """The `if` within which the function that the line is in was defined."""
+        function = self.files[at.file].function_at(at.line) if at.file in self.files else None
+        outer = self.parents.get(function) if function is not None else None
+        return (
+            self._guard(at.file, outer, function)
+            if function is not None and isinstance(outer, ast.If)
+            else None
+        )
+
     def is_handling(self, at: Place, *, of: Place) -> bool:
         """Whether line `at` belongs to an `except` or `finally` of a `try` whose body line `of` is in."""
         for outer, inner in itertools.pairwise(self.path_to(at.file, at.line)):
@@ -185,11 +195,14 @@ class Program:
 
     def provenance_of(self, condition: Condition) -> Provenance:
         """The provenance of a condition of this program, worked out once more."""
-        scope = self.scope_of(condition.file, condition.line)
+        scope, test = self.scope_of(condition.file, condition.line), self.expression_of(condition)
+        return self._provenance(scope, test, condition.line, condition.kind) if test else condition.provenance
+
+    def expression_of(self, condition: Condition) -> ast.expr | None:
+        """The expression that a condition of this program tests, or iterates over."""
         nodes = (n for s in self.path_to(condition.file, condition.line)[-1:] for n in ast.walk(s))
         tests = (t for n in nodes if isinstance(t := getattr(n, "test", getattr(n, "iter", None)), ast.expr))
-        test = next((t for t in tests if ast.unparse(t) == condition.test), None)
-        return self._provenance(scope, test, condition.line, condition.kind) if test else condition.provenance
+        return next((t for t in tests if ast.unparse(t) == condition.test), None)
 
     def _provenance(self, scope: Scope, test: ast.expr, line: int, kind: Kind) -> Provenance:
         provenance = self.dataflow.of(test, scope)

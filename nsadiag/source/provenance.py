@@ -127,6 +127,11 @@ class Dataflow(Bindings):
             return True
         if name in ("get", "getenv") and node.args and isinstance(node.args[0], ast.Constant):
             return is_rank_variable(str(node.args[0].value))
+        if isinstance(node.func, ast.Attribute):
+            # `log.isEnabledFor(10)` of a logger whose level was set by the rank: only the object itself answers.
+            own = node.func.value
+            asks = not node.keywords and all(isinstance(a, ast.Constant) for a in node.args)
+            return asks and any(key in known for key in self.keys_of(own, scope))
         plain = isinstance(node.func, ast.Name) and name in TRANSPARENT
         return plain and any(self._rank_in(a, scope, known) for a in node.args)
 

@@ -10,9 +10,9 @@ from support.verdicts import Verdicts
 @pytest.mark.parametrize(
     ("name", "stands", "because", "origin"),
     [
-        ("data_divergent_patience", "dist.all_reduce(best", "if stopper.stop:", "data"),
+        ("data_divergent_patience", "dist.all_reduce(best", "if stopper.stop:", "rank"),
         ("rank_conditional_left_out_after_a_while", "", "if step % EVERY == 0 and dist.get_rank() not in muted:", "rank"),
-        ("uneven_inputs_shards", "dist.barrier()", "for step, batch in enumerate(loader):", "data"),
+        ("uneven_inputs_shards", "dist.barrier()", "self.length = sum(self.FILE_LENGTHS[rank::world_size])", "rank"),
     ],
 )  # fmt: skip
 def test_a_run_without_paths_infers_the_cause_from_its_source(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -95,10 +96,35 @@ class Chains:
 
     def cause(self, chain: tuple[Found, ...]) -> int:
         """The link to change: a condition by which the ranks parted, else what was made of that in which they may differ."""
-        if self._is_choice(chain[0]) or chain[-1].origin == "unknown":
+        if self._is_choice(chain[0]):
+            return self._chosen(chain)
+        if chain[-1].origin == "unknown":
             return 0
         # The last link is that in which they may: their numbers, their data, a file.
         return max(len(chain) - 2, 0)
+
+    def _chosen(self, chain: tuple[Found, ...]) -> int:
+        """The link at which a function that ranks asked chose its answer: `usable(batch)`, a property, `turn = balance.turn()`.
+
+        0 of a flag that was set before, and of who one is: that ranks differ in by right.
+        """
+        first = self.statement(chain[0])
+        if chain[0].joined or chain[0].inside is not None or first is None or not first.asks_for_a_flag:
+            return 0
+        answers = list(itertools.takewhile(lambda each: len(each.name) < 2, chain[1:]))
+        chose = (n for n, each in enumerate(answers, 1) if not each.name and self._chooses(each))
+        is_asked = (
+            chain[-1].origin not in ("rank", "data", "unknown")
+            and answers == [*chain[1:]]
+            and not chain[-1].name
+        )
+        number = next(chose, len(chain) - 1 if is_asked else 0)
+        is_role = chain[-1].origin == "rank" and number >= len(chain) - MOST_OF_A_ROLE
+        return 0 if is_role else number
+
+    def _chooses(self, found: Found) -> bool:
+        statement = self.statement(found)
+        return statement is not None and statement.chooses_a_value
 
     def _is_choice(self, found: Found) -> bool:
         """Whether the ranks could have agreed there: a loop over data, a return, and what was given only pass on a difference."""
@@ -156,10 +182,11 @@ class Chains:
         return [p for p in before if p.index >= since and not any(p.announced)]
 
     def _is_new(self, parting: Parting) -> bool:
-        """Whether a rank took this turn for the first time."""
-        walks = self._compared.walks
-        return any(
-            step is not None and walk.visit(step) == 1 for walk, step in zip(walks, parting.then, strict=True)
+        """Whether a rank took this turn for the first time, or the ranks parted there for the first time."""
+        walks, parted = self._compared.walks, self._compared.partings
+        took = zip(walks, parting.then, strict=True)
+        return any(step is not None and walk.visit(step) == 1 for walk, step in took) or not any(
+            each.at[0].at == parting.at[0].at for each in parted[: parted.index(parting)]
         )
 
     def _of_parting(self, parting: Parting, depth: int) -> list[Found]:

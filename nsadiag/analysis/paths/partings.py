@@ -81,6 +81,7 @@ class Compared:
     walks: tuple[Walk, Walk]
     partings: tuple[Parting, ...]
     decisive: Parting | None  # by control
+    drifted: Parting | None  # the first in which one side alone made calls, wherever the other made them
     unlike: tuple[Announced, Announced] | None  # the first calls at the same place that are not alike
     rounds: tuple[int, int] | None = None  # of one rank, where it is compared with itself
     head: tuple[str, int] | None = None  # the line with which each of these begins
@@ -116,11 +117,20 @@ class Alignment:
     def _concluded(self) -> Compared:
         return Compared(
             walks=self._walks,
-            partings=tuple(each for each in self._found if isinstance(each, Parting)),
+            partings=self._partings,
             decisive=self._decisive(),
+            drifted=next((p for p in self._partings if self._is_drift(p)), None),
             unlike=self._unlike(),
             rounds=self._own,
         )
+
+    @property
+    def _partings(self) -> tuple[Parting, ...]:
+        return tuple(each for each in self._found if isinstance(each, Parting))
+
+    def _is_drift(self, parting: Parting) -> bool:
+        made = [bool(self._counted(side)) for side in parting.announced]
+        return made.count(True) == 1
 
     def _decisive(self) -> Parting | None:
         """Calls go into a queue for each rank, and what is alike in both cancels out."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from nsadiag.evidence.records import Origin
 from nsadiag.evidence.rehearsal.reads import Read, chain_of, head_of
+from nsadiag.source.model import name_of
 from nsadiag.source.vocabulary import is_rank_call, is_rank_variable
 
 TIME = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "now", "utcnow"})  # fmt: skip
@@ -26,15 +27,24 @@ DATA = frozenset({"next", "__next__", "item", "tolist", "any", "all", "isnan", "
 
 def origin_of(node: ast.stmt) -> Origin:
     """By what the statement's own expressions call or name; "unknown" where nothing there makes ranks differ."""
-    found = {origin for part in head_of(node) for origin in _origins(part)}
+    return _first(origin for part in head_of(node) for origin in _origins(part))
+
+
+def origin_in(node: ast.expr, is_own: Callable[[str], bool]) -> Origin:
+    """The same of an expression. `is_own`: whether a function of that name is one of the user's."""
+    return _first(_origins(node, is_own))
+
+
+def _first(origins: Iterable[Origin]) -> Origin:
     order: tuple[Origin, ...] = ("rank", "random state", "time", "file system", "environment", "data")
+    found = {*origins}
     return next((each for each in order if each in found), "unknown")
 
 
-def _origins(node: ast.AST) -> Iterator[Origin]:
+def _origins(node: ast.AST, is_own: Callable[[str], bool] = lambda _: False) -> Iterator[Origin]:
     for each in ast.walk(node):
         if isinstance(each, ast.Call):
-            yield from _of_call(each)
+            yield from _of_call(each) if not is_own(name_of(each)) else ()
         elif isinstance(each, ast.Subscript) and chain_of(each.value)[-1:] == ("environ",):
             yield _of_variable(each.slice)
         elif isinstance(each, ast.Set | ast.SetComp):

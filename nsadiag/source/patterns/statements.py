@@ -68,6 +68,17 @@ class Statement:
         parts = [node for part in head_of(self.node) for node in ast.walk(part)]
         return any(isinstance(node, ast.IfExp | ast.BoolOp) for node in parts)
 
+    @cached_property
+    def asks_for_a_flag(self) -> bool:
+        """Whether it is a condition that only passes on what another line has chosen."""
+        return isinstance(self.node, ast.If | ast.While) and asks_for_a_flag(self.node.test)
+
+    @cached_property
+    def chooses_a_value(self) -> bool:
+        """Whether the value that it gives is one of a few, by what is asked there."""
+        value = getattr(self.node, "value", None)
+        return self.kind in ("if", "while") or isinstance(value, ast.Compare | ast.BoolOp | ast.IfExp)
+
     @property
     def leaves(self) -> bool:
         """Whether what runs next is not what stands behind it."""
@@ -96,6 +107,17 @@ def statement_of(file: SourceFile | None, line: int) -> Statement | None:
             break
         found = outer
     return Statement(found) if found is not None else None
+
+
+def asks_for_a_flag(test: ast.expr) -> bool:
+    """Whether a test only asks for a value that was chosen elsewhere: `stop`, `not loop.done`, `turn == "critic"`, `usable(batch)`."""
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test = test.operand
+    if isinstance(test, ast.Compare):
+        same = all(isinstance(op, ast.Eq | ast.NotEq | ast.Is | ast.IsNot) for op in test.ops)
+        constant = all(isinstance(each, ast.Constant) for each in test.comparators)
+        return same and constant and isinstance(test.left, ast.Name | ast.Attribute | ast.Call)
+    return isinstance(test, ast.Name | ast.Attribute | ast.Call)
 
 
 def is_handler(file: SourceFile | None, line: int) -> bool:

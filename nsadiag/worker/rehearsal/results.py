@@ -8,6 +8,7 @@ buffer held before: poison alone would lead all ranks into the same branch.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, TypeAlias, TypeVar
@@ -23,6 +24,9 @@ from nsadiag.worker.rehearsal.values import write
 Tensors = Sequence[torch.Tensor]
 Values: TypeAlias = Any  # a torch.futures.Future of flat tensors, one for each output
 C = TypeVar("C", bound=type)
+# C++ that is given a work (DDP under Join) finds its methods only as long as the Python object lives.
+_kept: deque[Result] = deque(maxlen=256)
+MOST_KEPT = 1024  # elements of a kept work's outputs: what Join asks is one number
 
 
 def uncompiled(kind: C) -> C:
@@ -43,6 +47,8 @@ class Result(dist.Work):  # type: ignore[misc]
         self._met, self._outputs, self._sender = met, list(outputs), sender
         self._result = self._outputs if result is None else result
         self._lock, self._future = threading.Lock(), None
+        if sum(output.numel() for output in self._outputs) <= MOST_KEPT:
+            _kept.append(self)
         if (numbering.number_in("RANK") or 0) % 2 == 0:
             for output in self._outputs:
                 poison(output)

@@ -66,7 +66,10 @@ def test_values_are_exchanged_as_a_backend_does(jobs: Jobs, tmp_path: Path) -> N
     "name",
     [
         "healthy_ddp",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("healthy_fsdp2", "healthy_join_uneven")),
+        *(
+            pytest.param(n, marks=pytest.mark.slow)
+            for n in ("healthy_fsdp2", "healthy_join_uneven", "healthy_join_epochs")
+        ),
     ],
 )
 def test_a_healthy_job_agrees(jobs: Jobs, name: str) -> None:

@@ -22,8 +22,8 @@ from nsadiag.analysis.explain.candidates.walked_branch import walked_branches
 from nsadiag.analysis.explain.context import Context
 
 GENERATORS: tuple[Callable[[Context], Iterator[Candidate | Rejection]], ...] = (
-    loop_exits,
     gradient_sync,
+    loop_exits,
     detached_losses,
     branches,
     iteration_order,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, Rejection, shown
+from nsadiag.analysis.explain.candidates.lost_step import passed_over
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.trips import is_head, made_fewer_trips
 from nsadiag.analysis.facts import locations
@@ -62,7 +63,7 @@ def left_loop(
                 else f"rank {left[0]} did not leave it after fewer iterations"
             )
             yield Rejection(condition=loop, because=f"does not separate the ranks: {fewer}")
-        elif ended_by := _ended_by(context, loop, left[0]):
+        elif ended_by := passed_over(context, loop, stayed[0], left[0]) or _ended_by(context, loop, left[0]):
             yield _ended(context, loop, ended_by, stayed, left, iteration)
             return
         else:
@@ -210,9 +211,9 @@ def _because(
         still = "is still in it"
     if stays:
         return f"{still or 'is still'} in the loop at {at}, which the other ranks left{done}"
-    how = (
-        f"reached the end of the loop at {at}"
-        if ended_by is loop
-        else f"left the loop at {at} by `{shown(ended_by)}`"
-    )
+    how = f"left the loop at {at} by `{shown(ended_by)}`"
+    if ended_by is loop:
+        how = f"reached the end of the loop at {at}"
+    elif ended_by.leaves not in ("break", "return"):
+        how = f"passed over a batch at `{shown(ended_by)}` and reached the end of the loop at {at}"
     return f"{how}{done}{still and f', while rank {stayed} {still}'}"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, shown
 from nsadiag.analysis.explain.context import Context
+from nsadiag.analysis.explain.trips import is_head
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
 from nsadiag.evidence.phrases import count
@@ -83,6 +84,24 @@ def _early_arrival(
             context.position(late[0]),
         ),
     )
+
+
+def passed_over(context: Context, loop: Condition, stayed: int, left: int) -> Condition | None:
+    """The one way past the step for a rank that left the loop with as many batches as the other, of which it stepped on fewer."""
+    if not context.timelines.are_whole or context.anchor is None:
+        return None
+    given = {rank: _batches(context, loop, rank) for rank in (stayed, left)}
+    steps = {rank: context.timelines.count(rank) for rank in (stayed, left)}
+    if given[left] < given[stayed] or given[left] <= steps[left] or given[stayed] != steps[stayed]:
+        return None
+    past = bypasses(context.program, loop, context.call_paths.to(context.anchor))
+    return past[0] if len(past) == 1 else None
+
+
+def _batches(context: Context, loop: Condition, rank: int) -> int:
+    """The number that the loop's own loader gave the rank."""
+    events = context.timelines.events.get(rank, ())
+    return sum(bool(e.gave) and e.place is not None and is_head(context, loop, e.place) for e in events)
 
 
 def _loop_of_both(context: Context, way: CallPath, step: CallPath) -> Condition | None:

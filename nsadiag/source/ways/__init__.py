@@ -1,0 +1,1 @@
+"""Ways back from an expression to what makes ranks differ."""
