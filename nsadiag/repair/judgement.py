@@ -31,7 +31,13 @@ class Judgement:
 
     level: Level
     rows: tuple[Shown, ...]
-    cost: str = ""  # what the patch leaves out, counted where it could be
+    cost: str = ""  # what the patch leaves out, counted where it could be, and the limit of the proof
+    loses: bool = False  # whether the patch leaves something out
+
+    @property
+    def said(self) -> str:
+        """The level, as a headline has it."""
+        return f"{self.level}, at a cost" if self.loses else self.level
 
     @property
     def reason(self) -> str:
@@ -110,7 +116,7 @@ class Bench:
         rows = (agreed, launched, *sketch.rows)
         level: Level = "fixed" if all(row.met for row in rows) else "agrees"
         cost = "; ".join(filter(None, (trial.counted or trial.cost, limit)))
-        return Judgement(level=level, rows=rows, cost=cost)
+        return Judgement(level=level, rows=rows, cost=cost, loses=bool(trial.counted or trial.cost))
 
     def _agrees(self, trial: Trial) -> tuple[Shown, str]:
         """The other seeds, and one rank more; and the limit of the proof, where the job is for exactly as many ranks as it has."""

@@ -24,8 +24,7 @@ def lines(result: Fixed) -> Iterator[str]:
     if best is None:
         yield f"nothing: {count(len(result.tried), 'candidate')} tried, and none agrees"
     else:
-        level = best.judgement.level
-        yield f"{level}: {best.candidate.what}" + (f"; {best.judgement.cost}" if best.judgement.cost else "")
+        yield f"{best.judgement.said}: {best.candidate.what}" + (f"; {best.judgement.cost}" if best.judgement.cost else "")
         yield from ("", *best.candidate.change.diff().splitlines(), "")
         for row in best.judgement.rows:
             yield f"  {'shown    ' if row.met else 'not shown'}  {row.criterion}: {row.because}"
@@ -117,7 +116,7 @@ def markdown(result: Fixed) -> Iterator[str]:
         yield f"**nothing**: {count(len(result.tried), 'candidate')} tried, and none agrees"
         return
     cost = f"; {best.judgement.cost}" if best.judgement.cost else ""
-    yield f"**{best.judgement.level}**: {best.candidate.what}{cost}"
+    yield f"**{best.judgement.said}**: {best.candidate.what}{cost}"
     yield from ("", "```diff", *best.candidate.change.diff().splitlines(), "```", "")
     yield from ("| criterion | shown | because |", "|---|---|---|")
     for row in best.judgement.rows:

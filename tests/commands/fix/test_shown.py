@@ -40,7 +40,7 @@ def fixed(tmp_path: Path) -> Fixed:
             ),
             Tried(
                 candidate=candidate("drop", "even(loader)"),
-                judgement=Judgement(level="fixed", rows=rows, cost=COST),
+                judgement=Judgement(level="fixed", rows=rows, cost=COST, loses=True),
             ),
         ],
         untried=[candidate("repeat", "padded(loader)")],
@@ -50,7 +50,7 @@ def fixed(tmp_path: Path) -> Fixed:
 
 def test_the_terminal_has_the_cost_the_diff_the_proof_and_the_alternatives(fixed: Fixed) -> None:
     said = list(shown.lines(fixed))
-    assert said[0] == f"fixed: drop; {COST}"
+    assert said[0] == f"fixed, at a cost: drop; {COST}"
     assert "+for batch in even(loader):" in said
     assert f"  shown      steps: {COST}" in said
     assert "  tried  wrong: agrees; steps: rank 0 makes 3 steps" in said
@@ -59,7 +59,7 @@ def test_the_terminal_has_the_cost_the_diff_the_proof_and_the_alternatives(fixed
 
 def test_a_pull_request_has_a_suggestion_of_the_lines_that_change(fixed: Fixed) -> None:
     said = list(shown.markdown(fixed))
-    assert said[0] == f"**fixed**: drop; {COST}"
+    assert said[0] == f"**fixed, at a cost**: drop; {COST}"
     assert "| steps | yes | left out: 5 of 57 rounds on rank 0 |" in said
     at = said.index("```suggestion")
     assert said[at - 2 : at + 3] == [
