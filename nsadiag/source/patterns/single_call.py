@@ -120,9 +120,10 @@ def call_near(code: SourceModel, function: str, line: Place | None) -> Place | N
 
 
 def target_near(code: SourceModel, function: str, line: Place | None) -> Place | None:
-    """The last line before that one call that gives a new value to the variable which it is given second."""
+    """The last line before those calls that gives a new value to the one variable which all are given second."""
     file, calls = _calls_near(code, function, line)
-    if file is None or len(calls) != 1 or len(calls[0].args) < 2:
+    given_second = {ast.unparse(call.args[1]) for call in calls if len(call.args) > 1}
+    if file is None or len(given_second) != 1 or any(len(call.args) < 2 for call in calls):
         return None
     node: ast.AST = calls[0].args[1]
     while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):

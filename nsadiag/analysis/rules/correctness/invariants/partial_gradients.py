@@ -10,6 +10,7 @@ from nsadiag.analysis.relations.invariants.operations import (
     LEAST,
     Step,
     couples,
+    reduces_gradients,
     source,
     steps_of,
     values_of,
@@ -123,6 +124,10 @@ def _cause(
         )
     says = "its gradient is partial on each rank, and nothing sums it"
     modules = {copies.name.rpartition(".")[0] for copies in drifted}
+    # Where others are summed by hand, this one is left out there.
+    summed = [o for ops in steps[0].ranks.values() for o in ops if reduces_gradients(o)]
+    if summed:
+        return says, summed[-1].place, "backward"
     used = only_use(case.cell.code, parameter.rpartition(".")[0].rpartition(".")[2])
     planned = last_call(case.cell.code, "parallelize_module")
     return says, planned or (used if len(modules) == 1 else None) or stepped.place, "backward"

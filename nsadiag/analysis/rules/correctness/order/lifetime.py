@@ -88,6 +88,27 @@ def _clipped_after_use(case: Case) -> Violation | str | None:
     return Violation(at=first_of("cn", later[0]).place, where=_before(later[0]), words={"steps": len(later)})
 
 
+def _clipped_on_some(case: Case) -> Violation | str | None:
+    """Clipping that some ranks do before the reduction of what they clip, and others never."""
+    steps = training_steps(case)
+    words = [{rank: word(operations) for rank, operations in step.ranks.items()} for step in steps]
+    clip = [{rank for rank, each in found.items() if re.search("[cn]", each)} for found in words]
+    acts = [rank for found in words for rank, each in found.items() if re.search(r"c[^ab]*[rw]", each)]
+    ranks = clip[0] if clip else set()
+    if not matches(r"[ab].*[rw]", steps) or any(each != ranks for each in clip) or not acts:
+        return None
+    if len(ranks) == len(steps[0].ranks):
+        return None
+    first = steps[0].of("clip")[min(ranks)][0]
+    return Violation(
+        at=first.place,
+        where=Where(step=steps[0].number, phase="backward"),
+        words={"whose": whose(case, ranks), "times": len(acts), "steps": len(steps), "limit": first.limit},
+        ranks=ranks,
+        shown_by=min(ranks),
+    )
+
+
 def _comes_too_late(letters: str, later: tuple[Step, ...]) -> bool:
     """Whether it is found behind the optimizer's step alone, and what it changes is gone at the next backward."""
     return one_optimizer(later) and matches(rf"^[^ab]*[{letters}][^ab]*b[^a{letters}]*$", later)
@@ -221,6 +242,15 @@ RULES = rules_of(
         says="Each rank clips its gradients by its own norm before they are averaged: the optimizer does not use the clipped average, and the result depends on how the batch is divided.",
         claim="norm at step {step}, before the reduction: {norms}; limit {limit:g}",
         fix="Clip after the reduction: all ranks then have the same norm.",
+        strength=Strength.STRONG,
+    ),
+    Expectation(
+        name="clipped_on_some",
+        detected="In every recorded step, some ranks clip their gradients before they are averaged, and others never do",
+        find=_clipped_on_some,
+        says="Only {whose} clips gradients before they are averaged: its share of the average is smaller than that of its peers.",
+        claim="in {steps} steps clipping before the reduction, to {limit:g}, on {whose} alone; it changed gradients {times} times",
+        fix="Clip on all ranks, after the reduction; get a norm for a log by a function that changes nothing.",
         strength=Strength.STRONG,
     ),
     Expectation(

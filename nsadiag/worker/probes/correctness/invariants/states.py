@@ -7,20 +7,23 @@ import functools
 import itertools
 import sys
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import Subset, TensorDataset
 
 from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.probes.autograd import module_calls, module_tree
 from nsadiag.worker.probes.correctness.invariants import births, ledger, roles
-from nsadiag.worker.probes.correctness.invariants.checksums import are_among, checksums
+from nsadiag.worker.probes.correctness.invariants.checksums import are_among, checksums, exact_sums
 from nsadiag.worker.probes.correctness.invariants.journal import Operation, current, journal
 from nsadiag.worker.probes.correctness.replicas import evenly
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 
 SCHEDULERS = "torch.optim.lr_scheduler"
+MOST_INDICES = 1 << 12  # of a part of the data
 MOST_NOTES = 60  # of one run: a job that saves or makes something in every step fills no journal with it
 
 # In the order of their first epochs.
@@ -156,7 +159,20 @@ def _epoch(sampler: Any) -> None:
             length=int(sampler.num_samples),
             replicas=int(sampler.num_replicas),
             replica=int(sampler.rank),
+            whole=_identity(sampler.dataset),
         )
+
+
+def _identity(data: Any) -> int:
+    """A checksum of what it holds, by torch's own types alone; 0 of what only the user's code could tell."""
+    kind = type(data)
+    if kind is Subset:
+        indices, inner = data.indices, type(data.dataset).__name__
+        plain = type(indices) is range or (type(indices) is list and all(type(i) is int for i in indices))
+        return zlib.crc32(repr((inner, list(indices[:MOST_INDICES]))).encode()) if plain else 0
+    if kind is TensorDataset and all(t.device.type == "cpu" for t in data.tensors):
+        return zlib.crc32(repr([[t.shape, *map(int, exact_sums([t]))] for t in data.tensors]).encode())
+    return 0
 
 
 def _number(sampler: Any) -> int:
