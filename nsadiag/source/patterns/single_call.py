@@ -133,6 +133,24 @@ def target_near(code: SourceModel, function: str, line: Place | None) -> Place |
     return place(file.path, max(given), None) if given else None
 
 
+def given_first(code: SourceModel, line: Place | None) -> Place | None:
+    """The last assignment of the variable that a call on that line is given first; the line where it is given no variable."""
+    file = next((file for file in code.kept if line is not None and file.path == line.file), None)
+    if file is None or line is None:
+        return line
+    names = {
+        c.args[0].id
+        for c in file.calls
+        if c.lineno == line.line and c.args and isinstance(c.args[0], ast.Name)
+    }
+    made = [
+        node.lineno
+        for node in file.all(ast.Assign)
+        if node.lineno <= line.line and any(isinstance(t, ast.Name) and t.id in names for t in node.targets)
+    ]
+    return place(file.path, max(made), None) if made else line
+
+
 def condition_around(code: SourceModel, line: Place | None) -> Place | None:
     """The innermost `if` around a line that asks for more than whether something is None."""
     file = next((file for file in code.kept if line is not None and file.path == line.file), None)
