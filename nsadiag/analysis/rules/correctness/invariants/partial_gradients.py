@@ -168,7 +168,7 @@ def _norms_apart(steps: tuple[Step, ...]) -> Operation | None:
 
 RULE = Rule(
     family="correctness",
-    detected="(`--probes light,invariants`) In a model that is split over the ranks (each forward exchanges activations, and some parameters belong to one rank each), parameters that all ranks start with equally drift: their gradient is only partial, is clipped by a shard's norm, belongs to another batch, or to another dropout of what all ranks share",
+    detected="(on a GPU: `--probes light,invariants`) In a model that is split over the ranks (each forward exchanges activations, and some parameters belong to one rank each), parameters that all ranks start with equally drift: their gradient is only partial, is clipped by a shard's norm, belongs to another batch, or to another dropout of what all ranks share",
     fix="Sum the gradients of shared parameters over the group that the model is split over (in backward, or before the optimizer's step), and give these ranks the same batches and, for what they share, the same random numbers.",
     check=partial_gradients,
     keeps="copies",

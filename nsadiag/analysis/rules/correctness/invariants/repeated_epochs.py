@@ -281,15 +281,15 @@ RULES = each_of(
             "Divide the data once: by the sampler, over the whole of it, or by rank, without one.",
         ),
         read_by_each_worker: (
-            "(`--probes light,invariants`) A stream whose every batch comes once from each worker of its loader",
+            "(on a GPU: `--probes light,invariants`) A stream whose every batch comes once from each worker of its loader",
             "Let each worker read its own share: get_worker_info() says which one it is, and of how many.",
         ),
         batches_repeated: (
-            "(`--probes light,invariants`) A shuffling loader repeats the batches of the first epoch",
+            "(on a GPU: `--probes light,invariants`) A shuffling loader repeats the batches of the first epoch",
             "Seed the generator once, or with the number of the epoch.",
         ),
         same_inputs: (
-            "(`--probes light,invariants`) Replicas get the same batches as their peers in every step",
+            "(on a GPU: `--probes light,invariants`) Replicas get the same batches as their peers in every step",
             "Give the loader a DistributedSampler, or give each rank its share of the stream. If a benchmark or a test intends it, ignore this.",
         ),
     },

@@ -37,6 +37,7 @@ from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import by_rank
+from nsadiag.source.patterns.rank_conditions import write_on_one_rank
 from nsadiag.source.patterns.single_call import only_clearing
 
 # Clipping that belongs to what a rank does before it exchanges anything: behind each of several backwards, as for samples of
@@ -88,24 +89,24 @@ def _clipped_after_use(case: Case) -> Violation | str | None:
     return Violation(at=first_of("cn", later[0]).place, where=_before(later[0]), words={"steps": len(later)})
 
 
-def _clipped_on_some(case: Case) -> Violation | str | None:
-    """Clipping that some ranks do before the reduction of what they clip, and others never."""
-    steps = training_steps(case)
-    words = [{rank: word(operations) for rank, operations in step.ranks.items()} for step in steps]
-    clip = [{rank for rank, each in found.items() if re.search("[cn]", each)} for found in words]
-    acts = [rank for found in words for rank, each in found.items() if re.search(r"c[^ab]*[rw]", each)]
-    ranks = clip[0] if clip else set()
-    if not matches(r"[ab].*[rw]", steps) or any(each != ranks for each in clip) or not acts:
+def _changed_on_some(case: Case) -> Violation | str | None:
+    """Gradients that the same ranks clip or rewrite in every step before they are reduced, and the others never."""
+    steps = training_steps(case)[1:]  # in the first, no optimizer is known yet, nor what is written
+    each = [{rank for rank, ops in s.ranks.items() if re.search(r"[cnw]", word(ops))} for s in steps]
+    acts = sum(bool(re.search(r"c[^ab]*[rw]|w", word(ops))) for s in steps for ops in s.ranks.values())
+    if not matches(r"[ab].*[rw]", steps) or not acts or any(ranks != each[0] for ranks in each):
         return None
-    if len(ranks) == len(steps[0].ranks):
-        return None
-    first = steps[0].of("clip")[min(ranks)][0]
+    if not each[0] or len(each[0]) == len(steps[0].ranks):
+        return "all ranks do the same to gradients before they are reduced"
+    rank = min(each[0])
+    changed = next(o for o in steps[0].ranks[rank] if letter(o) in ("c", "n", "w"))
+    written = write_on_one_rank(case.cell.code) if letter(changed) == "w" else None
     return Violation(
-        at=first.place,
+        at=written or changed.place,
         where=Where(step=steps[0].number, phase="backward"),
-        words={"whose": whose(case, ranks), "times": len(acts), "steps": len(steps), "limit": first.limit},
-        ranks=ranks,
-        shown_by=min(ranks),
+        words={"whose": whose(case, each[0]), "times": acts, "steps": len(steps)},
+        ranks=each[0],
+        shown_by=rank,
     )
 
 
@@ -245,13 +246,12 @@ RULES = rules_of(
         strength=Strength.STRONG,
     ),
     Expectation(
-        name="clipped_on_some",
-        detected="In every recorded step, some ranks clip their gradients before they are averaged, and others never do",
-        find=_clipped_on_some,
-        says="Only {whose} clips gradients before they are averaged: its share of the average is smaller than that of its peers.",
-        claim="in {steps} steps clipping before the reduction, to {limit:g}, on {whose} alone; it changed gradients {times} times",
-        fix="Clip on all ranks, after the reduction; get a norm for a log by a function that changes nothing.",
-        strength=Strength.STRONG,
+        name="changed_on_some",
+        detected="In every recorded step, the same ranks clip or rewrite their gradients before they are averaged, and the others never do",
+        find=_changed_on_some,
+        says="Only {whose} clips or rewrites gradients before they are averaged: its share of the average is not what its peers' are.",
+        claim="in each of {steps} steps gradients of {whose} alone were clipped or written between backward and the reduction, {times} times with an effect",
+        fix="Do the same on all ranks, after the reduction; get a norm for a log by a function that changes nothing.",
     ),
     Expectation(
         name="reduced_after_use",
@@ -273,7 +273,7 @@ RULES = rules_of(
     ),
     Expectation(
         name="cleared_between_backwards",
-        detected="Gradients are cleared between micro-batches that no_sync accumulates or (`--probes light,invariants`) whose losses are divided by their number",
+        detected="Gradients are cleared between micro-batches that no_sync accumulates or (on a GPU: `--probes light,invariants`) whose losses are divided by their number",
         find=_cleared_between_backwards,
         says="Gradients are cleared between the micro-batches of a step on {whose}: of {backwards}, the optimizer uses what came after the last clearing alone.",
         claim="in {steps}: {backwards} backwards from one line, and {anew} behind the first found no gradient of the one before",

@@ -211,15 +211,15 @@ RULES = each_of(
             "Let all ranks skip a step together: reduce what each scaler found (MAX), or use one that knows of shards.",
         ),
         other_factor: (
-            "(`--probes light,invariants`) The loss has another factor on some ranks",
+            "(on a GPU: `--probes light,invariants`) The loss has another factor on some ranks",
             "Multiply the loss by the same factor on all ranks.",
         ),
         own_token_mean: (
-            "(`--probes light,invariants`) The loss is a mean over each rank's own tokens, of which one rank always has more, or which it counts over several micro-batches",
+            "(on a GPU: `--probes light,invariants`) The loss is a mean over each rank's own tokens, of which one rank always has more, or which it counts over several micro-batches",
             "Sum the losses, and divide by the number of tokens of all ranks (all_reduce it), times the number of ranks where gradients are averaged.",
         ),
         averaged_twice: (
-            "(`--probes light,invariants`) The loss is divided by the number of tokens of all ranks, and DDP averages",
+            "(on a GPU: `--probes light,invariants`) The loss is divided by the number of tokens of all ranks, and DDP averages",
             "Multiply the loss by the number of ranks: DDP divides by it.",
         ),
     },

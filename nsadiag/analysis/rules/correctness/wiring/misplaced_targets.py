@@ -75,7 +75,7 @@ def _draft(case: Case, summary: str, claim: str, fix: str) -> Draft:
 
 RULE = Rule(
     family="correctness",
-    detected="(`--probes light,invariants`) Targets equal the model's input tokens at the same positions; or rows that are compared with those of all ranks, rank 0's first, have the same targets 0, 1, 2, ... on every rank",
+    detected="(on a GPU: `--probes light,invariants`) Targets equal the model's input tokens at the same positions; or rows that are compared with those of all ranks, rank 0's first, have the same targets 0, 1, 2, ... on every rank",
     fix="Give each row the target that belongs to it.",
     check=misplaced_targets,
     keeps="order",
