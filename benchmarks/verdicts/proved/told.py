@@ -130,7 +130,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def measured(options: argparse.Namespace) -> Iterator[Row]:
     known = {"silent": silent, "repro": repro}
-    subjects = [s for name in options.sets for s in (known[name]() if name in known else archived(Path(name)))]
+    subjects = [
+        s for name in options.sets for s in (known[name]() if name in known else archived(Path(name)))
+    ]
     chosen = [
         s for s in subjects if not options.only or any(re.search(each, s.name) for each in options.only)
     ]

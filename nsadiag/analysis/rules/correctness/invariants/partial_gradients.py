@@ -124,8 +124,10 @@ def _cause(
         )
     says = "its gradient is partial on each rank, and nothing sums it"
     modules = {copies.name.rpartition(".")[0] for copies in drifted}
-    # Where others are summed by hand, this one is left out there.
-    summed = [o for ops in steps[0].ranks.values() for o in ops if reduces_gradients(o)]
+    # Where others of its shape are summed by hand, as norms of other layers, this one is left out there.
+    later = steps[1].on_first("collective")
+    shape = drifted[0].first.shape
+    summed = [o for o in later if reduces_gradients(o) and tuple(o.shape) == tuple(shape)]
     if summed:
         return says, summed[-1].place, "backward"
     used = only_use(case.cell.code, parameter.rpartition(".")[0].rpartition(".")[2])
