@@ -277,7 +277,7 @@ RULES = each_of(
             "Give the samplers of all ranks one seed, and call set_epoch with the same number on all of them.",
         ),
         shares_of_parts: (
-            "Samplers take shares of data of which each rank holds another part (a `Subset`, tensors)",
+            "Samplers take shares of another `Subset` on each rank",
             "Divide the data once: by the sampler, over the whole of it, or by rank, without one.",
         ),
         read_by_each_worker: (

@@ -37,7 +37,6 @@ from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import by_rank
-from nsadiag.source.patterns.rank_conditions import write_on_one_rank
 from nsadiag.source.patterns.single_call import only_clearing
 
 # Clipping that belongs to what a rank does before it exchanges anything: behind each of several backwards, as for samples of
@@ -90,19 +89,21 @@ def _clipped_after_use(case: Case) -> Violation | str | None:
 
 
 def _changed_on_some(case: Case) -> Violation | str | None:
-    """Gradients that the same ranks clip or rewrite in every step before they are reduced, and the others never."""
-    steps = training_steps(case)[1:]  # in the first, no optimizer is known yet, nor what is written
-    each = [{rank for rank, ops in s.ranks.items() if re.search(r"[cnw]", word(ops))} for s in steps]
-    acts = sum(bool(re.search(r"c[^ab]*[rw]|w", word(ops))) for s in steps for ops in s.ranks.values())
+    """Gradients that the same ranks clip in every step before they are reduced, and the others never.
+
+    Whatever else one rank writes into its own may be meant, as noise that is added once.
+    """
+    steps = training_steps(case)[1:]  # in the first, no optimizer is known yet, nor what is reduced
+    each = [{rank for rank, ops in s.ranks.items() if re.search("[cn]", word(ops))} for s in steps]
+    acts = sum(bool(re.search(r"c[^ab]*[rw]", word(ops))) for s in steps for ops in s.ranks.values())
     if not matches(r"[ab].*[rw]", steps) or not acts or any(ranks != each[0] for ranks in each):
         return None
     if not each[0] or len(each[0]) == len(steps[0].ranks):
-        return "all ranks do the same to gradients before they are reduced"
+        return "all ranks clip gradients before they are reduced, or none"
     rank = min(each[0])
-    changed = next(o for o in steps[0].ranks[rank] if letter(o) in ("c", "n", "w"))
-    written = write_on_one_rank(case.cell.code) if letter(changed) == "w" else None
+    clip = steps[0].of("clip")[rank][0]
     return Violation(
-        at=written or changed.place,
+        at=clip.place,
         where=Where(step=steps[0].number, phase="backward"),
         words={"whose": whose(case, each[0]), "times": acts, "steps": len(steps)},
         ranks=each[0],
@@ -247,10 +248,10 @@ RULES = rules_of(
     ),
     Expectation(
         name="changed_on_some",
-        detected="In every recorded step, the same ranks clip or rewrite their gradients before they are averaged, and the others never do",
+        detected="In every recorded step, the same ranks clip their gradients before they are averaged, and the others never do",
         find=_changed_on_some,
-        says="Only {whose} clips or rewrites gradients before they are averaged: its share of the average is not what its peers' are.",
-        claim="in each of {steps} steps gradients of {whose} alone were clipped or written between backward and the reduction, {times} times with an effect",
+        says="Only {whose} clips gradients before they are averaged: its share of the average is not what its peers' are.",
+        claim="in each of {steps} steps gradients of {whose} alone were clipped between backward and the reduction, {times} times with an effect",
         fix="Do the same on all ranks, after the reduction; get a norm for a log by a function that changes nothing.",
     ),
     Expectation(

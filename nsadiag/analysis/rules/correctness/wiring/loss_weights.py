@@ -10,7 +10,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.losses import averages_gradients, backwards_of, weights_of
-from nsadiag.analysis.relations.invariants.operations import MOST_STEPS, reduces_gradients, steps_of
+from nsadiag.analysis.relations.invariants.operations import reduces_gradients, steps_of
 from nsadiag.analysis.relations.replication import is_replicated
 from nsadiag.analysis.rules.correctness.expectation import each_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
@@ -27,6 +27,7 @@ LEAST = 6  # recorded steps
 FEW = 3  # steps of scalers
 # The least ratio between the weights of a token that is no coincidence where it holds in every step.
 UNEVEN = 1.5
+UNLIKE = 1.1  # of numbers of tokens by which each rank divides, in half of the steps: less makes no difference worth a word
 EXACT = 1e-4
 NEARLY = 1e-2
 
@@ -119,8 +120,8 @@ def _totals_of(case: Case) -> dict[int, dict[int, float]]:
     if len(found) < LEAST or not averages_gradients(case) or not (several and own and all(found.values())):
         return {}
     totals = {step: {rank: counted for rank, (_, counted) in each.items()} for step, each in found.items()}
-    unlike = sum(len(set(each.values())) > 1 for each in totals.values())
-    return totals if unlike >= MOST_STEPS * len(totals) else {}
+    unlike = sum(max(each.values()) > UNLIKE * min(each.values()) for each in totals.values())
+    return totals if 2 * unlike >= len(totals) else {}
 
 
 def _own_total(case: Case, totals: dict[int, dict[int, float]]) -> Draft:
