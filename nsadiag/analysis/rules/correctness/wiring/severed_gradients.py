@@ -116,7 +116,12 @@ def idle_on_some_ranks(case: Case) -> Iterator[Draft]:
             and (rank, optimizer, each.key) not in untrained
         ]
         graded = any(all(_grades(calls.get(each.key)) for calls in steps.values()) for steps in others)
-        if not graded or each.held < 2:
+        given = any(
+            call.given for steps in others for calls in steps.values() if (call := calls.get(each.key))
+        )
+        # An expert that no token is sent to has nothing to learn from.
+        starved = given and not all(call.given for call in each.calls)
+        if not graded or each.held < 2 or starved:
             continue
         yield _draft(
             case,
