@@ -27,8 +27,14 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(REPO), str(REPO / "benchmarks/verdicts"), str(Path(__file__).parent)]
 
-from proved import Subject, archived, laid_out, silent  # noqa: E402
+from proved import Subject, archived, laid_out, repro, silent  # noqa: E402
 from shared import Row, answer, collected, environment, percent  # noqa: E402
+from silent import launchers  # noqa: E402
+
+from nsadiag.agent.watching.state import WatchOptions  # noqa: E402
+from nsadiag.analysis.verdict import judge_directory  # noqa: E402
+from nsadiag.engines.local import WarmLauncher, run_warm  # noqa: E402
+from nsadiag.evidence.layout import RunDir  # noqa: E402
 
 WAYS = ("run", "prove", "resume")
 
@@ -64,17 +70,40 @@ def one(subject: Subject, way: str, seconds: int, keep: Path | None) -> Row:
         used = _ended(started.pid, seconds * 5)
         verdict = _read(folder / "kept/verdict.json")
         proof = _read(folder / "kept/proof.json")
-        row = {
-            "name": subject.name, "way": way, "healthy": subject.healthy, "outcome": verdict.get("outcome"), "answer": proof.get("answer"),
-            "told": verdict.get("outcome") == "wrong", "says": str(proof.get("why") or verdict.get("summary"))[:400],
-            "seconds": round(time.monotonic() - began, 1), "cpu": used,
-        }  # fmt: skip
-        if row["told"] and not subject.healthy:
-            where = verdict.get("where") or {}
-            code = str(where.get("code") or "").strip()
-            row["where"] = f"{where.get('line')}: {code}"
-            right = any(code in place or place in code for place in subject.places)
-            row["line"] = bool(code) and right if subject.places else None
+    return _row(subject, way, verdict, proof, began, used)
+
+
+def warm(subject: Subject, seconds: int, keep: Path | None, launcher: WarmLauncher) -> Row:
+    """The same run, of ranks that are forked from a process which has imported torch, as a matrix's are."""
+    with tempfile.TemporaryDirectory(prefix="told-") as scratch:
+        folder = keep / f"{subject.name}-run" if keep else Path(scratch, "job")
+        laid_out(subject, folder)
+        argv, options = [str(folder / "train.py"), *subject.arguments], WatchOptions(timeout_s=float(seconds))
+        began, run = time.monotonic(), RunDir(path=folder / "kept")
+        run_warm(launcher, argv, run, options, world_size=subject.ranks, probes="light", cwd=folder)
+        verdict = judge_directory(run.path).to_json()
+        return _row(subject, "run", verdict, {}, began, None)
+
+
+def _row(
+    subject: Subject,
+    way: str,
+    verdict: dict[str, Any],
+    proof: dict[str, Any],
+    began: float,
+    used: float | None,
+) -> Row:
+    row = {
+        "name": subject.name, "way": way, "healthy": subject.healthy, "outcome": verdict.get("outcome"), "answer": proof.get("answer"),
+        "told": verdict.get("outcome") == "wrong", "says": str(proof.get("why") or verdict.get("summary"))[:400],
+        "seconds": round(time.monotonic() - began, 1), "cpu": used,
+    }  # fmt: skip
+    if row["told"] and not subject.healthy:
+        where = verdict.get("where") or {}
+        code = str(where.get("code") or "").strip()
+        row["where"] = f"{where.get('line')}: {code}"
+        right = any(code in place or place in code for place in subject.places)
+        row["line"] = bool(code) and right if subject.places else None
     return row
 
 
@@ -100,13 +129,26 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def measured(options: argparse.Namespace) -> Iterator[Row]:
-    subjects = [s for name in options.sets for s in (silent() if name == "silent" else archived(Path(name)))]
+    known = {"silent": silent, "repro": repro}
+    subjects = [
+        s for name in options.sets for s in (known[name]() if name in known else archived(Path(name)))
+    ]
     chosen = [
         s for s in subjects if not options.only or any(re.search(each, s.name) for each in options.only)
     ]
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with tempfile.TemporaryDirectory() as text, ThreadPoolExecutor(options.jobs) as pool, launchers(options.jobs if options.warm else 0, Path(text)) as free:  # fmt: skip
+
+        def told(subject: Subject, way: str) -> Row:
+            if way != "run" or not options.warm:
+                return one(subject, way, options.seconds, options.keep)
+            launcher = free.get()
+            try:
+                return warm(subject, options.seconds, options.keep, launcher)
+            finally:
+                free.put(launcher)
+
         todo = [
-            pool.submit(one, subject, way, options.seconds, options.keep)
+            pool.submit(told, subject, way)
             for way in reversed(options.ways)  # the longest first
             for subject in chosen
             if way != "resume" or "--resume" in subject.options
@@ -145,12 +187,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("sets", nargs="+", help="archives, or silent: the programs of silent_programs/")
+    parser.add_argument("sets", nargs="+", help="archives; silent: the programs of silent_programs/; repro")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument(
         "--only", nargs="*", metavar="EXPR", help="programs in whose name one of these is found"
     )
     parser.add_argument("--jobs", type=int, default=1, help="commands at a time")
+    parser.add_argument(
+        "--warm", action="store_true", help="`run` forks its ranks from a process that has imported torch"
+    )
     parser.add_argument("--seconds", type=int, default=120, help="the limit of each run")
     parser.add_argument("--keep", type=Path, help="where to keep programs and run directories")
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")

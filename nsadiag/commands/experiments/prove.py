@@ -201,10 +201,13 @@ class Runner:
         return self._told(Proof(judgement="not_comparable", why=f"{says}: {failed.why}"), control)
 
     def _told(self, proof: Proof, control: str) -> Proved:
+        from nsadiag.experiments.prove.lines import with_line
         from nsadiag.experiments.prove.record import Run
         from nsadiag.experiments.prove.words import document
 
         told = document(proof, Run(self._directory), control=control)
+        if proof.judgement == "differs":
+            told |= with_line(told, proof, self._directory)
         write_json(RunDir(path=self._directory).parity, told)
         verdict = self.judge()
         why = told["says"] or proof.why or _same(told)

@@ -101,6 +101,7 @@ class Operation:
     length: int = 0
     replicas: int = 0
     replica: int = 0
+    whole: Whole = 0  # a checksum of the part of the data that a sampler takes shares of; 0 where it is not known to be one
     values: tuple[Checksum, ...] = ()
     start: int = 0  # of whole tensors: the place of the first one among the optimizer's
     exacts: tuple[Whole, ...] = ()  # their checksums over every bit

@@ -120,9 +120,10 @@ def call_near(code: SourceModel, function: str, line: Place | None) -> Place | N
 
 
 def target_near(code: SourceModel, function: str, line: Place | None) -> Place | None:
-    """The last line before that one call that gives a new value to the variable which it is given second."""
+    """The last line before those calls that gives a new value to the one variable which all are given second."""
     file, calls = _calls_near(code, function, line)
-    if file is None or len(calls) != 1 or len(calls[0].args) < 2:
+    given_second = {ast.unparse(call.args[1]) for call in calls if len(call.args) > 1}
+    if file is None or len(given_second) != 1 or any(len(call.args) < 2 for call in calls):
         return None
     node: ast.AST = calls[0].args[1]
     while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
@@ -130,6 +131,24 @@ def target_near(code: SourceModel, function: str, line: Place | None) -> Place |
     stores = (n for n in file.all(ast.Name) if isinstance(n.ctx, ast.Store) and n.lineno <= calls[0].lineno)
     given = [n.lineno for n in stores if isinstance(node, ast.Name) and n.id == node.id]
     return place(file.path, max(given), None) if given else None
+
+
+def given_first(code: SourceModel, line: Place | None) -> Place | None:
+    """The last assignment of the variable that a call on that line is given first; the line where it is given no variable."""
+    file = next((file for file in code.kept if line is not None and file.path == line.file), None)
+    if file is None or line is None:
+        return line
+    names = {
+        c.args[0].id
+        for c in file.calls
+        if c.lineno == line.line and c.args and isinstance(c.args[0], ast.Name)
+    }
+    made = [
+        node.lineno
+        for node in file.all(ast.Assign)
+        if node.lineno <= line.line and any(isinstance(t, ast.Name) and t.id in names for t in node.targets)
+    ]
+    return place(file.path, max(made), None) if made else line
 
 
 def condition_around(code: SourceModel, line: Place | None) -> Place | None:

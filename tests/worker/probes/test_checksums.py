@@ -7,6 +7,7 @@ import torch
 
 from nsadiag.worker.probes.correctness.invariants import checksums
 from nsadiag.worker.probes.correctness.invariants.checksums import whole_sums
+from nsadiag.worker.probes.correctness.invariants.journal import Journal
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.uint8])
@@ -36,3 +37,13 @@ def test_what_does_not_fit_is_read_at_another_step(monkeypatch: pytest.MonkeyPat
     each = [whole_sums([tensor], 0)[0] for tensor in tensors]
     assert whole_sums(tensors, 0) == each[:2]
     assert whole_sums(tensors, 4) == [each[4], each[0]]
+
+
+def test_tensors_are_read_unless_a_gpu_would_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert journal.valued
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert not journal.valued
+    journal.waits = True  # as the probe `invariants` asks
+    assert journal.valued

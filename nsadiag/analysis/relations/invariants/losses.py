@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.relations.invariants.operations import reduced_names, steps_of
+from nsadiag.analysis.relations.invariants.operations import averages_by_hand, steps_of
 from nsadiag.analysis.relations.replication import is_replicated
 from nsadiag.evidence.documents.operations import Loss, Operation
 
@@ -19,9 +19,29 @@ class Backwards:
 
     def terms(self) -> dict[int, Loss]:
         """The one likelihood of each rank's only backward; none where a rank has several, or none."""
-        if any(len(found) != 1 or len(found[0].losses) != 1 for found in self.ranks.values()):
+        found = self.all_terms()
+        return (
+            {rank: terms[0] for rank, terms in found.items()} if set(map(len, found.values())) == {1} else {}
+        )
+
+    def all_terms(self) -> dict[int, tuple[Loss, ...]]:
+        """The likelihoods of each rank's only backward; none where a rank has several backwards."""
+        if any(len(found) != 1 for found in self.ranks.values()):
             return {}
-        return {rank: found[0].losses[0] for rank, found in self.ranks.items()}
+        return {rank: found[0].losses for rank, found in self.ranks.items()}
+
+    def divided_sums(self) -> dict[int, tuple[set[float], float]]:
+        """By rank, what the sums over its targets are divided by, and how many targets all its backwards have counted.
+
+        None unless each backward's loss is such a sum and nothing else.
+        """
+        each = [o for found in self.ranks.values() for o in found]
+        if any(len(o.losses) != 1 or not o.losses[0].direct or o.losses[0].mean for o in each):
+            return {}
+        return {
+            rank: ({o.divisor or 1.0 for o in found}, sum(o.losses[0].counted or 0.0 for o in found))
+            for rank, found in self.ranks.items()
+        }
 
 
 def backwards_of(case: Case) -> tuple[Backwards, ...]:
@@ -37,7 +57,7 @@ def terms_of(case: Case) -> dict[int, dict[int, Loss]]:
 
 def averages_gradients(case: Case) -> bool:
     """Whether all ranks weigh equally in the gradients: DDP over all of them, or a reduction of the user's own."""
-    return is_replicated(case.cell) or bool(reduced_names(case))
+    return is_replicated(case.cell) or averages_by_hand(case)
 
 
 @dataclass(frozen=True, kw_only=True)

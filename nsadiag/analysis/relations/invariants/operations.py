@@ -132,6 +132,12 @@ def reduced_names(case: Case) -> frozenset[str]:
     return frozenset(name for name, count in times.items() if name and count >= MOST_STEPS * len(rows))
 
 
+def averages_by_hand(case: Case) -> bool:
+    """Whether the user's code reduces gradients in nearly every recorded step, on every rank: one by one or in one piece."""
+    rows = [operations for step in steps_of(case) for operations in step.ranks.values()]
+    return len(rows) > 0 and sum(any(map(reduces_gradients, row)) for row in rows) >= MOST_STEPS * len(rows)
+
+
 def values_of(calls: dict[int, Operation]) -> dict[int, Checksum]:
     """By rank, the first tensor of each; empty where one has none."""
     return {rank: o.values[0] for rank, o in calls.items()} if all(o.values for o in calls.values()) else {}

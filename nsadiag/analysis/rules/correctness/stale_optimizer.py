@@ -139,7 +139,7 @@ RULE = Rule(
 
 LATE = Rule(
     family="correctness",
-    detected="(`--probes light,invariants`) Parameters that were put into a model after its optimizer was made (an adapter, an untied layer) get gradients, are in no optimizer, and never change",
+    detected="(on a GPU: `--probes light,invariants`) Parameters that were put into a model after its optimizer was made (an adapter, an untied layer) get gradients, are in no optimizer, and never change",
     fix="Create the optimizer when the model is final, or add the new parameters with add_param_group.",
     check=late_parameters,
     keeps="order",

@@ -173,7 +173,7 @@ def _became_copies(case: Case) -> Iterator[Draft]:
 
 RULE = Rule(
     family="correctness",
-    detected="(`--probes light,invariants`) A parameter that changed but stayed equal on all ranks for some steps differs later; or one shard replaced the others",
+    detected="(on a GPU: `--probes light,invariants`) A parameter that changed but stayed equal on all ranks for some steps differs later; or one shard replaced the others",
     fix="Change parameters on all ranks in the same way.",
     check=broken_equalities,
     keeps="copies",

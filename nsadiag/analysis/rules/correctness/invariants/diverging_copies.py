@@ -191,23 +191,23 @@ RULES = each_of(
     "correctness",
     {
         kept_up_by_some: (
-            "(`--probes light,invariants`) A model that runs on all ranks and that nothing trains is changed on some ranks only",
+            "(on a GPU: `--probes light,invariants`) A model that runs on all ranks and that nothing trains is changed on some ranks only",
             ALIKE,
         ),
         own_follower: (
-            "(`--probes light,invariants`) A copy of what is trained follows it on every rank, and was never equal",
+            "(on a GPU: `--probes light,invariants`) A copy of what is trained follows it on every rank, and was never equal",
             ALIKE,
         ),
         stale_statistics: (
-            "(`--probes light,invariants`) A copy that is evaluated follows what is trained, and its running statistics stay as they began",
+            "(on a GPU: `--probes light,invariants`) A copy that is evaluated follows what is trained, and its running statistics stay as they began",
             "Copy buffers with the parameters, as swa_utils.AveragedModel does with use_buffers=True.",
         ),
         own_state: (
-            "(`--probes light,invariants`) A buffer of a model whose parameters stay equal, such as a codebook, is updated by each rank for itself",
+            "(on a GPU: `--probes light,invariants`) A buffer of a model whose parameters stay equal, such as a codebook, is updated by each rank for itself",
             ALIKE,
         ),
         own_statistics: (
-            "(`--probes light,invariants`) All ranks evaluate with running statistics of their own, while parameters stay equal",
+            "(on a GPU: `--probes light,invariants`) All ranks evaluate with running statistics of their own, while parameters stay equal",
             ALIKE,
         ),
     },

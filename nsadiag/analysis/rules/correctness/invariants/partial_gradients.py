@@ -10,6 +10,7 @@ from nsadiag.analysis.relations.invariants.operations import (
     LEAST,
     Step,
     couples,
+    reduces_gradients,
     source,
     steps_of,
     values_of,
@@ -123,6 +124,12 @@ def _cause(
         )
     says = "its gradient is partial on each rank, and nothing sums it"
     modules = {copies.name.rpartition(".")[0] for copies in drifted}
+    # Where others of its shape are summed by hand, as norms of other layers, this one is left out there.
+    later = steps[1].on_first("collective")
+    shape = drifted[0].first.shape
+    summed = [o for o in later if reduces_gradients(o) and tuple(o.shape) == tuple(shape)]
+    if summed:
+        return says, summed[-1].place, "backward"
     used = only_use(case.cell.code, parameter.rpartition(".")[0].rpartition(".")[2])
     planned = last_call(case.cell.code, "parallelize_module")
     return says, planned or (used if len(modules) == 1 else None) or stepped.place, "backward"
@@ -163,7 +170,7 @@ def _norms_apart(steps: tuple[Step, ...]) -> Operation | None:
 
 RULE = Rule(
     family="correctness",
-    detected="(`--probes light,invariants`) In a model that is split over the ranks (each forward exchanges activations, and some parameters belong to one rank each), parameters that all ranks start with equally drift: their gradient is only partial, is clipped by a shard's norm, belongs to another batch, or to another dropout of what all ranks share",
+    detected="(on a GPU: `--probes light,invariants`) In a model that is split over the ranks (each forward exchanges activations, and some parameters belong to one rank each), parameters that all ranks start with equally drift: their gradient is only partial, is clipped by a shard's norm, belongs to another batch, or to another dropout of what all ranks share",
     fix="Sum the gradients of shared parameters over the group that the model is split over (in backward, or before the optimizer's step), and give these ranks the same batches and, for what they share, the same random numbers.",
     check=partial_gradients,
     keeps="copies",

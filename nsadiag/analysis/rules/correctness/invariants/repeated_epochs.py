@@ -26,6 +26,7 @@ from nsadiag.source.patterns.single_call import only_call
 
 MOST_SURE = 8  # steps with equal inputs on all ranks
 APART = 1e-3  # of a loss
+SEEN = 16  # steps, within which no epoch's end is likely: there a round would begin anew
 AGAIN = 3  # least number of batches that are repeated in order
 Epoch = tuple[int, Operation]  # with the step at which they begin
 
@@ -122,6 +123,26 @@ def overlapping_shares(case: Case) -> Iterator[Draft]:
     )
 
 
+def shares_of_parts(case: Case) -> Iterator[Draft]:
+    """Shares of data of which each rank holds another part already."""
+    everyone = case.cell.world_size
+    firsts = {rank: epochs[0] for rank, epochs in _each(case).items() if epochs}
+    shares = {o.replica for _, o in firsts.values()}
+    wholes = {o.whole for _, o in firsts.values()}
+    divided = all(o.replicas == everyone for _, o in firsts.values()) and len(shares) == everyone > 1
+    if not divided or 0 in wholes or len(wholes) < everyone:
+        return
+    step, first = firsts[min(firsts)]
+    yield silent_error(
+        case,
+        f"Data is divided twice: each rank holds another part of it, and its {first.name} takes one share of {everyone} of that part. The other {everyone - 1} are never read.",
+        f"checksums of what the samplers divide: {by_rank({rank: format(o.whole, 'x') for rank, (_, o) in firsts.items()})}; each takes {first.length} samples as share {by_rank({rank: str(o.replica) for rank, (_, o) in firsts.items()})} of {everyone}",
+        only_call(case.cell.code, first.name) or first.place,
+        Where(step=step, phase="data"),
+        strength=Strength.LIKELY,
+    )
+
+
 def _are_overlapping(samplers: list[Operation]) -> bool:
     """Whether they take all shares of as many samples, which they shuffle differently."""
     everyone = len(samplers)
@@ -158,6 +179,33 @@ def batches_repeated(case: Case) -> Iterator[Draft]:
                 shown_by=rank.rank,
             )
             return
+
+
+def read_by_each_worker(case: Case) -> Iterator[Draft]:
+    """A stream that each worker of a loader reads whole: every batch comes as often as there are workers."""
+    for rank in case.cell.ranks:
+        read = {(o.dataset, o.place, o.sampler, len(o.workers)) for o in rank.loaders}
+        dataset, place, sampler, workers = next(iter(read)) if len(read) == 1 else ("", "", "", 0)
+        given = [
+            tuple(v.exact for o in row.operations if o.kind == "forward" for v in o.values)
+            for number, row in enumerate(rank.observed)
+            if row.step == number < SEEN
+        ]
+        rounds = [given[n : n + workers] for n in range(0, len(given) - workers + 1, workers or 1)]
+        alike = all(len(set(each)) == 1 and each[0] for each in rounds)
+        again = len({each[0] for each in rounds}) < len(rounds)
+        if sampler is not None or workers < 2 or len(rounds) < AGAIN or again or not alike:
+            continue
+        yield silent_error(
+            case,
+            f"Every batch comes {workers} times in a row: each of {workers} workers reads the whole stream of {dataset}, not its share.",
+            f"checksums of the model's inputs at steps 0 to {len(rounds) * workers - 1}: {len(rounds)} batches, each {workers} times in a row; {workers} workers",
+            place,
+            Where(step=1, phase="data"),
+            strength=Strength.LIKELY,
+            shown_by=rank.rank,
+        )
+        return
 
 
 def _first_epoch(case: Case, rank: int) -> int:
@@ -228,12 +276,20 @@ RULES = each_of(
             "DistributedSamplers take shares of orders that each rank shuffles for itself",
             "Give the samplers of all ranks one seed, and call set_epoch with the same number on all of them.",
         ),
+        shares_of_parts: (
+            "Samplers take shares of another `Subset` on each rank",
+            "Divide the data once: by the sampler, over the whole of it, or by rank, without one.",
+        ),
+        read_by_each_worker: (
+            "(on a GPU: `--probes light,invariants`) A stream whose every batch comes once from each worker of its loader",
+            "Let each worker read its own share: get_worker_info() says which one it is, and of how many.",
+        ),
         batches_repeated: (
-            "(`--probes light,invariants`) A shuffling loader repeats the batches of the first epoch",
+            "(on a GPU: `--probes light,invariants`) A shuffling loader repeats the batches of the first epoch",
             "Seed the generator once, or with the number of the epoch.",
         ),
         same_inputs: (
-            "(`--probes light,invariants`) Replicas get the same batches as their peers in every step",
+            "(on a GPU: `--probes light,invariants`) Replicas get the same batches as their peers in every step",
             "Give the loader a DistributedSampler, or give each rank its share of the stream. If a benchmark or a test intends it, ignore this.",
         ),
     },

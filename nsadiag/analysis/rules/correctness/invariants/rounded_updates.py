@@ -72,7 +72,7 @@ def _lost(case: Case, rank: int, last: Operation, steps: list[Operation]) -> Dra
 
 RULE = Rule(
     family="correctness",
-    detected="(`--probes light,invariants`) weights that are kept in 16 bits have gradients in each recorded step, and most of their elements never change, since an optimizer of torch rounds its updates off",
+    detected="(on a GPU: `--probes light,invariants`) weights that are kept in 16 bits have gradients in each recorded step, and most of their elements never change, since an optimizer of torch rounds its updates off",
     fix="Keep the parameters that the optimizer updates in float32 (and a copy in bfloat16 for the forward), or round stochastically.",
     check=rounded_updates,
     keeps="order",

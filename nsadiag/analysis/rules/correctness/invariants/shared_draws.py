@@ -96,7 +96,7 @@ def _samples(each: list[Values]) -> int | None:
 
 RULE = Rule(
     family="correctness",
-    detected="(`--probes light,invariants`) an input of a model in DDP that is drawn at random for each sample, as timesteps and noise are, is the same on all ranks in every step, and so are the states of their generators, though the samples differ",
+    detected="(on a GPU: `--probes light,invariants`) an input of a model in DDP that is drawn at random for each sample, as timesteps and noise are, is the same on all ranks in every step, and so are the states of their generators, though the samples differ",
     fix="Seed each rank with its own number once the model is built.",
     check=shared_draws,
     keeps="samples",

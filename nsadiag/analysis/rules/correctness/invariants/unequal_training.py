@@ -105,7 +105,7 @@ RULES = each_of(
     "correctness",
     {
         frozen_on_some: (
-            "(`--probes light,invariants`) Replicas of one model of which some layers are frozen on some ranks only",
+            "(on a GPU: `--probes light,invariants`) Replicas of one model of which some layers are frozen on some ranks only",
             "Freeze the same parameters on all ranks.",
         ),
         never_stepped: (

@@ -283,7 +283,7 @@ RULES = each_of(
             "Pass it the parameters of the model that runs, after it was wrapped, sharded or copied; and look for a detach() between them and the loss.",
         ),
         never_moves: (
-            "(`--probes light,invariants`) A parameter has a gradient in every step and never changes, or most never do since their updates are rounded off",
+            "(on a GPU: `--probes light,invariants`) A parameter has a gradient in every step and never changes, or most never do since their updates are rounded off",
             "Look at what is written into the parameter after optimizer.step(): a broadcast from another rank than the one that updates it, a copy from before, a clamp.",
         ),
         schedule_over: (
@@ -291,7 +291,7 @@ RULES = each_of(
             "Count what the schedule is stepped by: a wrapper may step it once a process, or once a micro-batch.",
         ),
         vanished_loss: (
-            "(`--probes light,invariants`) The loss drops to exactly zero from one step to the next, with all gradients",
+            "(on a GPU: `--probes light,invariants`) The loss drops to exactly zero from one step to the next, with all gradients",
             "Check what the loss is multiplied by or averaged over: a mask, a weight or a selection that has become empty.",
         ),
     },

@@ -88,6 +88,29 @@ def _clipped_after_use(case: Case) -> Violation | str | None:
     return Violation(at=first_of("cn", later[0]).place, where=_before(later[0]), words={"steps": len(later)})
 
 
+def _changed_on_some(case: Case) -> Violation | str | None:
+    """Gradients that the same ranks clip in every step before they are reduced, and the others never.
+
+    Whatever else one rank writes into its own may be meant, as noise that is added once.
+    """
+    steps = training_steps(case)[1:]  # in the first, no optimizer is known yet, nor what is reduced
+    each = [{rank for rank, ops in s.ranks.items() if re.search("[cn]", word(ops))} for s in steps]
+    acts = sum(bool(re.search(r"c[^ab]*[rw]", word(ops))) for s in steps for ops in s.ranks.values())
+    if not matches(r"[ab].*[rw]", steps) or not acts or any(ranks != each[0] for ranks in each):
+        return None
+    if not each[0] or len(each[0]) == len(steps[0].ranks):
+        return "all ranks clip gradients before they are reduced, or none"
+    rank = min(each[0])
+    clip = steps[0].of("clip")[rank][0]
+    return Violation(
+        at=clip.place,
+        where=Where(step=steps[0].number, phase="backward"),
+        words={"whose": whose(case, each[0]), "times": acts, "steps": len(steps)},
+        ranks=each[0],
+        shown_by=rank,
+    )
+
+
 def _comes_too_late(letters: str, later: tuple[Step, ...]) -> bool:
     """Whether it is found behind the optimizer's step alone, and what it changes is gone at the next backward."""
     return one_optimizer(later) and matches(rf"^[^ab]*[{letters}][^ab]*b[^a{letters}]*$", later)
@@ -224,6 +247,14 @@ RULES = rules_of(
         strength=Strength.STRONG,
     ),
     Expectation(
+        name="changed_on_some",
+        detected="In every recorded step, the same ranks clip their gradients before they are averaged, and the others never do",
+        find=_changed_on_some,
+        says="Only {whose} clips gradients before they are averaged: its share of the average is not what its peers' are.",
+        claim="in each of {steps} steps gradients of {whose} alone were clipped between backward and the reduction, {times} times with an effect",
+        fix="Do the same on all ranks, after the reduction; get a norm for a log by a function that changes nothing.",
+    ),
+    Expectation(
         name="reduced_after_use",
         detected="Gradients are reduced only after the optimizer used them and then cleared, and the replicas diverge",
         find=_reduced_after_use,
@@ -243,7 +274,7 @@ RULES = rules_of(
     ),
     Expectation(
         name="cleared_between_backwards",
-        detected="Gradients are cleared between micro-batches that no_sync accumulates or (`--probes light,invariants`) whose losses are divided by their number",
+        detected="Gradients are cleared between micro-batches that no_sync accumulates or (on a GPU: `--probes light,invariants`) whose losses are divided by their number",
         find=_cleared_between_backwards,
         says="Gradients are cleared between the micro-batches of a step on {whose}: of {backwards}, the optimizer uses what came after the last clearing alone.",
         claim="in {steps}: {backwards} backwards from one line, and {anew} behind the first found no gradient of the one before",

@@ -197,7 +197,7 @@ RULES = rules_of(
     ),
     Expectation(
         name="summed_twice",
-        detected="(`--probes light,invariants`) Some gradients are summed again when they are already equal on all ranks",
+        detected="(on a GPU: `--probes light,invariants`) Some gradients are summed again when they are already equal on all ranks",
         find=_summed_twice,
         says="The gradient of {name} is summed over the ranks twice in each step, and those of other parameters once: it is {world} times too large.",
         claim="at each of {steps} steps the second sum was over gradients that were already equal on all ranks",
@@ -205,7 +205,7 @@ RULES = rules_of(
     ),
     Expectation(
         name="summed_after_each_backward",
-        detected="(`--probes light,invariants`) Accumulated gradients are summed over the ranks after each micro-batch",
+        detected="(on a GPU: `--probes light,invariants`) Accumulated gradients are summed over the ranks after each micro-batch",
         find=_summed_again,
         says="Accumulated gradients are summed over the ranks after each micro-batch: what was summed before is summed again, and earlier micro-batches count {world} times more with each.",
         claim="in each of {steps} steps a backward added to the sum over the ranks of the gradient of {name}, and it was summed once more",
@@ -218,7 +218,7 @@ RULES = rules_of(
 BY_HOOKS = rules_of(
     Expectation(
         name="summed_by_hook",
-        detected="(`--probes light,invariants`) a communication hook of DDP leaves the sum of the ranks' gradients, and each rank's loss is a mean that is divided by nothing",
+        detected="(on a GPU: `--probes light,invariants`) a communication hook of DDP leaves the sum of the ranks' gradients, and each rank's loss is a mean that is divided by nothing",
         find=_summed_by_hook,
         says="The communication hook {hook} leaves the sum of all ranks' gradients in place of their mean: each rank's loss is a mean, so gradients are {world} times too large.",
         claim="in {steps}: gradients after the hook are {least:.3g} to {most:.3g} times the mean of the ranks' own before it, and each loss is an undivided mean",

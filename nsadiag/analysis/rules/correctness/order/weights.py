@@ -140,7 +140,7 @@ def _factors(step: Step) -> dict[int, float] | None:
 RULES = rules_of(
     Expectation(
         name="divided_twice",
-        detected="(`--probes light,invariants`) Losses of micro-batches are divided by their number, and the gradients again",
+        detected="(on a GPU: `--probes light,invariants`) Losses of micro-batches are divided by their number, and the gradients again",
         find=_divided_twice,
         says="Each of {count} micro-batches' losses is divided by {count}, and the sum of their gradients is divided by {count} again: it is {count} times too small.",
         claim="in each of {steps} steps: {count} backwards from losses divided by {count}; the optimizer uses 1/{count} of the gradients that they left",
@@ -148,7 +148,7 @@ RULES = rules_of(
     ),
     Expectation(
         name="short_window",
-        detected="(`--probes light,invariants`) Steps that recur take fewer micro-batches than others, as the rest of each epoch, and divide each loss by the full number",
+        detected="(on a GPU: `--probes light,invariants`) Steps that recur take fewer micro-batches than others, as the rest of each epoch, and divide each loss by the full number",
         find=_short_windows,
         says="Step {step} takes {number} of the usual {usual} micro-batches, and their losses are divided by {usual} all the same: its gradient is {factor} times too small, as in each such step.",
         claim="in steps {steps} fewer backwards than in others, each of them from a mean divided by {usual}",
@@ -156,7 +156,7 @@ RULES = rules_of(
     ),
     Expectation(
         name="own_shard_factors",
-        detected="(`--probes light,invariants`) Each rank of a model in FSDP scales the gradients of its shards by another factor before the optimizer uses them",
+        detected="(on a GPU: `--probes light,invariants`) Each rank of a model in FSDP scales the gradients of its shards by another factor before the optimizer uses them",
         find=_own_factors,
         says="Between backward and the optimizer's step each rank scales all its gradients by one factor of its own, in {apart} of {known} steps: the shards of one gradient get different factors, as by a norm over the rank's own shards.",
         claim="gradients as used, divided by what backward left, at step {step}: {factors}",

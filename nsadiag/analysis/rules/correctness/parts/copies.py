@@ -291,7 +291,7 @@ def _is_within(o: Operation) -> bool:
 RULES = rules_of(
     Expectation(
         name="earlier_backwards",
-        detected="(`--probes light,invariants`) Of accumulated gradients, those that the last backward of a step does not reach are never reduced, and their parameters drift apart",
+        detected="(on a GPU: `--probes light,invariants`) Of accumulated gradients, those that the last backward of a step does not reach are never reduced, and their parameters drift apart",
         find=_earlier_backwards,
         says="{names} {was} left out when gradients are reduced: each step has several backwards, the last one reduces the gradients that it makes, and these come from an earlier one alone. {name} is equal on all ranks at first and differs from step {step} on, while all that is reduced stays equal.",
         claim="{sums}",
@@ -300,7 +300,7 @@ RULES = rules_of(
     ),
     Expectation(
         name="mixed_replicas",
-        detected="(`--probes light,invariants`) Gradients are reduced over groups whose ranks never had equal parameters, while ranks that began equal are in different groups and drift apart",
+        detected="(on a GPU: `--probes light,invariants`) Gradients are reduced over groups whose ranks never had equal parameters, while ranks that began equal are in different groups and drift apart",
         find=_mixed,
         says="Gradients are averaged between ranks that hold different parts of the model: over ranks {over}, while all parameters begin equal on ranks {parts}, and {name} drifts apart there.",
         claim="{sums}",
@@ -309,7 +309,7 @@ RULES = rules_of(
     ),
     Expectation(
         name="unsent_updates",
-        detected="(`--probes light,invariants`) Each rank updates a share of the parameters (a sharded optimizer by hand), and some are never sent: they move on their owner, and stand still on the others",
+        detected="(on a GPU: `--probes light,invariants`) Each rank updates a share of the parameters (a sharded optimizer by hand), and some are never sent: they move on their owner, and stand still on the others",
         find=_unsent,
         says="{names} {are} updated on {owner} alone and never sent to the others: on {others} {name} stays what it was at the start, although its gradient is reduced on all ranks and {sent} other parameters are sent after each step.",
         claim="sum over {name} before step {last}: {ends}",
@@ -318,7 +318,7 @@ RULES = rules_of(
     ),
     Expectation(
         name="untied_copies",
-        detected="(`--probes light,invariants`) A weight that stages of a pipeline hold in common (one by its module, one without, as tied embeddings) begins equal on them and drifts apart",
+        detected="(on a GPU: `--probes light,invariants`) A weight that stages of a pipeline hold in common (one by its module, one without, as tied embeddings) begins equal on them and drifts apart",
         find=_untied,
         says="{name} is one weight on {ranks}, equal at first: {called} uses it by its module, and {others} for something else, as tied embeddings are. The copies differ from step {since} on: the gradients of its two uses are never summed.",
         claim="{sums}",

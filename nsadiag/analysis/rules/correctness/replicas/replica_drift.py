@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.invariants.operations import LEAST, reduced_names, steps_of
+from nsadiag.analysis.relations.invariants.operations import (
+    LEAST,
+    averages_by_hand,
+    noted,
+    one_optimizer,
+    steps_of,
+)
 from nsadiag.analysis.relations.invariants.tensors import is_constant, models_of, parameters_of
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, counts_since_wrap, drift, kept_equal, summed
@@ -150,13 +156,18 @@ def _not_reduced(case: Case) -> Iterator[Draft]:
 
 def _beside_the_wrapper(case: Case, wrapped: frozenset[str]) -> Iterator[Draft]:
     """Parameters of the same optimizer outside the model that DDP wraps; those that differ from the start do so on purpose."""
-    # Unnamed ones may be anything.
-    beside = frozenset(n for n in summed(case.cell) if n and not n.startswith("parameter ")) - wrapped
+    # Unnamed ones may be anything, but for a number that is learned.
+    sizes = summed(case.cell)
+    beside = frozenset(n for n in sizes if n and (not n.startswith("parameter ") or sizes[n] == 1)) - wrapped
     found = drift(case.cell, beside) if beside and not has_parts(case) else None
     if found and not found.from_start:
         summary = f"{_apart(found)}: it is in no model that DDP wraps, and nothing reduces its gradient."
         fix = f"Wrap the whole model in DDP, not a part of it, or reduce the rest by hand. {IF_MEANT}"
-        yield _finding(case, found, summary, wrapped_at(case), fix, Strength.WEAK)
+        loose = found.parameter.startswith("parameter ")
+        stepped = next((o.place for rank in case.cell.ranks for _, o in noted(rank, "step")), None)
+        yield _finding(
+            case, found, summary, (stepped if loose else None) or wrapped_at(case), fix, Strength.WEAK
+        )
 
 
 def _beside_units(case: Case) -> Iterator[Draft]:
@@ -219,22 +230,29 @@ def _apart(found: Drift) -> str:
 
 
 def _frozen_apart(case: Case) -> Iterator[Draft]:
-    """Averaged gradients of parameters that some rank has frozen."""
+    """Averaged gradients of parameters that some rank has frozen, also for a few steps."""
     steps = steps_of(case)
-    counts = {(rank, o.held, o.of) for s in steps for rank, ops in s.of("step").items() for o in ops}
-    held = {rank: count for rank, count, _ in sorted(counts)}
-    alike = len({of for _, _, of in counts}) == 1 and len(counts) == len(held)
-    if len(steps) < LEAST or not reduced_names(case) or not alike or len(set(held.values())) == 1:
+    trained = {step.number: {rank: ops[0] for rank, ops in step.of("step").items()} for step in steps}
+    of = {o.of for each in trained.values() for o in each.values()}
+    if len(steps) < LEAST or len(of) > 1 or not one_optimizer(steps) or not averages_by_hand(case):
         return
-    shown = by_rank({rank: f"{count} of {of}" for rank, count, of in counts})
+    held = {n: {rank: o.held for rank, o in each.items()} for n, each in trained.items()}
+    apart = {n: each for n, each in held.items() if len(set(each.values())) > 1}
+    if not apart:
+        return
+    step, each = next(iter(apart.items()))
+    shown = by_rank({rank: f"{count} of {max(of)}" for rank, count in each.items()})
+    since = (
+        "" if len(apart) == len(steps) else f" in step {step}" if len(apart) == 1 else f" from step {step} on"
+    )
     yield silent_error(
         case,
-        f"Gradients are averaged over the ranks, but the ranks do not train the same parameters ({shown}): a rank that froze one contributes nothing to its average.",
-        f"parameters of the optimizer that require a gradient: {shown}",
-        frozen_on_one_rank(case.cell.code),
-        Where(step=steps[0].number),
+        f"Gradients are averaged over the ranks, but{since} the ranks do not train the same parameters ({shown}): a rank that froze one contributes nothing to its average.",
+        f"parameters of the optimizer that require a gradient, at step {step}: {shown}",
+        frozen_on_one_rank(case.cell.code) or thawed(case.cell.code),
+        Where(step=step),
         "Freeze and unfreeze parameters on all ranks alike.",
-        ranks=(rank for rank, count in held.items() if count == min(held.values())),
+        ranks=(rank for rank, count in each.items() if count == min(each.values())),
     )
 
 

@@ -293,7 +293,7 @@ RESTARTS = rules_of(
     ),
     Expectation(
         name="loaded_beside",
-        detected="(`--probes light,invariants`) A model's state is loaded into a copy that never runs",
+        detected="(on a GPU: `--probes light,invariants`) A model's state is loaded into a copy that never runs",
         find=_loaded_beside,
         says="A state of {given} tensors is loaded into a {name} that never runs and is gone at the end of step {step}: the model that trains keeps its own weights.",
         claim="{number} parameters of the optimizer have the same checksums at the load and before the next optimizer step",

@@ -11,6 +11,7 @@ from nsadiag.analysis.outliers import outlier_ranks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.losses import averages_gradients, backwards_of, weights_of
 from nsadiag.analysis.relations.invariants.operations import reduces_gradients, steps_of
+from nsadiag.analysis.relations.replication import is_replicated
 from nsadiag.analysis.rules.correctness.expectation import each_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.drafts import recorder_of
@@ -26,6 +27,7 @@ LEAST = 6  # recorded steps
 FEW = 3  # steps of scalers
 # The least ratio between the weights of a token that is no coincidence where it holds in every step.
 UNEVEN = 1.5
+UNLIKE = 1.1  # of numbers of tokens by which each rank divides, in half of the steps: less makes no difference worth a word
 EXACT = 1e-4
 NEARLY = 1e-2
 
@@ -85,6 +87,53 @@ def own_token_mean(case: Case) -> Iterator[Draft]:
     """Each rank divides by its own number of tokens."""
     if backward := _unequal(case, differ=False):
         yield _own_mean(case, backward)
+    elif totals := _totals_of(case):
+        yield _own_total(case, totals)
+
+
+def averaged_twice(case: Case) -> Iterator[Draft]:
+    """Sums are divided by the number of tokens of all ranks, and then DDP averages them."""
+    found = {each.step: each.divided_sums() for each in backwards_of(case)}
+    hooks = any(model.comm_hook for rank in case.cell.ranks for model in rank.ddp)
+    if len(found) < LEAST or not is_replicated(case.cell) or hooks or not all(found.values()):
+        return
+    totals = {step: sum(counted for _, counted in each.values()) for step, each in found.items()}
+    if not all(by == {totals[step]} for step, each in found.items() for by, _ in each.values()):
+        return
+    step, total = next(iter(totals.items()))
+    world = case.cell.world_size
+    yield silent_error(
+        case,
+        f"Losses are divided by the number of tokens of all {world} ranks, and DDP divides their gradients by {world} once more: they are {world} times too small.",
+        f"at each of {len(totals)} steps every rank's sum is divided by the targets that all ranks count together; at step {step} by {total:g}",
+        next(iter(backwards_of(case)[0].ranks.values()))[0].place,
+        Where(step=step, phase="backward"),
+        strength=Strength.LIKELY,
+    )
+
+
+def _totals_of(case: Case) -> dict[int, dict[int, float]]:
+    """By step and rank, the tokens of all its micro-batches, where each rank divides by just that number; none where they are as many on all."""
+    found = {each.step: each.divided_sums() for each in backwards_of(case)}
+    several = all(len(ops) > 1 for each in backwards_of(case) for ops in each.ranks.values())
+    own = all(by == {counted} for each in found.values() for by, counted in each.values())
+    if len(found) < LEAST or not averages_gradients(case) or not (several and own and all(found.values())):
+        return {}
+    totals = {step: {rank: counted for rank, (_, counted) in each.items()} for step, each in found.items()}
+    unlike = sum(max(each.values()) > UNLIKE * min(each.values()) for each in totals.values())
+    return totals if 2 * unlike >= len(totals) else {}
+
+
+def _own_total(case: Case, totals: dict[int, dict[int, float]]) -> Draft:
+    step, counted = next(iter(totals.items()))
+    return silent_error(
+        case,
+        "Each rank divides the losses of its micro-batches by the number of its own tokens, and then the ranks are averaged with equal weight, although their numbers differ: a token counts more on one rank than on another.",
+        f"at each of {len(totals)} steps a rank's sums are divided by the targets that it counts itself; at step {step}: {by_rank(counted, 'g')}",
+        next(iter(backwards_of(case)[0].ranks.values()))[0].place,
+        Where(step=step, phase="backward"),
+        strength=Strength.LIKELY,
+    )
 
 
 def _unequal(case: Case, *, differ: bool) -> Operation | None:
@@ -163,12 +212,16 @@ RULES = each_of(
             "Let all ranks skip a step together: reduce what each scaler found (MAX), or use one that knows of shards.",
         ),
         other_factor: (
-            "(`--probes light,invariants`) The loss has another factor on some ranks",
+            "(on a GPU: `--probes light,invariants`) The loss has another factor on some ranks",
             "Multiply the loss by the same factor on all ranks.",
         ),
         own_token_mean: (
-            "(`--probes light,invariants`) The loss is a mean over each rank's own tokens, of which one rank always has more",
+            "(on a GPU: `--probes light,invariants`) The loss is a mean over each rank's own tokens, of which one rank always has more, or which it counts over several micro-batches",
             "Sum the losses, and divide by the number of tokens of all ranks (all_reduce it), times the number of ranks where gradients are averaged.",
+        ),
+        averaged_twice: (
+            "(on a GPU: `--probes light,invariants`) The loss is divided by the number of tokens of all ranks, and DDP averages",
+            "Multiply the loss by the number of ranks: DDP divides by it.",
         ),
     },
     kept=_kept,

@@ -18,22 +18,24 @@ from nsadiag.source.patterns.single_call import target_near
 
 
 def misplaced_targets(case: Case) -> Iterator[Draft | Declined]:
-    terms = terms_of(case)
+    terms = {each.step: each.all_terms() for each in backwards_of(case)}
+    terms = {step: found for step, found in terms.items() if found and all(found.values())}
     if len(terms) < LEAST:
         steps = count(len(terms), "step")
         yield Declined(
             f"targets of a classification were recorded on all ranks in {steps}: too few to compare"
         )
         return
-    if all(t.unshifted for found in terms.values() for t in found.values()):
+    single = terms_of(case)
+    if single and all(t.unshifted for found in single.values() for t in found.values()):
         yield _draft(
             case,
             "The targets are the model's input tokens at the same positions, without the last of each sequence: they are not shifted, so that the model learns to copy.",
-            f"in each of {len(terms)} steps, on every rank: targets equal the input without its last position, and not the input without its first",
+            f"in each of {len(single)} steps, on every rank: targets equal the input without its last position, and not the input without its first",
             "Compare the output at each position with the next token: logits[:, :-1] with ids[:, 1:].",
         )
     if _ignores_rank(case):
-        rows, classes = next((t.rows, t.classes) for t in next(iter(terms.values())).values())
+        rows, classes = next((each[0].rows, each[0].classes) for each in next(iter(terms.values())).values())
         yield _draft(
             case,
             f"Every rank's targets are 0 to {rows - 1}, although its {rows} rows are compared with {classes} rows gathered from all ranks: only those of rank 0 are its own.",
@@ -46,16 +48,18 @@ def misplaced_targets(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _ignores_rank(case: Case) -> bool:
-    everyone, terms = case.cell.world_size, terms_of(case)
+    everyone, terms = case.cell.world_size, {each.step: each.all_terms() for each in backwards_of(case)}
     for step in steps_of(case):
-        found = list(terms.get(step.number, {}).values())
-        if any(not t.is_range or t.classes != everyone * t.rows for t in found):
+        found = terms.get(step.number, {})
+        every = [t for each in found.values() for t in each]
+        if not all(found.values()) or any(not t.is_range or t.classes != everyone * t.rows for t in every):
             return False
         # Own rows that come first differ on the ranks; of unknown ones, they may.
-        if not all(t.compared_first for t in found) or len({t.compared_first for t in found}) > 1:
+        first = {tuple(t.compared_first for t in each) for each in found.values()}
+        if len(first) > 1 or not all(t.compared_first for t in every):
             return False
         gathered = all(any("gather" in o.name for o in ops) for ops in step.of("collective").values())
-        if not gathered or len({t.rows for t in found}) != 1:
+        if not gathered or len({t.rows for t in every}) != 1:
             return False
     # The same batch on all ranks is another matter.
     return inputs_differ(case)
@@ -64,12 +68,14 @@ def _ignores_rank(case: Case) -> bool:
 def _draft(case: Case, summary: str, claim: str, fix: str) -> Draft:
     place = locations.of_text(next(iter(backwards_of(case)[0].ranks.values()))[0].place)
     at = target_near(case.cell.code, "cross_entropy", place) or place
-    return silent_error(case, summary, claim, at, Where(step=min(terms_of(case)), phase="forward"), fix)
+    return silent_error(
+        case, summary, claim, at, Where(step=backwards_of(case)[0].step, phase="forward"), fix
+    )
 
 
 RULE = Rule(
     family="correctness",
-    detected="(`--probes light,invariants`) Targets equal the model's input tokens at the same positions; or rows that are compared with those of all ranks, rank 0's first, have the same targets 0, 1, 2, ... on every rank",
+    detected="(on a GPU: `--probes light,invariants`) Targets equal the model's input tokens at the same positions; or rows that are compared with those of all ranks, rank 0's first, have the same targets 0, 1, 2, ... on every rank",
     fix="Give each row the target that belongs to it.",
     check=misplaced_targets,
     keeps="order",

@@ -116,7 +116,12 @@ def idle_on_some_ranks(case: Case) -> Iterator[Draft]:
             and (rank, optimizer, each.key) not in untrained
         ]
         graded = any(all(_grades(calls.get(each.key)) for calls in steps.values()) for steps in others)
-        if not graded or each.held < 2:
+        given = any(
+            call.given for steps in others for calls in steps.values() if (call := calls.get(each.key))
+        )
+        # An expert that no token is sent to has nothing to learn from.
+        starved = given and not all(call.given for call in each.calls)
+        if not graded or each.held < 2 or starved:
             continue
         yield _draft(
             case,
@@ -229,27 +234,27 @@ RULES = each_of(
     "correctness",
     {
         cut_off: (
-            "(`--probes light,invariants`) The output of a module that an optimizer holds goes on to a trained module, or through a collective into the loss, and carries no gradient there",
+            "(on a GPU: `--probes light,invariants`) The output of a module that an optimizer holds goes on to a trained module, or through a collective into the loss, and carries no gradient there",
             KEEP,
         ),
         run_without_graph: (
-            "(`--probes light,invariants`) A module that an optimizer holds runs without recording a graph, and never changes",
+            "(on a GPU: `--probes light,invariants`) A module that an optimizer holds runs without recording a graph, and never changes",
             KEEP,
         ),
         lost_in_exchange: (
-            "(`--probes light,invariants`) The loss is computed from what a collective returns that is no part of the graph",
+            "(on a GPU: `--probes light,invariants`) The loss is computed from what a collective returns that is no part of the graph",
             KEEP,
         ),
         idle_on_some_ranks: (
-            "(`--probes light,invariants`) Every gradient of a module is zero in each step on some ranks, and not on others",
+            "(on a GPU: `--probes light,invariants`) Every gradient of a module is zero in each step on some ranks, and not on others",
             KEEP,
         ),
         loss_from_number: (
-            "(`--probes light,invariants`) The loss adds a number that was taken out of the graph, of a module that never gets a gradient",
+            "(on a GPU: `--probes light,invariants`) The loss adds a number that was taken out of the graph, of a module that never gets a gradient",
             KEEP,
         ),
         rounded_away: (
-            "(`--probes light,invariants`) The gradient of a matrix is nothing but rounding in each recorded step",
+            "(on a GPU: `--probes light,invariants`) The gradient of a matrix is nothing but rounding in each recorded step",
             "Look for what makes it constant: a weight that is normalized over a single value, a softmax over one element, a difference of equal terms.",
         ),
     },

@@ -16,7 +16,7 @@ from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.autograd import backward, module_calls, module_tree
 from nsadiag.worker.probes.correctness.invariants import roles
 from nsadiag.worker.probes.correctness.invariants.checksums import exact_sums, is_captured
-from nsadiag.worker.probes.correctness.invariants.journal import Operation, current
+from nsadiag.worker.probes.correctness.invariants.journal import Operation, current, journal
 from nsadiag.worker.probes.patch import harmless
 from nsadiag.worker.probes.values import own_elements, tensors_among
 
@@ -82,7 +82,7 @@ class Flow:
             transformed
             or backward.now.depth
             or current() is None
-            or not trains
+            or not (trains and journal.valued)
             or len(self._calls) >= MOST_CALLS
         ):
             self._open.append(None)
@@ -104,7 +104,7 @@ class Flow:
 
     def exchanged(self, op: str, args: Any, kwargs: Any) -> None:
         """A collective is called, outside backward: its results carry no gradient."""
-        mine = self.following and get_ident() == self._thread
+        mine = self.following and journal.valued and get_ident() == self._thread
         if mine and not backward.now.depth and len(self._calls) < MOST_CALLS:
             given = [t for t in tensors_among((*args, *kwargs.values())) if _is_passed(t)][-MOST_TENSORS:]
             # Whoever turns gradients off means to hand on values alone.

@@ -31,7 +31,7 @@ class Journal:
     """Operations of the step that runs now."""
 
     def __init__(self) -> None:
-        self.valued = False  # whether tensors are read, as the probe `invariants` asks for
+        self.waits = False  # whether a GPU is waited for, as the probe `invariants` asks for
         self.looking = True
         self.looks = 0  # steps that were looked at before this one
         self.wakes_at = 0  # the next step that is looked at
@@ -40,6 +40,11 @@ class Journal:
         self._rows = 0
         # Rows of steps that are over, with what they wait for, the oldest first.
         self.waiting: list[tuple[int, list[Operation], Coming]] = []
+
+    @property
+    def valued(self) -> bool:
+        """Whether tensors are read: always where that waits for no GPU."""
+        return self.waits or not any(gpu.is_initialized() for gpu in (torch.cuda, torch.xpu))
 
     def note(
         self, kind: str, place: str | None = None, always: Recorder | None = None, **details: Any
@@ -103,7 +108,7 @@ class Journal:
 
     def clear(self) -> None:
         """As at the start. Rows that still wait are lost: probes are taken out where nobody watches the rank any more."""
-        self.valued, self.looking, self._operations, self._rows, self.looks = False, True, [], 0, 0
+        self.waits, self.looking, self._operations, self._rows, self.looks = False, True, [], 0, 0
         self._coming, self.waiting = [], []
 
 

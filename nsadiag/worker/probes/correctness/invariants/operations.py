@@ -407,7 +407,10 @@ def _around_unscale(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def operations() -> Iterator[None]:
-    """Forward, backward, collectives, clipping, scaler, optimizer and loads, in their order, with the user's lines (invariants.jsonl)."""
+    """Forward, backward, collectives, clipping, scaler, optimizer and loads, in their order, with the user's lines (invariants.jsonl).
+
+    Where no GPU is used, with checksums of what they touch: inputs, losses, gradients, parameters, buffers.
+    """
     from torch.amp.grad_scaler import GradScaler
 
     clip = torch.nn.utils.clip_grad
@@ -426,18 +429,19 @@ def operations() -> Iterator[None]:
         stack.enter_context(replaced(clip, "clip_grad_norm_", _around_clip(clip.clip_grad_norm_)))
         stack.enter_context(replaced(GradScaler, "unscale_", _around_unscale(GradScaler.unscale_)))
         stack.enter_context(states())
+        stack.enter_context(births())
+        stack.enter_context(buckets())
+        stack.callback(rounding.forget)
+        stack.callback(flow.follow, False)
+        flow.turn(0, valued=journal.valued)
         yield
 
 
 @contextlib.contextmanager
 def invariants() -> Iterator[None]:
-    """The same with checksums of what they touch: inputs, losses, gradients, parameters, buffers. On request."""
-    journal.valued = True
-    flow.turn(0, valued=True)
+    """Reads what they touch on a GPU as well, and waits for it. On request."""
+    journal.waits = True
     try:
-        with births(), buckets():
-            yield
+        yield
     finally:
-        rounding.forget()
-        flow.follow(False)
-        journal.valued = False
+        journal.waits = False

@@ -7,10 +7,12 @@ import functools
 import itertools
 import sys
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import Subset
 
 from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.probes.autograd import module_calls, module_tree
@@ -21,6 +23,7 @@ from nsadiag.worker.probes.correctness.replicas import evenly
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 
 SCHEDULERS = "torch.optim.lr_scheduler"
+MOST_INDICES = 1 << 12  # of a part of the data
 MOST_NOTES = 60  # of one run: a job that saves or makes something in every step fills no journal with it
 
 # In the order of their first epochs.
@@ -156,7 +159,17 @@ def _epoch(sampler: Any) -> None:
             length=int(sampler.num_samples),
             replicas=int(sampler.num_replicas),
             replica=int(sampler.rank),
+            whole=_identity(sampler.dataset),
         )
+
+
+def _identity(data: Any) -> int:
+    """A checksum of the places of which torch's own type makes a part; 0 of data that is whole, or that only the user's code knows."""
+    if type(data) is not Subset:
+        return 0
+    indices = data.indices
+    plain = type(indices) is range or (type(indices) is list and all(type(i) is int for i in indices))
+    return zlib.crc32(repr((len(indices), list(indices[:MOST_INDICES]))).encode()) if plain else 0
 
 
 def _number(sampler: Any) -> int:

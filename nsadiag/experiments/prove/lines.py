@@ -1,0 +1,83 @@
+"""The line of a difference: what the ranks show among themselves, else what the step does between the last that is right and the first that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.relations.invariants.operations import couples, reduces_gradients, steps_of
+from nsadiag.analysis.verdict import judge
+from nsadiag.evidence.documents.operations import Operation
+from nsadiag.evidence.records import Place
+from nsadiag.experiments.prove.compare import Proof
+from nsadiag.experiments.prove.factors import common_factor
+from nsadiag.experiments.prove.record import Run
+from nsadiag.source.patterns.gradient_cuts import backward_behind, gradient_scaling
+from nsadiag.source.patterns.single_call import given_first, only_use
+
+INFERRED = "the line is inferred, from the step's operations and the sources"
+
+
+def with_line(told: dict[str, Any], proof: Proof, directory: Path) -> dict[str, Any]:
+    """What a better line changes in the document; nothing where none is known. `directory`: the ranks' run."""
+    cell = load_cell(directory)
+    own = judge(cell) if told["control"] == "one process" else None
+    if own is not None and own.outcome == "wrong" and own.where is not None and own.where.file:
+        at = Place(file=own.where.file, line=own.where.line or 0, function=own.where.function)
+        says = f"among the ranks: {own.summary}"
+        return {"place": _text(at), "fix": own.fix or told["fix"], "claims": [*told["claims"], says]}
+    found = _after(proof, Case(cell), Run(directory)) if proof.after else _within(proof, Case(cell))
+    return {"place": _text(found), "claims": [*told["claims"], INFERRED]} if found else {}
+
+
+def _text(at: Place) -> str:
+    return f"{at.file}:{at.line}:{at.function or ''}"
+
+
+def _after(proof: Proof, case: Case, run: Run) -> Place | None:
+    """After a restart: the line that reads data, where they are others; else the one that makes what is saved."""
+    if proof.what == "data":
+        asked = [loader.place for rank in case.cell.ranks for loader in rank.loaders]
+        return locations.of_text(asked[0]) if asked else None
+    saved = [row.place for rank in run.ranks for row in rank.all_of("saved") if row.place]
+    return given_first(case.cell.code, locations.of_text(saved[0])) if saved else None
+
+
+def _within(proof: Proof, case: Case) -> Place | None:
+    """Of a step."""
+    if not proof.pairs or proof.rates is not None:
+        return None
+    if proof.output is not None:
+        return only_use(case.cell.code, proof.output.module.rpartition(".")[2])
+    if proof.what != "gradient":
+        return None
+    return _in_backward(proof, case) if proof.at_backward else _behind_backward(proof, case)
+
+
+def _behind_backward(proof: Proof, case: Case) -> Place | None:
+    """Of what is done to gradients before the optimizer uses them: what scales them, else the last that clips or reduces them."""
+    factor = common_factor(proof.differing)
+    scaling = gradient_scaling(case.cell.code, 1 / factor if factor else 0.0)
+    if scaling is not None:
+        return scaling
+    done = [o for o in _operations(case) if o.kind == "clip" or reduces_gradients(o)]
+    return locations.of_text(done[-1].place) if done else None
+
+
+def _in_backward(proof: Proof, case: Case) -> Place | None:
+    """The user's own backward behind the last module that is wrong, else a collective of forward: what it returns carries no gradient."""
+    order = {part.name: n for n, part in enumerate(proof.layout.parts.values())} if proof.layout else {}
+    last = max(proof.differing, key=lambda pair: order.get(pair.name, 0))
+    if own := backward_behind(case.cell.code, last.name.rpartition(".")[0].rpartition(".")[2]):
+        return own
+    plain = [o for o in _operations(case) if couples(o) and not o.inside]
+    return locations.of_text(plain[0].place) if plain else None
+
+
+def _operations(case: Case) -> list[Operation]:
+    """Those of the first step that is recorded, on the first rank."""
+    steps = steps_of(case)
+    return list(next(iter(steps[0].ranks.values()))) if steps else []
