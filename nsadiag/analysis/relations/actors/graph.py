@@ -19,7 +19,7 @@ from nsadiag.analysis.relations.wait_graph import Wait, WaitGraph
 from nsadiag.evidence.blocking import OF_ITS_PROCESS
 from nsadiag.evidence.documents.actors import RayActor, RayNode, RayTask
 
-State = Literal["stands", "idle", "dead", "unplaced", "object", "unknown", "absent"]
+State = Literal["stands", "idle", "dead", "unplaced", "unknown", "absent"]
 QUEUE = "_QueueActor"  # of ray.util.queue
 
 
@@ -50,7 +50,6 @@ class CallWait(Wait[str]):
         "group",
         "coordinator",
         "resources",
-        "object",
         "answer",
         "pipe",
         "thread",
