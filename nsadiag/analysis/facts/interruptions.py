@@ -26,14 +26,15 @@ def interrupted_by_others(cell: CellEvidence) -> CellEvidence:
         return cell
     looked_s = max((last.t_s + m.seconds for m in last.motions), default=last.t_s)
     looked_ns = cell.started_mono_ns + int(looked_s * 1e9)
-    if any(rank.end.by_us or _may_have_worked_since(rank, looked_ns) for rank in cell.ranks):
-        return cell
     killed = _is_killed_by_others(cell)
     followers = [rank for rank in cell.ranks if killed and _follows(cell, rank, looked_ns)]
-    if not all(
-        _was_terminated(rank) or (killed and _was_killed(cell, rank)) or rank in followers
+    ended = [
+        rank
         for rank in cell.ranks
-    ):
+        if (_was_terminated(rank) or (killed and _was_killed(cell, rank)) or rank in followers)
+        and not (rank.end.by_us or _may_have_worked_since(rank, looked_ns))
+    ]
+    if len(ended) < len(cell.ranks):
         return cell
     ranks = tuple(replace(rank, end=replace(rank.end, by_us=True)) for rank in cell.ranks)
     # What handlers of that signal do is no progress, and would count as the last.

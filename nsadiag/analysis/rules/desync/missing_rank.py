@@ -42,9 +42,7 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
         yield from _by_stacks(case.cell)
     alive = [(w, tuple(r for r in w.missing if was_alive(case.cell.rank(r).end))) for w in waits(case)]
     found = [
-        (wait, missing)
-        for wait, missing in alive
-        if missing and not _may_be_cut_off(case, wait, missing)
+        (wait, missing) for wait, missing in alive if missing and not _may_be_cut_off(case, wait, missing)
     ]
     roots = {*case.once(graph_of).roots()}
     # Whoever waits for nobody explains the others.

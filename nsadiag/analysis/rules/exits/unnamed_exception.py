@@ -83,6 +83,8 @@ def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
 def _first(unnamed: Sequence[Raised]) -> Raised:
     """The one to judge: what a loader's worker died of is told by the process that lost it, after the worker's own words."""
     own = [each for each in unnamed if not follows_a_peer(first_of(each))]
+    if all(each.t_wall_ns for each in own):
+        own.sort(key=lambda each: each.t_wall_ns)
     lost = [each for each in own if LOST_WORKER.search(first_of(each).message)]
     return next(iter(lost or own), unnamed[0])
 
@@ -90,10 +92,9 @@ def _first(unnamed: Sequence[Raised]) -> Raised:
 def _unordered(unnamed: Sequence[Raised], first: Raised) -> list[Raised]:
     """Other errors of their own, in other logs, where nothing tells which came first: not all of them have a time."""
     own = [each for each in unnamed if not follows_a_peer(first_of(each))]
-    if all(each.t_wall_ns for each in own):
-        return []
     log = first.source.partition("#")[0]
     others = [each for each in own if each.source.partition("#")[0] != log]
+    others = [] if all(each.t_wall_ns for each in own) else others
     return [each for each in others if headline(first_of(each)) != headline(first_of(first))]
 
 
