@@ -29,8 +29,8 @@ STOPS_AT = 12
 
 
 def lose_patience(launcher: int) -> None:
-    """The part of the person at a terminal, who is no process of the job."""
-    subprocess.run(["sh", "-c", f"(sleep {LIMIT_S}; kill -KILL {launcher} $(ps -o pid= --ppid {launcher})) >/dev/null 2>&1 &"], check=True)
+    kill = f"kill -KILL {launcher} $(ps -o pid= --ppid {launcher})"  # as a person does from elsewhere
+    subprocess.run(["sh", "-c", f"(sleep {LIMIT_S}; {kill}) >/dev/null 2>&1 &"], check=True)
 
 
 def licence() -> None:

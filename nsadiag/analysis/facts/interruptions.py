@@ -27,14 +27,12 @@ def interrupted_by_others(cell: CellEvidence) -> CellEvidence:
     looked_s = max((last.t_s + m.seconds for m in last.motions), default=last.t_s)
     looked_ns = cell.started_mono_ns + int(looked_s * 1e9)
     killed = _is_killed_by_others(cell)
-    followers = [rank for rank in cell.ranks if killed and _follows(cell, rank, looked_ns)]
-    ended = [
-        rank
-        for rank in cell.ranks
-        if (_was_terminated(rank) or (killed and _was_killed(cell, rank)) or rank in followers)
-        and not (rank.end.by_us or _may_have_worked_since(rank, looked_ns))
-    ]
-    if len(ended) < len(cell.ranks):
+    by_others = [r for r in cell.ranks if _was_terminated(r) or (killed and _was_killed(cell, r))]
+    followers = [r for r in cell.ranks if killed and by_others and _follows(cell, r, looked_ns)]
+    # Whoever was gone when the others were looked at was gone first.
+    stood = [r for r in (*by_others, *followers) if not r.end.by_us and last.of(r.rank)]
+    idle = {r.rank for r in stood if not _may_have_worked_since(r, looked_ns)}
+    if len(idle) < len(cell.ranks):
         return cell
     ranks = tuple(replace(rank, end=replace(rank.end, by_us=True)) for rank in cell.ranks)
     # What handlers of that signal do is no progress, and would count as the last.

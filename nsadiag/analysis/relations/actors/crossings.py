@@ -44,7 +44,7 @@ class Forming:
 
 @dataclass(frozen=True)
 class Crossings:
-    """The stands of a job of several launchers, and what connects them; of a job of Ray's, nothing."""
+    """The stands of a job of several launchers, and what connects them."""
 
     job: ActorJob
     stands: Stands

@@ -93,6 +93,23 @@ def test_a_sigkill_after_a_suspicion_that_was_withdrawn_is_no_interruption(sigki
     assert judge(load_cell(sigkilled.path)).cls == "rank_killed"
 
 
+def test_a_rank_that_was_gone_when_the_others_were_looked_at_was_killed_first(sigkilled: RunDir) -> None:
+    watch = read_json(sigkilled.watch)
+    for look in watch["looks"]:
+        look["motions"] = [motion for motion in look["motions"] if motion["rank"] != 0]
+    sigkilled.watch.write_text(json.dumps(watch))
+    verdict = judge(load_cell(sigkilled.path))
+    assert (verdict.cls, verdict.guilty_ranks) == ("rank_killed", (0,))
+
+
+def test_a_job_that_its_own_time_limit_ends_was_not_interrupted(sigkilled: RunDir) -> None:
+    ends = read_json(sigkilled.ends)
+    sigkilled.ends.write_text(json.dumps({n: {**end, "signal": 6} for n, end in ends.items()}))
+    for rank in sigkilled.ranks():
+        (rank.path / "stderr.log").write_text("Watchdog caught collective operation timeout\n")
+    assert load_cell(sigkilled.path).watch.stopped is None
+
+
 def test_a_crash_without_a_cause_names_the_line_at_which_a_rank_ended_itself(run: RunDir) -> None:
     for rank in run.ranks():
         (rank.path / "exception.json").unlink(missing_ok=True)
