@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from nsadiag.analysis.facts.buckets import is_reducing
 from nsadiag.analysis.facts.collectives import (
     ASKED_COLUMNS,
     CALL_COLUMNS,
@@ -16,6 +15,7 @@ from nsadiag.analysis.facts.collectives import (
     TRANSFER_COLUMNS,
     asked_of,
     created_of,
+    is_reducing,
     recorded_of,
     transfers_of,
 )
@@ -196,7 +196,7 @@ class Case:
 
     @cached_property
     def reducing(self) -> frozenset[int]:
-        """Ranks that wait for a bucket of DDP's to be reduced (analysis.facts.buckets)."""
+        """Ranks that wait for a bucket of DDP's to be reduced (analysis.facts.collectives)."""
         return frozenset(
             rank.rank
             for rank in self.cell.ranks

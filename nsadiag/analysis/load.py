@@ -7,13 +7,24 @@ from pathlib import Path
 
 from nsadiag.analysis.external.inputs.listing import check_paths
 from nsadiag.analysis.external.load import load_attempts
+from nsadiag.analysis.facts.interruptions import interrupted_by_others
 from nsadiag.analysis.ingest.run_directory import read_cell
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.scale.digests.chosen import chosen_in
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import COLLECTED, RunDir, read_json
 
-OURS = ("run.json", "cell.json", "watch.json", "verdict.json", "nodes")
+OURS = ("run.json", "cell.json", "watch.json", "verdict.json")
+# Of each node; a folder called `nodes` alone may be anybody's.
+OF_NODES = (
+    "launcher.json",
+    "launcher.stderr.log",
+    "watch.json",
+    "clock.json",
+    "look.json",
+    "oom.json",
+    "captures",
+)
 
 
 def is_run_directory(path: Path) -> bool:
@@ -28,7 +39,8 @@ def is_run_directory(path: Path) -> bool:
         )
     ranks = path / "ranks"
     own = ranks.is_dir() and any(len(p.name) == 5 and p.name.isdigit() for p in ranks.iterdir())
-    return own or any((path / name).exists() for name in OURS)
+    names = (*OURS, *(f"nodes/*/{name}" for name in OF_NODES))
+    return own or any(True for name in names for _ in path.glob(name))
 
 
 def judged_paths(path: Path) -> tuple[Path, ...]:
@@ -40,7 +52,7 @@ def judged_paths(path: Path) -> tuple[Path, ...]:
 
 def load_run(path: Path) -> CellEvidence:
     """The evidence in a directory of nsadiag's, whatever is missing in it; of very many ranks that of those that matter."""
-    return read_cell(path, chosen_in(RunDir(path=path)))
+    return interrupted_by_others(read_cell(path, chosen_in(RunDir(path=path))))
 
 
 def load_collected(*paths: Path) -> tuple[CellEvidence, ...]:

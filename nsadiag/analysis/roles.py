@@ -68,12 +68,8 @@ def _reached(cell: CellEvidence, waiting: Collection[int]) -> set[int]:
     unknown |= set(waiting) - {stand.number for stand in stands.rows}
     if unknown & set(waiting):
         return set(case.once(job_of).processes)
-    reached = {key for key, node in graph.nodes.items() if node.number in waiting}
-    near = set(reached)
-    while near:
-        near = {edge.waited_for for edge in graph.edges if edge.waiter in near} - reached
-        reached |= near
-    return {graph.nodes[key].number for key in reached}
+    own = [key for key, node in graph.nodes.items() if node.number in waiting]
+    return {graph.nodes[key].number for key in {*own}.union(*map(graph.reached_from, own))}
 
 
 def _seen_from(directory: Path, verdict: Verdict) -> Verdict:

@@ -20,6 +20,7 @@ from nsadiag.analysis.ingest import masked_exceptions
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations import peer_waits, pending, wait_graph
+from nsadiag.analysis.relations.actors.stuck import waits_between
 from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.documents.kernel import Descriptor
 from nsadiag.evidence.records import PeerWait, Place
@@ -188,7 +189,7 @@ def _states(case: Case) -> Iterable[ThreadState]:
 
 
 def _edges(case: Case) -> Iterable[wait_graph.Edge]:
-    return case.once(wait_graph.graph_of).edges
+    return case.once(waits_between)
 
 
 def _peer_waits(case: Case) -> Iterable[PeerWait]:
@@ -219,7 +220,7 @@ TABLES: dict[str, FactTable] = {
         says="what each rank's main thread did at the last snapshot", row=ThreadState, rows=_states
     ),
     "waits_for": FactTable(
-        says="the wait-for graph of ranks, one row an edge",
+        says="the wait-for graph of ranks, or of processes and actors, one row an edge",
         row=wait_graph.Edge,
         rows=_edges,
         ranks=("waiter", "waited_for"),

@@ -36,6 +36,11 @@ State = Literal[
     "leaving",  # past its work: exit handlers, joins at exit
 ]
 
+OF_ITS_PROCESS: tuple[State, ...] = (
+    "lock",
+    "queue",
+)  # what another thread of the process ends, and nobody else
+
 
 class Waker(enum.Flag):
     """Everyone who can end a wait."""
@@ -362,7 +367,7 @@ def is_library(file: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def is_lock(file: str) -> bool:
     """Whether locks, events, queues and joins wait there, between threads or processes."""
-    return any(row.state in ("lock", "queue") and _is_in(row, file) for row in LIBRARY)
+    return any(row.state in OF_ITS_PROCESS and _is_in(row, file) for row in LIBRARY)
 
 
 @functools.lru_cache(maxsize=4096)

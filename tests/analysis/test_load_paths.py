@@ -167,3 +167,33 @@ def test_a_run_directory_is_not_mixed_with_other_files(tmp_path: Path) -> None:
     (tmp_path / "run" / "watch.json").write_text("{}")
     with pytest.raises(UsageError, match="is a run directory"):
         nsadiag.load(tmp_path / "run", tmp_path / "job.log")
+
+
+def test_a_folder_of_nodes_that_others_made_is_no_run_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "nodes" / "node0"
+    folder.mkdir(parents=True)
+    (folder / "job.log").write_text(raised(1, 10))
+    verdict = judge_evidence(tmp_path)
+    assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (1,))
+
+
+@pytest.mark.parametrize("files", [("a.log", "b.log"), ("b.log", "a.log")])
+def test_of_errors_in_several_logs_without_times_none_is_called_the_first(
+    files: tuple[str, str], tmp_path: Path
+) -> None:
+    for rank, file in enumerate(files):
+        (tmp_path / file).write_text(
+            raised(rank, 10 * (rank + 1), f"batch of {rank}").replace("ValueError", f"{'AB'[rank]}Error")
+        )
+    verdict = judge_evidence(tmp_path)
+    assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (0, 1))
+    assert verdict.confidence is not None and verdict.confidence < 0.5
+    assert any("nothing tells which of them was the first" in gap for gap in verdict.gaps)
+
+
+def test_of_errors_without_ranks_or_times_none_is_called_the_first(tmp_path: Path) -> None:
+    for file, line in (("a.log", 10), ("b.log", 20)):
+        (tmp_path / file).write_text(raised(0, line, f"of line {line}").replace("[rank0]: ", ""))
+    verdict = judge_evidence(tmp_path)
+    assert any("nothing tells which of them was the first" in gap for gap in verdict.gaps)
+    assert len(verdict.evidence) == 2

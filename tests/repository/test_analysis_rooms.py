@@ -50,7 +50,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "roles": frozenset({"records", "case", "relations", "load"}),
     "external": frozenset({"records", "ingest", "facts", "scale"}),
-    "load": frozenset({"records", "ingest", "scale", "external"}),
+    "load": frozenset({"records", "ingest", "facts", "scale", "external"}),
     "matrix": frozenset({"records", "ingest", "case"}),
     "diff": frozenset({"records", "case", "load"}),
     "tables": frozenset({"records", "ingest", "facts", "case", "relations", "load"}),

@@ -104,6 +104,22 @@ def _log(*lines: str, name: str = "job.log") -> Callable[[Path], None]:
     return write
 
 
+def _logs(**texts: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        for name, text in texts.items():
+            (folder / f"{name}.log").write_text(text)
+
+    return write
+
+
+def own_error(prefix: str, line: int, said: str, stamp: str = "") -> str:
+    """The traceback of an uncaught exception, as Python prints it, behind a line of the job's log."""
+    lines = ["Traceback (most recent call last):", f'  File "/job/train.py", line {line}, in train', said]
+    return f"{stamp}loading shard {line}\n" * bool(stamp) + "".join(
+        f"{stamp}{prefix}{each}\n" for each in lines
+    )
+
+
 def _barrier(folder: Path) -> None:
     (folder / "rank_0.txt").write_text(
         "Traceback (most recent call last):\n"
@@ -455,6 +471,21 @@ RECORDED: dict[str, Recorded] = {
     "launcher_exit_code": Recorded(cls="rank_exception", outcome="crashed", guilty=(1,), mechanism="exit_code_alone", write=_log(FAILURES, name="job.out")),
     "as_sent": Recorded(cls="rank_exception", outcome="crashed", guilty=(1,), mechanism="rank_exception", write=_as_sent),
     "as_logged": Recorded(cls="rank_exception", outcome="crashed", guilty=(1,), mechanism="rank_exception", write=_log(LOGGED, *(f"[rank0]: step {n}\n" for n in range(400)), f'{{"message": "{"x" * 300_000}"}}\n')),
+    "errors_in_two_logs": Recorded(
+        cls="rank_exception", outcome="crashed", guilty=(0, 1), mechanism="rank_exception",
+        write=_logs(a=own_error("[rank0]: ", 31, "KeyError: 'text'"), b=own_error("[rank1]: ", 44, "OSError: [Errno 5] Input/output error")),
+    ),
+    "errors_of_nobody_in_two_logs": Recorded(
+        cls="rank_exception", outcome="crashed", mechanism="unnamed_exception",
+        write=_logs(a=own_error("", 31, "KeyError: 'text'"), b=own_error("", 44, "ValueError: an empty batch")),
+    ),
+    "errors_of_nobody_with_times": Recorded(
+        cls="rank_exception", outcome="crashed", mechanism="unnamed_exception",
+        write=_logs(
+            a=own_error("", 31, "KeyError: 'text'", "2026-08-16 01:45:43,184 - ERROR - "),
+            b=own_error("", 44, "ValueError: an empty batch", "2026-08-16 01:45:40,183 - ERROR - "),
+        ),
+    ),
 }  # fmt: skip
 
 

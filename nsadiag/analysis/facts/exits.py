@@ -78,7 +78,7 @@ def _with_own_ends_before_sigterm(cell: CellEvidence, found: list[Break]) -> lis
 def _with_first_kill_its_own(cell: CellEvidence, found: list[Break]) -> list[Break]:
     """Launchers end the ranks that are left by SIGTERM: unless it is the first thing that happened at all."""
     first = found[0] if found else None
-    if first and first.kind == "killed" and not (_gave_up(cell, first.rank) or first.rank.is_interrupted):
+    if first and first.kind == "killed" and not (gave_up(cell, first.rank) or first.rank.is_interrupted):
         return _with_first_its_own(found)
     return found
 
@@ -117,7 +117,7 @@ def _by_sigterm(one: Break) -> bool:
 def _by_itself(cell: CellEvidence, one: Break) -> bool:
     """Ended by a signal that no launcher sends, and not for want of a peer."""
     other = one.kind == "killed" and not _by_sigterm(one)
-    return other and (not _gave_up(cell, one.rank) or says_mismatch(one.rank))
+    return other and (not gave_up(cell, one.rank) or says_mismatch(one.rank))
 
 
 def says_mismatch(rank: RankEvidence) -> bool:
@@ -144,7 +144,7 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
             found.append(Break(rank=rank, kind=kind, t_s=t_s, follows_a_peer=follows))
     # Python runs its exit handlers before it ends itself by the SIGINT that it was sent.
     if end.signal and not end.by_us and (not end.clean or end.signal == signal.SIGINT):
-        follows = end.signal == signal.SIGTERM or bool(found) or _gave_up(cell, rank)
+        follows = end.signal == signal.SIGTERM or bool(found) or gave_up(cell, rank)
         found.append(Break(rank=rank, kind="killed", t_s=end.t_s or 0.0, follows_a_peer=follows))
     elif end.t_s is not None and not end.by_us and not found and not _died_of_it(rank):
         left_s = _left_s(cell, rank) or end.t_s
@@ -204,7 +204,7 @@ def _died_of_it(rank: RankEvidence) -> bool:
     return bool(rank.exception) and (rank.exception or NOT_RAISED).in_main_thread
 
 
-def _gave_up(cell: CellEvidence, rank: RankEvidence) -> bool:
+def gave_up(cell: CellEvidence, rank: RankEvidence) -> bool:
     """Ended by itself because a collective took too long, or its peer was gone: NCCL's watchdog does that, or gloo in a thread.
 
     In what others collected the words may be missing: there nothing says that it was anything else.
@@ -241,3 +241,11 @@ def first_break(cell: CellEvidence) -> Break | None:
     # A rank that has exited while another raises its own error only came to its end a little earlier.
     real = [b for b in causes if b.kind != "exited"]
     return next(iter(real or causes), None)
+
+
+def unordered(cell: CellEvidence, first: Break) -> list[Break]:
+    """Other ranks' own exceptions of which nothing tells whether they came before it: in another log, and neither has a time."""
+    if cell.collected is None:
+        return []
+    own = (b for b in breaks(cell) if b.kind == "exception" and not b.follows_a_peer)
+    return [b for b in own if b.rank is not first.rank and b.t_s == first.t_s]

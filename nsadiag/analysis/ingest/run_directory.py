@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nsadiag.analysis.ingest.ends import completed_end, interrupted_by_others
+from nsadiag.analysis.ingest.ends import completed_end
 from nsadiag.analysis.ingest.ray import gaps_of, read_ray
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Chosen, RankEvidence
 from nsadiag.evidence.documents import operations, training
@@ -78,7 +78,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
     absent = sorted(cell.absent)
     few = [f"rank {n} left no evidence" for n in absent] if len(absent) <= FEW else []
     many = [f"ranks {spans(absent)} left no evidence"] if absent and not few else []
-    return interrupted_by_others(replace(cell, gaps=(*few, *many, *cell.gaps, *map(str, unfit))))
+    return replace(cell, gaps=(*few, *many, *cell.gaps, *map(str, unfit)))
 
 
 def load_ranks(run: RunDir, ranks: Iterable[int], launcher: str | None = None) -> tuple[RankEvidence, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.buckets import elements_of
+from nsadiag.analysis.facts.collectives import elements_of
 from nsadiag.analysis.facts.exceptions import first_of
 from nsadiag.analysis.facts.texts.fingerprints import Fingerprint, fingerprints
 from nsadiag.analysis.records import CellEvidence, RankEvidence

@@ -8,8 +8,9 @@ and neither is who waits for it alone.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
@@ -17,10 +18,10 @@ from nsadiag.analysis.facts.thread_state import ThreadState
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
-from nsadiag.analysis.relations.fixpoint import Needs, never_woken
 from nsadiag.analysis.relations.pending import PendingCall, waits
 from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
 from nsadiag.evidence.blocking import (
+    OF_ITS_PROCESS,
     Waker,
     by_frames,
     by_native,
@@ -34,8 +35,6 @@ from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.phrases import are, these, waits_wait
 from nsadiag.evidence.user_code import is_user
 
-# Waits that another thread of the process ends, and nobody else.
-FOR_THREADS = ("lock", "queue")
 POLL_NS = 1_000_000_000
 
 
@@ -59,14 +58,14 @@ def deadlock_of(case: Case) -> Deadlock | None:
         if _is_locked(case.cell, rank, case.thread_states.get(rank.rank))
     } - ended
     inert = ended | stopped
-    graph = Graph(edges=(*graph.edges, *_for_inert(case, inert)), met=graph.met)
+    graph = dataclasses.replace(graph, edges=(*graph.edges, *_for_inert(case, inert)))
     states = {r: at for r, at in case.thread_states.items() if r not in ended and not at.in_kernel}
     peers = {r for r, at in states.items() if at.waits_for_peers}
     in_backward = {r for r, at in states.items() if _waits_in_backward(at, graph)}
-    needs = {rank: Needs(targets=graph.waited_for_by(rank)) for rank in peers | in_backward}
-    blocked = never_woken(needs, inert | locked)
+    waiting = frozenset(peers | in_backward | inert | locked)
+    blocked = dataclasses.replace(graph, waiting=waiting, never=frozenset(inert | locked)).stuck
     if not blocked - inert and _all_disagree(case, graph, peers, inert):
-        blocked = peers | inert
+        blocked = frozenset(peers | inert)
     waiting = blocked - inert
     if not waiting:
         return None
@@ -115,7 +114,7 @@ def _is_locked(cell: CellEvidence, rank: RankEvidence, at: ThreadState | None) -
     """Whether its main thread waits for another thread, without a limit, and no thread or child is left that could act."""
     if (
         at is None
-        or at.doing not in FOR_THREADS
+        or at.doing not in OF_ITS_PROCESS
         or not at.same
         or at.in_kernel
         or _has_limit(cell, rank.rank)
@@ -137,7 +136,7 @@ def _waits_for_own_thread(rank: RankEvidence, at: ThreadState, capture: CaptureE
     main = capture.main_frames
     inner = [*itertools.takewhile(lambda f: not is_user(f.filename), main)]
     rows = (by_frames(inner), by_native(at.inner))
-    if any(row is not None and row.state in FOR_THREADS for row in rows):
+    if any(row is not None and row.state in OF_ITS_PROCESS for row in rows):
         return True
     python = {thread.os_thread_id for thread in capture.other_threads if thread.os_thread_id}
     if any(_acts_alone(row) for row in capture.proc.threads if row.tid not in (capture.proc.pid, *python)):
@@ -181,7 +180,7 @@ def _waits_long(thread: KernelThread, capture: CaptureEvidence) -> bool:
 
 
 def _reason(
-    cell: CellEvidence, waiting: set[int], locked: set[int], ended: set[int], stopped: set[int]
+    cell: CellEvidence, waiting: Set[int], locked: set[int], ended: set[int], stopped: set[int]
 ) -> str:
     causes = []
     if mine := cell.everyone(waiting & locked):

@@ -1,8 +1,12 @@
-"""The wait-for graph of ranks, over all groups and transfers: a rank that is waited for and waits for no peer is a root."""
+"""The wait-for graph, over ranks or over calls, actors and threads of several processes: who cannot go on without whom.
+
+Who is waited for and waits for nobody is a root. A set that only its own members could wake stands for good: of a wait for all
+of several (a collective needs each member) one that never comes is enough, a wait for any of them goes on until none is left.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Generic, TypeVar
@@ -27,7 +31,7 @@ class Wait(Generic[K]):
 
 @dataclass(frozen=True, kw_only=True)
 class Edge(Wait[int]):
-    """The same between ranks, with the record that shows it."""
+    """The same between ranks or processes, with the record that shows it."""
 
     source: Annotated[str, "the record that shows it"]
 
@@ -37,9 +41,17 @@ W_co = TypeVar("W_co", bound="Wait[Any]", covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class WaitGraph(Generic[K, W_co]):
-    """Waits between ranks, or between calls and actors."""
+    """Waits between ranks, or between calls, actors and threads."""
 
     edges: tuple[W_co, ...]
+    met: frozenset[K] | None = (
+        None  # of others nothing is known but that they are waited for; None: of nobody
+    )
+    waiting: frozenset[K] = frozenset()  # can do nothing by themselves: they need all that they wait for
+    any_of: frozenset[K] = frozenset()  # of these, whom any of what they wait for wakes
+    called: frozenset[K] = frozenset()  # of these, whom any of `callers` may call
+    callers: frozenset[K] = frozenset()
+    never: frozenset[K] = frozenset()  # of these, whom nothing wakes: dead, stopped, locked by themselves
 
     @cached_property
     def out(self) -> dict[K, list[W_co]]:
@@ -69,6 +81,38 @@ class WaitGraph(Generic[K, W_co]):
                 todo.extend(self.waited_for_by(each))
         return frozenset(found)
 
+    @cached_property
+    def stuck(self) -> frozenset[K]:
+        """The largest set that only its own members could wake: whoever another could wake is taken out, until nobody is."""
+        found = {*self.waiting}
+        while woken := {key for key in found - self.never if not self._is_held(key, found)}:
+            found -= woken
+        return frozenset(found)
+
+    def _is_held(self, key: K, within: Collection[K]) -> bool:
+        targets = self.callers if key in self.called else self.waited_for_by(key)
+        held = [target in within for target in targets]
+        # Who waits for nobody can wake itself.
+        return bool(held) and (all if key in self.any_of | self.called else any)(held)
+
+    def roots(self) -> tuple[K, ...]:
+        """Whoever is waited for, and waits for nobody: what it does explains all who wait."""
+        waited_for = {edge.waited_for for edge in self.edges}
+        known = waited_for if self.met is None else waited_for & self.met
+        return tuple(sorted(known - self.waiters))
+
+    def cycles(self) -> tuple[tuple[K, ...], ...]:
+        """Sets each member of which waits, in the end, for itself."""
+        reach = {key: self.reached_from(key) for key in self.waiters}
+        inside = {key for key in reach if key in reach[key]}
+        found = {tuple(sorted(k for k in reach[key] & inside if key in reach[k])) for key in inside}  # type: ignore[type-var]
+        return tuple(sorted(found))
+
+    def closed_cycles(self) -> list[tuple[K, ...]]:
+        """Those whose members wait only for others that wait too, so that nobody outside can wake them."""
+        roots = set(self.roots())
+        return [cycle for cycle in self.cycles() if not any(self.reached_from(key) & roots for key in cycle)]
+
     def cycle(self, key: K) -> list[K]:
         """The shortest way from it back to itself; empty where there is none."""
         ways, seen = [[key]], set[K]()
@@ -83,26 +127,7 @@ class WaitGraph(Generic[K, W_co]):
         return []
 
 
-@dataclass(frozen=True, kw_only=True)
-class Graph(WaitGraph[int, Edge]):
-    """Waits between ranks."""
-
-    met: frozenset[int] | None = (
-        None  # of others nothing is known but that they are waited for; None: of nobody
-    )
-
-    def roots(self) -> tuple[int, ...]:
-        """Ranks that are waited for, and that wait for no peer: what they do explains all who wait."""
-        waited_for = {edge.waited_for for edge in self.edges}
-        known = waited_for if self.met is None else waited_for & self.met
-        return tuple(sorted(known - self.waiters))
-
-    def cycles(self) -> tuple[tuple[int, ...], ...]:
-        """Sets of ranks each of which waits, in the end, for itself."""
-        reach = {rank: self.reached_from(rank) for rank in self.waiters}
-        inside = {rank for rank in reach if rank in reach[rank]}
-        found = {tuple(sorted(r for r in reach[rank] & inside if rank in reach[r])) for rank in inside}
-        return tuple(sorted(found))
+Graph = WaitGraph[int, Edge]
 
 
 def graph_of(case: Case) -> Graph:

@@ -110,6 +110,16 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Suspicion:
+    """A silence that was taken for a hang."""
+
+    t_s: float = 0.0
+    quiet_s: float = 0.0  # its length then
+    says: str = ""  # in a sentence
+    withdrawn_s: float | None = None  # when a rank moved again; missing where none did
+
+
+@dataclass(frozen=True, kw_only=True)
 class Node:
     """A host of the job."""
 
@@ -138,6 +148,7 @@ class Watch:
     ending_s: float | None = None  # when it began to end the job
     left_alive: tuple[int, ...] | None = None  # pids of processes that were left running
     looks: tuple[Look, ...] = ()  # snapshots
+    suspicions: tuple[Suspicion, ...] = ()  # of a hang
     gaps: tuple[str, ...] | None = None  # what could not be observed
     nodes: tuple[Node, ...] = ()  # of a job on several
     attached: bool = False  # by `attach`

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.relations.actors.stuck import waits_between
+from nsadiag.evidence.blocking import OF_ITS_PROCESS
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.spans import spans
 from nsadiag.evidence.user_code import is_user
@@ -26,7 +27,6 @@ CHARACTER = 6.6  # the width of one in a label, about
 MOST_LABEL = 34  # characters of a label
 NARROW = 600  # up to here there is room for other things beside the picture
 MOST_CHARACTERS = 42  # of a line in a node
-OWN_THREADS = ("lock", "queue")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ def waits_of(case: Case, verdict: Verdict | None) -> WaitPicture | None:
 
 
 def _edges(case: Case, verdict: Verdict | None) -> list[tuple[int, int, str]]:
-    edges = [(edge.waiter, edge.waited_for, edge.what) for edge in case.once(graph_of).edges]
+    edges = [(edge.waiter, edge.waited_for, edge.what) for edge in case.once(waits_between)]
     if edges or verdict is None:
         return edges
     waits = [(waiter, wait) for wait in verdict.peer_waits if wait.now_s for waiter in wait.waiters]
@@ -174,7 +174,7 @@ def _threads(case: Case, verdict: Verdict) -> tuple[list[Node], list[tuple[str, 
     arrows: list[tuple[str, str, str]] = []
     for number in verdict.guilty_ranks[:1]:
         state = case.thread_states.get(number)
-        if state is None or state.doing not in OWN_THREADS:
+        if state is None or state.doing not in OF_ITS_PROCESS:
             continue
         capture = [c for c in case.cell.rank(number).captures if c.stacks][-1]
         for thread in capture.other_threads:

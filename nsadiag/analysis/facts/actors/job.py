@@ -194,6 +194,12 @@ class ActorJob:
         """Tasks that made a call, or got an answer, between the captures."""
         return frozenset(task.parent for task in self.moved if task.parent)
 
+    def joining(self, number: int) -> tuple[int, str] | None:
+        """The size and the address of the group that the process is about to create."""
+        waits = self.waits.get(number)
+        told = waits.joining if waits else None
+        return (told.world_size, told.at) if told else None
+
     def age_s(self, task: RayTask) -> float:
         """For how long it has run."""
         began = task.started_ms or task.created_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from nsadiag.analysis.facts.actors.job import ActorJob
@@ -73,7 +73,11 @@ class Stands:
     """All of a job."""
 
     rows: tuple[Stand, ...]
-    blind: tuple[int, ...] = field(default=())  # processes whose stacks could not be had
+    blind: tuple[int, ...] = ()  # processes whose stacks could not be had
+
+    def of(self, number: int) -> list[Stand]:
+        """Those of one process."""
+        return [stand for stand in self.rows if stand.number == number]
 
 
 def stands_of(job: ActorJob) -> Stands:

@@ -13,13 +13,13 @@ from typing import Literal
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.facts.actors.peers import End, end_of, port_of
 from nsadiag.analysis.facts.actors.stands import Stand, Stands
+from nsadiag.evidence.blocking import OF_ITS_PROCESS
 from nsadiag.evidence.documents.kernel import Descriptor
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.patterns.file_names import asked_for, loop_asks, names_at, names_from, names_in_file
 from nsadiag.source.polling import ASKS_FOR_FILES, ASKS_OUTSIDE
 
-THREADS = ("lock", "queue")  # what only other threads of the process can end
 STORE = re.compile(r"pt_tcpstore")  # threads of torch's store
 BETWEEN_S = 10.0  # two questions at most; whoever sleeps for longer does nothing else
 
@@ -56,7 +56,7 @@ class Crossings:
             return list(self._setters(stand) if at_store else self._at_the_other_end(stand))
         if stand.doing == "pipe":
             return [Crossing(to=s, kind="pipe", what="a pipe") for s in self._holders(stand)]
-        if stand.doing in THREADS:
+        if stand.doing in OF_ITS_PROCESS:
             return [
                 Crossing(to=s, kind="thread", what="a thread of its process") for s in self._beside(stand)
             ]
@@ -69,10 +69,10 @@ class Crossings:
 
         Candidates are the rest of one launcher's processes, where these are as many as lack; else those of other roles.
         """
-        told = self._joining(stand.number)
+        told = self.job.joining(stand.number)
         if stand.doing != "rendezvous" or told is None:
             return None
-        come = [n for n in self.job.processes if self._joining(n) == told]
+        come = [n for n in self.job.processes if self.job.joining(n) == told]
         if len(come) >= told[0]:
             return None
         known = self.job.processes
@@ -81,7 +81,9 @@ class Crossings:
         beside = [n for n in others if known[n].role in roles and known[n].parent in parents]
         elsewhere = [n for n in others if known[n].role not in roles]
         found = beside if len(roles) == 1 and len(beside) == told[0] - len(come) else elsewhere
-        return Forming(size=told[0], come=tuple(come), lacking=tuple(s for n in found for s in self._of(n)))
+        return Forming(
+            size=told[0], come=tuple(come), lacking=tuple(s for n in found for s in self.stands.of(n))
+        )
 
     def asks(self, stand: Stand) -> bool:
         """Whether it sleeps between two questions to the world, of which nothing shows whom they are for."""
@@ -108,7 +110,7 @@ class Crossings:
             found = self._answering(other, row.local)
         else:
             # Nobody has taken the connection yet: whoever listens there is to do it.
-            found = [s for n in self._listeners(port_of(peer), but=stand.number) for s in self._of(n)]
+            found = [s for n in self._listeners(port_of(peer), but=stand.number) for s in self.stands.of(n)]
         yield from (Crossing(to=s, kind="answer", what="its request") for s in found)
 
     def _asks_a_store(self, stand: Stand) -> bool:
@@ -131,7 +133,7 @@ class Crossings:
         """The thread that answers this client; where none says so, all of the process."""
         waits = self.job.waits.get(number)
         threads = {s.thread for s in waits.serves if s.client == _plain(client)} if waits else set()
-        mine = self._of(number)
+        mine = self.stands.of(number)
         return [s for s in mine if s.thread in threads] or mine
 
     def _holders(self, stand: Stand) -> list[Stand]:
@@ -144,7 +146,7 @@ class Crossings:
             for r in rows.values()
             if r.kind == "pipe" and r.inode == row.inode
         }
-        return [s for n in sorted(holders - {stand.number}) for s in self._of(n)]
+        return [s for n in sorted(holders - {stand.number}) for s in self.stands.of(n)]
 
     def _descriptor(self, stand: Stand) -> Descriptor | None:
         waits = self.job.waits.get(stand.number)
@@ -181,8 +183,8 @@ class Crossings:
     def _beside(self, stand: Stand) -> list[Stand]:
         """Threads of the same process that wait for somebody else, or work; a server's loop gives nothing by itself."""
         return [
-            s for s in self._of(stand.number)
-            if s.thread != stand.thread and s.doing not in (*THREADS, "serves")
+            s for s in self.stands.of(stand.number)
+            if s.thread != stand.thread and s.doing not in (*OF_ITS_PROCESS, "serves")
         ]  # fmt: skip
 
     def _writers(self, stand: Stand) -> Iterator[Crossing]:
@@ -223,16 +225,6 @@ class Crossings:
         if stand.place is None or stand.doing != "sleep" or stand.sleeps_s > BETWEEN_S:
             return False
         return loop_asks(self.job.cell.code, stand.place, asks)
-
-    # -- processes ----------------------------------------------------------------------------------
-
-    def _of(self, number: int) -> list[Stand]:
-        return [s for s in self.stands.rows if s.number == number]
-
-    def _joining(self, number: int) -> tuple[int, str] | None:
-        waits = self.job.waits.get(number)
-        told = waits.joining if waits else None
-        return (told.world_size, told.at) if told else None
 
 
 def _plain(address: str) -> str:

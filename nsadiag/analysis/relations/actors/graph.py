@@ -1,26 +1,25 @@
 """The wait-for graph of a job of Ray's or of several launchers: over calls and objects, torch groups, coordinating actors,
 resources, and what connects roles.
 
-A node is a stand, or an actor in which no call runs: idle, dead, or not yet placed. Where a wait needs all that it waits for
-(`every`), one that never comes is enough; otherwise any of them ends it.
+A node is a stand, or an actor in which no call runs: idle, dead, or not yet placed. A wait is for any of its targets, unless it
+is known to need all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from nsadiag.analysis.facts.actors.job import ALIVE, CONTROLLER, CREATION, DEAD, ActorJob
 from nsadiag.analysis.facts.actors.peers import torch_peers
 from nsadiag.analysis.facts.actors.stands import PEERS, Stand, Stands
-from nsadiag.analysis.relations.actors.crossings import THREADS, Crossings, Forming
-from nsadiag.analysis.relations.fixpoint import Needs, never_woken
+from nsadiag.analysis.relations.actors.crossings import Crossings, Forming
 from nsadiag.analysis.relations.wait_graph import Wait, WaitGraph
+from nsadiag.evidence.blocking import OF_ITS_PROCESS
 from nsadiag.evidence.documents.actors import RayActor, RayNode, RayTask
 
-State = Literal["stands", "idle", "dead", "unplaced", "object", "unknown", "absent"]
+State = Literal["stands", "idle", "dead", "unplaced", "unknown", "absent"]
 QUEUE = "_QueueActor"  # of ray.util.queue
 
 
@@ -35,6 +34,11 @@ class Node:
     come: tuple[int, ...] = ()  # of a member that is absent from a group: those who are not
     size: int = 0
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether it waits for another thread of its process."""
+        return self.stand is not None and self.stand.doing in OF_ITS_PROCESS
+
 
 @dataclass(frozen=True, kw_only=True)
 class CallWait(Wait[str]):
@@ -46,7 +50,6 @@ class CallWait(Wait[str]):
         "group",
         "coordinator",
         "resources",
-        "object",
         "answer",
         "pipe",
         "thread",
@@ -61,10 +64,7 @@ class CallGraph(WaitGraph[str, CallWait]):
     """Nodes by key, and the waits between them."""
 
     nodes: dict[str, Node]
-    every: frozenset[str]  # nodes that need all of what they wait for
-    free: frozenset[str]  # nodes that could act by themselves
     polling: frozenset[str] = frozenset()  # nodes that ask again and again for what another role is to give
-    never: frozenset[str] = frozenset()  # not placed, and too large for any machine of the cluster
 
     def nearest_waiter(self, keys: tuple[str, ...], but: tuple[int, ...]) -> Stand | None:
         """The nearest waiter for these nodes whose line is known: the one with the fewest waits between."""
@@ -78,44 +78,17 @@ class CallGraph(WaitGraph[str, CallWait]):
                 return found
         return None
 
-    @cached_property
-    def stuck(self) -> frozenset[str]:
-        """The largest set of nodes that only members of the set could wake."""
-        waiting = [key for key in self.nodes if key not in self.free]
-        never = {key for key in waiting if self.nodes[key].state in ("dead", "absent") or key in self.never}
-        # Any call that runs could call it, or give back what it needs.
-        calls = [key for key, node in self.nodes.items() if node.stand is not None]
-        needs = {key: self._needs(key, calls) for key in waiting if key not in never}
-        alone = {key for key in needs if self._is_locked(key) and self._in_main_thread(key)}
-        return frozenset(never_woken({k: n for k, n in needs.items() if k not in alone}, never | alone))
 
-    def _needs(self, key: str, calls: list[str]) -> Needs[str]:
-        node = self.nodes[key]
-        if node.state in ("idle", "unplaced") or self._is_locked(key):
-            return Needs(targets=calls, every=False)
-        targets = self.waited_for_by(key) if node.state == "stands" else ()
-        return Needs(targets=targets, every=key in self.every)
-
-    def _is_locked(self, key: str) -> bool:
-        stand = self.nodes[key].stand
-        return stand is not None and stand.doing in THREADS
-
-    def _in_main_thread(self, key: str) -> bool:
-        """Whether no other call of its process can run beside it."""
-        stand = self.nodes[key].stand
-        return stand is not None and stand.main
-
-
-def graph_of(job: ActorJob, stands: Stands) -> CallGraph:
+def graph_of(job: ActorJob, stands: Stands, crossings: Crossings | None) -> CallGraph:
     """The graph at the second capture."""
-    return _Builder(job, stands).graph()
+    return _Builder(job, stands, crossings).graph()
 
 
 class _Builder:
     """Nodes and edges as they are found."""
 
-    def __init__(self, job: ActorJob, stands: Stands) -> None:
-        self.job, self.stands = job, stands
+    def __init__(self, job: ActorJob, stands: Stands, crossings: Crossings | None) -> None:
+        self.job, self.stands, self.crossings = job, stands, crossings
         self.peers = torch_peers(job)
         self.nodes: dict[str, Node] = {}
         self.by_task: dict[str, str] = {}
@@ -124,8 +97,7 @@ class _Builder:
         self.free: set[str] = set()
         self.never: set[str] = set()
         self.polling: set[str] = set()
-        self.crossings = Crossings(job, stands) if job.has_roles else None
-        self.crossed = {s.key: self.crossings.of(s) for s in stands.rows} if self.crossings else {}
+        self.crossed = {s.key: crossings.of(s) for s in stands.rows} if crossings else {}
         self._add_stands()
         self._add_actors()
 
@@ -136,10 +108,21 @@ class _Builder:
         waiting = {edge.waiter for edge in edges}
         self.free |= {s.key for s in self.stands.rows if s.doing == "suspended" and s.key not in waiting}
         single = {(e.waiter, e.waited_for, e.kind, e.what): e for e in edges}
+        locked = {key for key, node in self.nodes.items() if node.is_locked}
+        gone = {key for key, node in self.nodes.items() if node.state in ("dead", "absent")}
+        # Beside the main thread another call of the process may yet run.
+        alone = {key for key in locked if (stand := self.nodes[key].stand) and stand.main}
         return CallGraph(
-            nodes=self.nodes, edges=tuple(single.values()), every=frozenset(self.every),
-            free=frozenset(self.free), polling=frozenset(self.polling), never=frozenset(self.never),
-        )  # fmt: skip
+            nodes=self.nodes,
+            edges=tuple(single.values()),
+            waiting=frozenset(self.nodes.keys() - self.free),
+            any_of=frozenset(self.nodes.keys() - self.every),
+            # Any call that runs could call it, or give back what it needs.
+            called=frozenset(locked | {k for k, n in self.nodes.items() if n.state in ("idle", "unplaced")}),
+            callers=frozenset(key for key, node in self.nodes.items() if node.stand is not None),
+            never=frozenset(self.never | gone | alone),
+            polling=frozenset(self.polling),
+        )
 
     # -- nodes --------------------------------------------------------------------------------------
 
@@ -324,10 +307,10 @@ class _Builder:
         peers = sorted(self._invited(stand) or list(self.peers.get(stand.number, set())))
         if self.crossings:
             peers = self.crossings.peers(stand, peers)
-        absent = [n for n in peers if not any(s.doing in PEERS for s in self._stands(n))]
+        absent = [n for n in peers if not any(s.doing in PEERS for s in self.stands.of(n))]
         others = [
             n for n in peers if n not in absent
-            if not any(s.inner == stand.inner for s in self._stands(n) if s.doing in PEERS)
+            if not any(s.inner == stand.inner for s in self.stands.of(n) if s.doing in PEERS)
         ]  # fmt: skip
         for number in absent or others:
             for key in self._of_absent(number):
@@ -350,28 +333,22 @@ class _Builder:
         keys = self.of_number.get(number, [])
         idle = [key for key in keys if self.nodes[key].state == "idle"]
         rest = (self.nodes[key].stand for key in keys if key not in idle)
-        return idle if idle and all(stand is None or stand.doing in THREADS for stand in rest) else keys
+        return (
+            idle if idle and all(stand is None or stand.doing in OF_ITS_PROCESS for stand in rest) else keys
+        )
 
     def _invited(self, stand: Stand) -> list[int]:
         """Candidates for the ranks that a group under creation lacks: actors like those that have come, as many as ranks have not."""
-        mine = self._joining(stand.number)
+        mine = self.job.joining(stand.number)
         if stand.doing != "rendezvous" or mine is None:
             return []
-        come = {n for n in self.job.processes if self._joining(n) == mine}
+        come = {n for n in self.job.processes if self.job.joining(n) == mine}
         classes = {self._class_of(n) for n in come}
         others = {n for n in self.job.names if self._class_of(n) in classes} - come
         return sorted(others) if len(come) < mine[0] and len(others) == mine[0] - len(come) else []
 
-    def _joining(self, number: int) -> tuple[int, str] | None:
-        waits = self.job.waits.get(number)
-        told = waits.joining if waits else None
-        return (told.world_size, told.at) if told else None
-
     def _class_of(self, number: int) -> str:
         return next((a.cls for a in self.job.actors.values() if self.job.number_of_actor[a.id] == number), "")
-
-    def _stands(self, number: int) -> list[Stand]:
-        return [stand for stand in self.stands.rows if stand.number == number]
 
     def _needs(self, actor: RayActor) -> Iterator[CallWait]:
         """From an actor that was never placed to who holds what it needs."""
@@ -392,7 +369,7 @@ def _could_act(stand: Stand) -> bool:
     """Whether the stand may go on by itself, whatever the others do."""
     if stand.doing == "serves":
         return stand.works
-    if stand.works or stand.limit or (stand.helpers and stand.doing in THREADS):
+    if stand.works or stand.limit or (stand.helpers and stand.doing in OF_ITS_PROCESS):
         return True
     return stand.doing in ("runs", "sleep", "socket", "pipe", "io", "process", "signal", "loader", "backward")
 

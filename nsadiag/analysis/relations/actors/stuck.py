@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.facts.actors.stands import Stand, Stands, stands_of
+from nsadiag.analysis.relations import wait_graph
 from nsadiag.analysis.relations.actors.crossings import Crossings
 from nsadiag.analysis.relations.actors.graph import CallGraph, graph_of
 from nsadiag.analysis.relations.actors.words import DOING, standing, waits_for
+from nsadiag.analysis.relations.wait_graph import Edge
 from nsadiag.evidence.records import Certainty
 
 # The silence after which a wait for the world outside is suspected: of a call that has returned before, so many times as
@@ -39,7 +41,7 @@ def stands_in(case: Case) -> Stands:
 
 def graph_in(case: Case) -> CallGraph:
     """The wait-for graph at the second capture."""
-    return graph_of(case.once(job_of), case.once(stands_in))
+    return graph_of(case.once(job_of), case.once(stands_in), case.once(_crossings))
 
 
 def patient_graph(case: Case) -> CallGraph:
@@ -48,7 +50,7 @@ def patient_graph(case: Case) -> CallGraph:
     retried = {s.key for s in case.once(stands_in).rows if s.awaits and s.limit} | graph.polling
     # Who is nowhere among the processes that were looked at may still come.
     retried |= {key for key, node in graph.nodes.items() if node.state == "absent"}
-    return dataclasses.replace(graph, free=graph.free - retried)
+    return dataclasses.replace(graph, waiting=graph.waiting | retried)
 
 
 def stuck_sets(case: Case) -> tuple[Stuck, ...]:
@@ -71,7 +73,7 @@ def working(case: Case) -> list[Stand]:
 
 def sleeping(case: Case) -> list[Stand]:
     """Calls in a sleep, which ends by itself; not one between two questions for what another role is to give."""
-    polling, crossings = case.once(graph_in).polling, _crossings(case)
+    polling, crossings = case.once(graph_in).polling, case.once(_crossings)
     found = [s for s in case.once(stands_in).rows if s.doing == "sleep" and s.key not in polling]
     return [s for s in found if not (crossings and crossings.asks(s))]
 
@@ -80,17 +82,31 @@ def outside(case: Case) -> list[Stand]:
     """Calls that wait for the world, or run and get nowhere."""
     graph = case.once(patient_graph)
     rows = case.once(stands_in).rows
-    crossings = _crossings(case)
+    crossings = case.once(_crossings)
     return [
         s
         for s in rows
-        if s.key in graph.free and not s.awaits and (s.doing != "sleep" or (crossings and crossings.asks(s)))
+        if s.key not in graph.waiting
+        and not s.awaits
+        and (s.doing != "sleep" or (crossings and crossings.asks(s)))
     ]
 
 
 def _crossings(case: Case) -> Crossings | None:
     job = case.once(job_of)
     return Crossings(job, case.once(stands_in)) if job.has_roles else None
+
+
+def waits_between(case: Case) -> tuple[Edge, ...]:
+    """The wait-for graph of any case: between ranks, or by the numbers of processes and actors."""
+    if case.cell.ray is None:
+        return case.once(wait_graph.graph_of).edges
+    graph = case.once(graph_in)
+    return tuple(
+        Edge(waiter=waiter.number, waited_for=target.number, what=edge.what, source=waiter.stand.source)
+        for edge in graph.edges
+        if (waiter := graph.nodes[edge.waiter]).stand and (target := graph.nodes[edge.waited_for]).number >= 0
+    )
 
 
 def late_outside(case: Case) -> list[Stand]:

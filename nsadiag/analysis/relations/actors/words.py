@@ -63,8 +63,6 @@ def waits_for(job: ActorJob, graph: CallGraph, edge: CallWait) -> str:
         return f"waits for {edge.what}, for which Ray has no room"
     if edge.kind == "resources":
         return f"needs {edge.what}, of which {name} holds some"
-    if target.state == "dead":
-        return f"waits for {edge.what} of {name}, which is dead"
     if target.state == "unplaced":
         return f"waits for {edge.what} of {name}, which was never started"
     return f"waits for {name} to return {edge.what}"

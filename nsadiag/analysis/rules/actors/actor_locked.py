@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.actors.crossings import THREADS
 from nsadiag.analysis.relations.actors.graph import CallGraph
 from nsadiag.analysis.relations.actors.words import DOING, standing
 from nsadiag.analysis.rules.actors.parts import Root, by_roots, most_waited_for, waiter_in
@@ -27,7 +26,7 @@ def _stands(job: ActorJob, graph: CallGraph) -> str:
 def _locked(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root | None:
     keys = {
         key for key in within
-        if (s := graph.nodes[key].stand) and s.doing in THREADS and not graph.out.get(key)
+        if (node := graph.nodes[key]).is_locked and (s := node.stand) and not graph.out.get(key)
         # A call that nobody waits for may be a server's, for as long as the job lasts.
         if (s.task and s.task.kind == "DRIVER_TASK") or any(edge.waited_for == key for edge in graph.edges)
     }  # fmt: skip

@@ -16,7 +16,7 @@ from nsadiag.analysis.rules.blocked.event_loop import LoopWait, blocking_task
 from nsadiag.analysis.rules.drafts import at_line, inside_rank, named
 from nsadiag.analysis.rules.reasons import blocked_elsewhere, not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.blocking import polling_library, waits_outside
+from nsadiag.evidence.blocking import OF_ITS_PROCESS, polling_library, waits_outside
 from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.source import loops
@@ -82,7 +82,7 @@ def _waits_for(case: Case, blocked: BlockedRank) -> External | None:
         return PIPE if state.doing == "pipe" else SIGNAL
     if state.doing in ("store", "sleep") and not _may_come_of_a_peer(case, blocked):
         return _store_key(blocked) if state.doing == "store" else _polled(case.cell, blocked)
-    return _through_a_thread(blocked) if state.doing in ("lock", "queue") else None
+    return _through_a_thread(blocked) if state.doing in OF_ITS_PROCESS else None
 
 
 def _file_lock(blocked: BlockedRank) -> External:

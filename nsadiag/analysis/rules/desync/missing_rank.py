@@ -42,9 +42,7 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
         yield from _by_stacks(case.cell)
     alive = [(w, tuple(r for r in w.missing if was_alive(case.cell.rank(r).end))) for w in waits(case)]
     found = [
-        (wait, missing)
-        for wait, missing in alive
-        if missing and wait.waiting and not _may_be_cut_off(case, wait, missing)
+        (wait, missing) for wait, missing in alive if missing and not _may_be_cut_off(case, wait, missing)
     ]
     roots = {*case.once(graph_of).roots()}
     # Whoever waits for nobody explains the others.
@@ -56,7 +54,7 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
             else _draft(case, wait, tuple(r for r in missing if r in roots) or missing, found[1:])
         )
     for wait, missing in alive:
-        if not (missing and wait.waiting):
+        if not missing:
             yield _nobody_missing(case, wait)
         elif _may_be_cut_off(case, wait, missing):
             yield Declined(
@@ -78,7 +76,7 @@ def _nobody_missing(case: Case, wait: PendingCall) -> Declined:
     fact = f"no rank is missing from {call}, in which {these(wait.waiting)} {waits_wait(wait.waiting)}"
     if wait.missing:
         fact = f"{these(wait.missing)}, which never issued {call}, had ended"
-    return Declined(fact, wait.source(case.cell, wait.waiting[0]) if wait.waiting else None)
+    return Declined(fact, wait.source(case.cell, wait.waiting[0]))
 
 
 def _most_did_not_come(cell: CellEvidence, wait: PendingCall, missing: tuple[int, ...]) -> bool:

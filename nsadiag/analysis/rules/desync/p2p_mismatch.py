@@ -14,7 +14,6 @@ from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
-from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
 from nsadiag.analysis.rules.drafts import last_look, line_of, named, recorded
 from nsadiag.analysis.rules.reasons import everyone
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -25,7 +24,7 @@ from nsadiag.evidence.records import Collective, Place, Strength, Where
 def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
     if is_still(case.cell):
         yield from _sizes(case)
-        for cycle in closed_cycles(case.once(graph_of)):
+        for cycle in case.once(graph_of).closed_cycles():
             waiting = {rank: p for rank in cycle if (p := pending_of(case, rank))}
             if waiting:
                 yield _cycle(case, cycle, waiting)

@@ -27,7 +27,7 @@ def unseen_rank(case: Case) -> Iterator[Draft | Declined]:
         few = len(heard) + (case.cell.collected is not None and case.cell.collected.knows_size)
         if unseen and len(unseen) < few and not (wait.deviating or wait.completed):
             yield _draft(case, wait, unseen)
-        elif wait.waiting:
+        else:
             yield Declined(_against(case, wait, unseen), wait.source(case.cell, wait.waiting[0]))
 
 

@@ -13,7 +13,7 @@ from nsadiag.analysis.facts.device_queue import first_unfinished, issued_s
 from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.relations.call_outliers import calls_begun
 from nsadiag.analysis.relations.pending import waits
-from nsadiag.analysis.relations.wait_graph import Graph, graph_of
+from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.phrases import call_name
@@ -22,15 +22,9 @@ from nsadiag.evidence.records import Place, Strength, Where
 Call = tuple[str, str]  # group and call site
 
 
-def closed_cycles(graph: Graph) -> list[tuple[int, ...]]:
-    """Cycles whose ranks wait only for ranks that wait too, so that no rank outside can wake them."""
-    roots = set(graph.roots())
-    return [cycle for cycle in graph.cycles() if not any(graph.reached_from(r) & roots for r in cycle)]
-
-
 def cycle_finding(case: Case) -> Iterator[Draft]:
     """A cycle of ranks that all wait in collectives."""
-    for cycle in closed_cycles(case.once(graph_of)):
+    for cycle in case.once(graph_of).closed_cycles():
         if not case.thread_states:
             yield _by_calls(case, cycle)
             continue

@@ -17,6 +17,7 @@ MEMORY = {
     "host": "The host is out of memory: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
 }
 OF_A_WORKER = "Find what ended the worker: dmesg shows the kernel's OOM killer; `num_workers=0` shows an exception where it occurs."
+NO_ORDER = "the errors are in several logs, and no line has a time: nothing tells which of them was the first"
 
 
 def class_of(exception: Cause) -> str:

@@ -15,7 +15,7 @@ from nsadiag.analysis.facts.exceptions import (
     place_of,
     says_assert,
 )
-from nsadiag.analysis.facts.exits import Break, breaks, first_break
+from nsadiag.analysis.facts.exits import Break, breaks, first_break, unordered
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import hung_ranks
 from nsadiag.analysis.relations.messages.received import misled
@@ -28,12 +28,13 @@ from nsadiag.analysis.relations.suppressed_exceptions import (
 )
 from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed, inside_rank, last_look, named
 from nsadiag.analysis.rules.exits.child_exceptions import child_exceptions, has_dead_child, waits_for_children
-from nsadiag.analysis.rules.exits.exception_advice import actions_of, class_of, fix_of, next_of
+from nsadiag.analysis.rules.exits.exception_advice import NO_ORDER, actions_of, class_of, fix_of, next_of
 from nsadiag.analysis.rules.exits.missing_files import missing_file
 from nsadiag.analysis.rules.exits.restarts import before_a_restart, last_attempt_failed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import Raised
+from nsadiag.evidence.phrases import these
 from nsadiag.evidence.records import Place, Strength, Where
 
 # The same message on another rank within this time is the same mistake, not a consequence.
@@ -68,12 +69,16 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     cell, rank, root = case.cell, first.rank, first_of(exception)
     source = exception.source or f"{rank.source}/exception.json"
     alike = [b.rank.rank for b in breaks(cell) if _is_like(cell, b, first)]
-    victims = [b for b in breaks(cell) if b.rank.rank not in alike]
+    tied = [b for b in unordered(cell, first) if b.rank.rank not in alike]
+    victims = [b for b in breaks(cell) if b.rank.rank not in alike and b not in tied]
     evidence = {f"rank {rank.rank} {_when(case, first, alike)}: {headline(root)}": source}
     if root is not exception:
         evidence[f"it ended by an exception that this one caused: {headline(exception)}"] = source
     if hidden := exception.hidden:
         evidence[f"it was raised in place of {headline(hidden)}{at_line(place_of(hidden))}"] = source
+    for other in tied[:3]:
+        if raised := other.rank.exception:
+            evidence[f"rank {other.rank.rank} raised: {headline(first_of(raised))}"] = raised.source
     for victim in victims[:3]:
         if raised := victim.rank.exception:
             later_s = victim.t_s - first.t_s
@@ -96,17 +101,22 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     advice = (
         "Fix the line shown; the other ranks' errors go away with it." if victims else "Fix the line shown."
     )
+    guilty = tuple(sorted({*alike, *(b.rank.rank for b in tied)}))
+    said = f"{who} raised {headline(root)}" + (f" ({kernel})" if kernel else "")
+    if tied:
+        others = cell.everyone(b.rank.rank for b in tied)
+        said = f"{said.rstrip('.')}, and {these(others)} another error; nothing tells which came first"
     return Draft(
         cls=class_of(root),
-        strength=Strength.CONCLUSIVE,
-        summary=f"{who} raised {headline(root)}" + (f" ({kernel})" if kernel else ""),
-        guilty_ranks=() if is_shared else tuple(sorted(set(alike))),
+        strength=Strength.GUESS if tied else Strength.CONCLUSIVE,
+        summary=said,
+        guilty_ranks=() if is_shared else guilty,
         blocked_ranks=tuple(sorted({b.rank.rank for b in breaks(cell)})) if is_shared else None,
         at=place_of(root) or place_of(exception) or locations.of_faults(rank.faults),
         where=Where(step=rank.end.steps),
         peers_at=_peers_at(case, alike),
         evidence=evidence,
-        gaps=(REPORTED_LATE,) if late else (),
+        gaps=(*([REPORTED_LATE] if late else []), *([NO_ORDER] if tied else [])),
         fix=KERNEL_FIX if kernel or says_assert(root) else fix_of(root, advice),
         next=LAUNCH_BLOCKING if late else next_of(root),
         actions=acts,

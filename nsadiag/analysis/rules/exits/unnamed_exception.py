@@ -15,7 +15,14 @@ from nsadiag.analysis.facts.exceptions import (
 )
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.rules.exits.exception_advice import OF_A_WORKER, actions_of, class_of, fix_of, next_of
+from nsadiag.analysis.rules.exits.exception_advice import (
+    NO_ORDER,
+    OF_A_WORKER,
+    actions_of,
+    class_of,
+    fix_of,
+    next_of,
+)
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import Cause, Raised, TracebackFrame
 from nsadiag.evidence.phrases import these
@@ -25,6 +32,7 @@ BY_RANK = "torchrun --log-dir logs --redirects 3 --tee 3 <the same script>: each
 NO_LINE = "The message says what failed; no line of the job's own code is in these files."
 LOADER = "torch/utils/data/dataloader.py"
 NO_RANK = "no line of the log tells which rank raised it"
+ANOTHER = "; another process raised another error, and nothing tells which came first"
 LINE = "Fix the line shown; errors of other ranks that follow from it go away with it."
 
 
@@ -44,6 +52,7 @@ def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
         yield Declined(f"what a process raised tells of another that is gone: {headline(root)}", first.source)
         return
     ranks, why = _whose(cell)
+    tied = _unordered(cell.unnamed, first)
     lost = LOST_WORKER.search(root.message)
     raised, place = headline(root).rstrip("."), place_of(root) or place_of(first)
     if lost:
@@ -55,13 +64,16 @@ def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         cls="dataloader_worker_fault" if lost else class_of(root),
         outcome="crashed",
-        strength=Strength.LIKELY,
-        summary=f"A process raised {raised}{why}.",
+        strength=Strength.GUESS if tied else Strength.LIKELY,
+        summary=f"A process raised {raised}{why}{ANOTHER if tied else ''}.",
         guilty_ranks=ranks,
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in ranks) if ranks else (),
         at=place,
-        evidence={f"a process raised {raised}": first.source},
-        gaps=(NO_RANK,),
+        evidence={
+            f"a process raised {raised}": first.source,
+            **{f"a process raised {headline(first_of(each))}": each.source for each in tied[:3]},
+        },
+        gaps=(NO_RANK, *([NO_ORDER] if tied else [])),
         fix=fix_of(root, OF_A_WORKER if lost else LINE if place else NO_LINE),
         next=next_of(root) or (BY_RANK if case.told.started_by == "torchrun" else None),
         actions=actions_of(root),
@@ -71,8 +83,19 @@ def unnamed_exception(case: Case) -> Iterator[Draft | Declined]:
 def _first(unnamed: Sequence[Raised]) -> Raised:
     """The one to judge: what a loader's worker died of is told by the process that lost it, after the worker's own words."""
     own = [each for each in unnamed if not follows_a_peer(first_of(each))]
+    if all(each.t_wall_ns for each in own):
+        own.sort(key=lambda each: each.t_wall_ns)
     lost = [each for each in own if LOST_WORKER.search(first_of(each).message)]
     return next(iter(lost or own), unnamed[0])
+
+
+def _unordered(unnamed: Sequence[Raised], first: Raised) -> list[Raised]:
+    """Other errors of their own, in other logs, where nothing tells which came first: not all of them have a time."""
+    own = [each for each in unnamed if not follows_a_peer(first_of(each))]
+    log = first.source.partition("#")[0]
+    others = [each for each in own if each.source.partition("#")[0] != log]
+    others = [] if all(each.t_wall_ns for each in own) else others
+    return [each for each in others if headline(first_of(each)) != headline(first_of(first))]
 
 
 def _whose(cell: CellEvidence) -> tuple[tuple[int, ...], str]:

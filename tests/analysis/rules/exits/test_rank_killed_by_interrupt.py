@@ -67,6 +67,49 @@ def test_a_job_that_went_on_after_a_silence_was_not(killed: RunDir) -> None:
     assert (verdict.outcome, verdict.cls) == ("crashed", "rank_killed"), verdict.summary
 
 
+@pytest.mark.parametrize("name", ["missing_rank_killed_rank", "missing_rank_killed_job"])
+def test_a_suspected_hang_that_somebody_ends_by_sigkill_stays_one(name: str, tmp_path: Path) -> None:
+    verdict = judge(load_cell(unpack(GOLDEN / f"{name}.tar.xz", tmp_path).path))
+    assert (verdict.cls, verdict.outcome, verdict.guilty_ranks) == ("missing_rank", "hung", (1,))
+    assert verdict.certainty == "suspected"
+
+
+@pytest.fixture
+def sigkilled(tmp_path: Path) -> RunDir:
+    return unpack(GOLDEN / "missing_rank_killed_rank.tar.xz", tmp_path)
+
+
+def test_a_sigkill_of_the_kernels_for_want_of_memory_is_no_interruption(sigkilled: RunDir) -> None:
+    (node,) = sigkilled.path.glob("nodes/*")
+    grown = {"oom_kills_before": 0, "oom_kills": 1, "used_bytes": None, "limit_bytes": None}
+    (node / "oom.json").write_text(json.dumps({"grown": [grown], "kernel": []}))
+    assert judge(load_cell(sigkilled.path)).cls == "host_oom"
+
+
+def test_a_sigkill_after_a_suspicion_that_was_withdrawn_is_no_interruption(sigkilled: RunDir) -> None:
+    watch = read_json(sigkilled.watch)
+    watch["suspicions"] = [{**each, "withdrawn_s": each["t_s"] + 1} for each in watch["suspicions"]]
+    sigkilled.watch.write_text(json.dumps(watch))
+    assert judge(load_cell(sigkilled.path)).cls == "rank_killed"
+
+
+def test_a_rank_that_was_gone_when_the_others_were_looked_at_was_killed_first(sigkilled: RunDir) -> None:
+    watch = read_json(sigkilled.watch)
+    for look in watch["looks"]:
+        look["motions"] = [motion for motion in look["motions"] if motion["rank"] != 0]
+    sigkilled.watch.write_text(json.dumps(watch))
+    verdict = judge(load_cell(sigkilled.path))
+    assert (verdict.cls, verdict.guilty_ranks) == ("rank_killed", (0,))
+
+
+def test_a_job_that_its_own_time_limit_ends_was_not_interrupted(sigkilled: RunDir) -> None:
+    ends = read_json(sigkilled.ends)
+    sigkilled.ends.write_text(json.dumps({n: {**end, "signal": 6} for n, end in ends.items()}))
+    for rank in sigkilled.ranks():
+        (rank.path / "stderr.log").write_text("Watchdog caught collective operation timeout\n")
+    assert load_cell(sigkilled.path).watch.stopped is None
+
+
 def test_a_crash_without_a_cause_names_the_line_at_which_a_rank_ended_itself(run: RunDir) -> None:
     for rank in run.ranks():
         (rank.path / "exception.json").unlink(missing_ok=True)

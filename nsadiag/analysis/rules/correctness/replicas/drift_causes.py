@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.buckets import elements_of
+from nsadiag.analysis.facts.collectives import elements_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.replica_sums import Drift, kept_equal, summed, written_alone
 from nsadiag.analysis.relations.replication import MOST_STEPS
