@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from multiprocessing.connection import Connection
 from urllib.request import urlopen
 
 import torch
@@ -26,7 +27,7 @@ class Engine:
         self.running = threading.Event()
         self.running.set()
         self.one_at_a_time = threading.Lock()
-        self.group = self.store = None
+        self.group = self.store = self.worker = None
         self.done = 0
 
     def loop(self) -> None:
@@ -35,6 +36,10 @@ class Engine:
             self.done += 1
             if CASE == "engine_loop_dies" and self.done == 3:
                 raise KeyError("kv block")
+            if self.worker:
+                self.worker.send(prompt)
+                answer.put(self.worker.recv())
+                continue
             if CASE == "long_rollout" and self.done == 3:
                 begun()
                 time.sleep(QUIET_S)
@@ -106,6 +111,32 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps({"value": value}).encode())
 
 
+def worker_with_a_pipe() -> Connection:
+    """A process that generates, and answers by the pipe by which it is asked."""
+    import multiprocessing
+
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    multiprocessing.get_context("spawn").Process(target=answer_by, args=(theirs,), daemon=True).start()
+    return ours
+
+
+def answer_by(pipe: Connection) -> None:
+    net, done = model(), 0
+    while True:
+        prompt = pipe.recv()
+        done += 1
+        if done == 3:
+            begun()
+        try:
+            if CASE == "pipe_reply_lost" and done == 3:
+                raise KeyError("kv block")
+            if CASE == "slow_pipe_worker" and done == 3:
+                time.sleep(QUIET_S)
+            pipe.send(net(torch.tensor(prompt)).sum().item())
+        except KeyError as error:
+            print(f"worker: {error}", flush=True)
+
+
 def ready() -> None:
     """What a worker process of the engine says once it has loaded its part of the model."""
     import multiprocessing
@@ -146,6 +177,8 @@ if __name__ == "__main__":
         threading.Thread(target=load_and_tell, name="loader", daemon=True).start()
     if CASE in ("worker_not_ready", "slow_worker"):
         ready()
+    if CASE in ("pipe_reply_lost", "slow_pipe_worker"):
+        engine.worker = worker_with_a_pipe()
     if CASE == "slow_start":
         begun()
         time.sleep(QUIET_S)

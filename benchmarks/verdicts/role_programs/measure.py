@@ -65,7 +65,7 @@ class Slow(BaseHTTPRequestHandler):
 
 def lines_of(case: Case) -> list[list[str]]:
     """The command of each role."""
-    lines = [[sys.executable, "engine.py", engine] for engine in case.engines]
+    lines = [[sys.executable, case.engine, engine] for engine in case.engines]
     lines.append(["torchrun", "--standalone", "--nproc-per-node=2", case.trainer])
     if case.trainer != "trainer.py":
         lines.append([sys.executable, "orchestrator.py"])

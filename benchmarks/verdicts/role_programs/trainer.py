@@ -61,6 +61,13 @@ def send(net: torch.nn.Module, group: dist.ProcessGroup, step: int) -> None:
     if CASE == "paused" and step == 3:
         ask(ENGINES[0], "/pause")
         begun()
+    if CASE in ("paused_writer", "drained_update") and step == 3:
+        if CASE == "paused_writer":
+            ask(ENGINES[0], "/pause")
+            begun()
+        # A rollout that is on its way when new weights come.
+        pool.submit(ask, ENGINES[0], "/generate", prompt=[3.0] * 64)
+        time.sleep(1)
     sent = [pool.submit(ask, engine, "/update_weights", step=step) for engine in ENGINES]
     if CASE == "asked_while_updating" and step == 3:
         time.sleep(1)
