@@ -139,6 +139,12 @@ LIBRARY = (
     Blocking(frames=r"asyncio/\w+", waker=TASK | CLIENT),
     Blocking(frames="http/server|grpc/_common", waker=CLIENT),
 )
+# Waits of coroutines for what is no other task's or thread's of their process; all that is not here may be.
+COROUTINES = (
+    Blocking(frames="asyncio/base_events", functions="serve_forever$", state="socket", waker=CLIENT),
+    Blocking(frames="asyncio/tasks", functions="^sleep$", state="sleep", waker=TIMER),
+    Blocking(frames="asyncio/subprocess", state="process", waker=CHILD | TOOL),
+)
 # The same of native frames, innermost first.
 NATIVE = (
     # Before its callers: what takes a process group down joins the threads of its own.
@@ -264,6 +270,38 @@ def by_frames(frames: Sequence[StackFrame]) -> Blocking | None:
             if row.state and any(_fits(row, f.name, f.filename) for f in frames)
         ),
         None,
+    )
+
+
+def by_coroutines(frames: Sequence[StackFrame]) -> Blocking | None:
+    """The row of a task with these coroutines, innermost first, where it waits for nobody of its process."""
+    fits = (row for row in COROUTINES if any(_fits(row, f.name, f.filename) for f in frames))
+    return next(fits, None)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_between_processes(file: str) -> bool:
+    """Whether locks and queues wait there that other processes may hold."""
+    return any(_is_in(row, file) for row in LIBRARY if row.state in ("lock", "queue") and row.waker & LOCAL)
+
+
+def is_of_loop(file: str) -> bool:
+    """Whether the file is asyncio's."""
+    return "/asyncio/" in file
+
+
+def serves(frames: Sequence[StackFrame]) -> bool:
+    """Whether a task with these coroutines is a server's own, and ends with it."""
+    row = by_coroutines(frames)
+    return (row is not None and row.waker == CLIENT) or any(is_server(f.filename) for f in frames)
+
+
+def is_idle_in_pool(frames: Sequence[StackFrame]) -> bool:
+    """Whether a thread of a pool waits for work."""
+    return (
+        bool(frames)
+        and frames[0].name == "_worker"
+        and frames[0].filename.endswith("/concurrent/futures/thread.py")
     )
 
 

@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -47,10 +48,12 @@ PATIENCE_S, ENDS_S, QUIET_S = 15.0, 120.0, 35.0
 
 
 def ports(names: list[str]) -> dict[str, int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in names]
-    found = {name: s.getsockname()[1] for name, s in zip(names, held, strict=True)}
-    for each in held:
-        each.close()
+    """Free ones, below those that the kernel gives to anybody who connects meanwhile."""
+    found: dict[str, int] = {}
+    while len(found) < len(names):
+        port = random.randrange(15_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found[names[len(found)]] = port
     return found
 
 
@@ -141,7 +144,8 @@ def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row
             role.wait()
     row = row_of(name, case, shared, round(first_s, 1), begun, said)
     if options.keep:
-        shutil.copytree(shared, options.keep / name, dirs_exist_ok=True)
+        sockets = shutil.ignore_patterns("*.ipc")
+        shutil.copytree(shared, options.keep / name, dirs_exist_ok=True, ignore=sockets)
     shutil.rmtree(shared)
     return row
 

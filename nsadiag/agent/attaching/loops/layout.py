@@ -17,6 +17,7 @@ from typing import Any
 from nsadiag.agent.attaching.loops.objects import BASICSIZE, TYPE, WORD, LayoutError, Memory, memory_of
 
 VERSIONS = ((3, 11), (3, 12), (3, 13))
+MOST_VALUES = 16
 FIRST_LINE = 123_456_789  # of a function that has no such line
 SUSPENDED, OVER = 0xFF, (1, 4)
 
@@ -37,15 +38,15 @@ class Layout:
     coroutine: int
     future: int  # for which it waits
 
-    def values(self, memory: Memory, instance: int, count: int) -> tuple[int, ...]:
-        """The first attributes of an instance, in the order in which its class has met them."""
+    def values(self, memory: Memory, instance: int) -> tuple[int, ...]:
+        """The first attributes of an instance, in the order in which its class has met them; what follows them is anything."""
         if sys.version_info[:2] == (3, 11):
             at = memory.word(instance - 4 * WORD)
         elif sys.version_info[:2] == (3, 12):
             at = memory.word(instance - 3 * WORD) + 1
         else:
             at = instance + memory.word(memory.word(instance + TYPE) + BASICSIZE) + WORD
-        return memory.words(at, count)
+        return memory.words(at, MOST_VALUES)
 
 
 @functools.cache
@@ -108,7 +109,7 @@ def _of_samples(memory: Memory, loop: object, task: Any, coroutine: Any, future:
         future=_last(fields, id(future)) * WORD,
     )  # fmt: skip
     some = weakref.WeakSet[type]()
-    if id(some.data) not in found.values(memory, id(some), 4):  # type: ignore[attr-defined]
+    if id(some.data) not in found.values(memory, id(some)):  # type: ignore[attr-defined]
         raise LayoutError("attributes of instances lie elsewhere")
     return found
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.records import CaptureEvidence
-from nsadiag.evidence.blocking import State, Waker, asleep_in, awaits_requests, by_frames, is_of_device
-from nsadiag.evidence.documents.actors import ActorWaits, ObjectWait, RayTask
+from nsadiag.evidence.blocking import (
+    State,
+    Waker,
+    asleep_in,
+    awaits_requests,
+    by_coroutines,
+    by_frames,
+    is_between_processes,
+    is_idle_in_pool,
+    is_of_device,
+    is_of_loop,
+    serves,
+)
+from nsadiag.evidence.documents.actors import ActorWaits, ObjectWait, RayTask, TaskWait
 from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, StackFrame
 from nsadiag.evidence.records import Place
@@ -46,12 +58,17 @@ class Stand:
     main: bool = False  # in the main thread: no other call can run beside it
     sleeps_s: float = 0.0  # until it wakes by itself
     first: bool = False  # Python's main thread
+    coroutine: int = 0  # a task of an event loop, which runs in its thread
+    givers: tuple[int, ...] = ()  # tasks and threads of its process that could end its wait
+    joins: bool = False  # it waits for these tasks
+    local: bool = False  # it waits for a lock, a queue or tasks of its event loop
+    between: bool = False  # its lock or queue is one between processes
     source: str = ""
 
     @property
     def key(self) -> str:
         """One for each stand."""
-        return f"{self.number}:{self.task.id if self.task else self.thread}"
+        return f"{self.number}:{self.task.id if self.task else self.coroutine or self.thread}"
 
     @property
     def works(self) -> bool:
@@ -94,7 +111,9 @@ def _of_process(job: ActorJob, number: int, captures: tuple[CaptureEvidence, ...
         # No call has to be known by name: whatever a thread of the user's does is its role's work.
         for thread in captures[-1].stacks:
             if thread.is_main or any(is_user(f.filename) for f in thread.frames):
-                yield _stand(job, number, None, thread, captures)
+                yield from _or_its_tasks(
+                    job, number, _stand(job, number, None, thread, captures), thread, captures
+                )
         return
     threads = [t for t in captures[-1].stacks if _runs_a_call(t, job.processes[number].driver)]
     left = job.running(number)
@@ -111,6 +130,46 @@ def _of_process(job: ActorJob, number: int, captures: tuple[CaptureEvidence, ...
             yield Stand(
                 number=number, task=task, doing="suspended", beside_share=share, source=_source(captures[-1])
             )
+
+
+def _or_its_tasks(
+    job: ActorJob, number: int, stand: Stand, thread: PythonThread, captures: tuple[CaptureEvidence, ...]
+) -> Iterator[Stand]:
+    """The stand of a thread; of one that runs an event loop with the tasks, where these are known."""
+    waits = job.waits.get(number)
+    tasks = [t for t in waits.tasks or () if t.thread == stand.thread] if waits else []
+    inside = itertools.takewhile(lambda f: not is_of_loop(f.filename), thread.frames)
+    if not tasks:
+        yield stand
+        return
+    if any(is_user(f.filename) for f in inside):
+        yield stand  # the loop is held up by what it calls
+    elif listens(job, number, stand.thread):
+        yield replace(stand, doing="serves")
+    for task in tasks:
+        yield _of_coroutine(job, task, stand)
+
+
+def listens(job: ActorJob, number: int, thread: int) -> bool:
+    """Whether that thread waits for clients that may yet come."""
+    waits, captures = job.waits.get(number), job.captures(number)
+    fds = {w.fd for w in waits.sockets if w.thread == thread} if waits else set()
+    return any(r.state == "LISTEN" and r.fd in fds for c in captures[-1:] for r in c.proc.fds.open)
+
+
+def _of_coroutine(job: ActorJob, task: TaskWait, loop: Stand) -> Stand:
+    waits, waited = job.waits.get(loop.number), job.waited.get(loop.number)
+    places = tuple(_place(f, waits.lines if waits else None) for f in task.frames if is_user(f.filename))
+    inner = list(itertools.takewhile(lambda f: not is_user(f.filename), task.frames))
+    row = by_coroutines(inner)
+    doing: Doing = "serves" if serves(task.frames) else row.state if row and row.state else "lock"
+    earlier = next((t for t in (waited.tasks or () if waited else ()) if t.task == task.task), None)
+    same = earlier is not None and (earlier.frames, earlier.future) == (task.frames, task.future)
+    return replace(
+        loop, doing=doing, place=places[0] if places else None, frames=places, inner=inner[-1].name if inner else "",
+        same=same, coroutine=task.task, givers=task.givers, joins=task.joins, first=False, awaits=None, sleeps_s=0.0,
+        local=task.joins or (bool(inner) and all(is_of_loop(f.filename) for f in inner)),
+    )  # fmt: skip
 
 
 def _runs_a_call(thread: PythonThread, driver: bool) -> bool:
@@ -168,7 +227,7 @@ def _stand(
         inner=next((f.name for f in reversed(inner) if not _is_wrapper(f)), ""), thread=tid, awaits=awaits,
         same=same, cpu_share=own, beside_share=beside,
         limit=limit, helpers=_has_helpers(job, capture, tid), main=thread.is_main and not job.has_roles, sleeps_s=_sleeps_s(capture, kernel),
-        first=thread.is_main, source=_source(capture),
+        first=thread.is_main, between=any(is_between_processes(f.filename) for f in inner), source=_source(capture),
     )  # fmt: skip
 
 
@@ -239,7 +298,9 @@ def _has_helpers(job: ActorJob, capture: CaptureEvidence, tid: int) -> bool:
         if thread.os_thread_id == tid or not thread.frames:
             continue
         if job.has_roles and (
-            awaits_requests(thread.frames) or any(is_user(f.filename) for f in thread.frames)
+            awaits_requests(thread.frames)
+            or is_idle_in_pool(thread.frames)
+            or any(is_user(f.filename) for f in thread.frames)
         ):
             continue
         if all(part not in f.filename for f in thread.frames for part in CALLERS) and not thread.is_main:

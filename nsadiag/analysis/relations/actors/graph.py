@@ -50,8 +50,10 @@ class CallWait(Wait[str]):
         "answer",
         "pipe",
         "thread",
+        "task",
         "file",
         "key",
+        "memory",
     ]
     task: RayTask | None = None
 
@@ -154,8 +156,11 @@ class _Builder:
             key = self._add(Node(key=stand.key, number=stand.number, state=state, stand=stand))
             if stand.task is not None:
                 self.by_task[stand.task.id] = key
-            if self.crossed.get(key):
-                if stand.works or stand.limit or stand.doing == "sleep":
+            if self.crossings and self.crossings.reaches_outside(stand):
+                self.free.add(key)
+            elif self.crossed.get(key):
+                helped = bool(stand.coroutine) and stand.helpers
+                if stand.works or stand.limit or helped or stand.doing == "sleep":
                     self.free.add(key)
                 if not stand.works and (stand.limit or stand.doing == "sleep"):
                     self.polling.add(key)

@@ -143,7 +143,7 @@ class Joining:
 
 @dataclass(frozen=True, kw_only=True)
 class SocketWait:
-    """A thread in a system call on a socket or pipe."""
+    """A thread in a system call on a socket or pipe; of several of one thread, any may end the call."""
 
     thread: int  # as the system numbers it
     fd: int
@@ -165,6 +165,9 @@ class TaskWait:
     thread: int  # in which its loop runs, as the system numbers it; 0 where that is not known
     frames: tuple[StackFrame, ...]
     future: int = 0  # the task that it waits for, or something else
+    # Tasks and threads that could reach what it waits for by their variables; if it waits for tasks, these.
+    givers: tuple[int, ...] = ()
+    joins: bool = False  # it waits for tasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +179,7 @@ class ActorWaits:
     sockets: tuple[SocketWait, ...] = ()
     serves: tuple[Served, ...] = ()
     tasks: tuple[TaskWait, ...] | None = None  # None where they could not be read, or there is no event loop
+    memory: tuple[str, ...] = ()  # device and inode of memory and semaphores that it may share with others
     # Sockets by which torch's backend talks to peers; None where that could not be told from the rest.
     transport: tuple[int, ...] | None = None
     # By thread, a digest of the values of its variables: whether they are the same at another capture is all that it tells.
