@@ -423,7 +423,23 @@ def is_server(file: str) -> bool:
 def awaits_requests(frames: Sequence[StackFrame]) -> bool:
     """Whether a thread waits in the loop of a server for the next request; not in an event loop, whose tasks no stack shows."""
     files = [f.filename for f in frames]
-    return any(is_server(f) or REQUESTS.search(f) for f in files) and not any("/asyncio/" in f for f in files)
+    if any(is_of_loop(f) for f in files):
+        return False
+    return any(is_server(f) or REQUESTS.search(f) for f in files) or _is_manager(
+        frames, "serve_forever", "accepter"
+    )
+
+
+def serves_a_client(frames: Sequence[StackFrame]) -> bool:
+    """Whether a thread of a multiprocessing manager answers one client, or waits for what that asks next."""
+    return _is_manager(frames, "serve_client")
+
+
+def _is_manager(frames: Sequence[StackFrame], *functions: str) -> bool:
+    return any(
+        f.name.rpartition(".")[2] in functions and f.filename.endswith("/multiprocessing/managers.py")
+        for f in frames
+    )
 
 
 def polling_library(file: str) -> str | None:

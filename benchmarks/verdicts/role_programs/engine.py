@@ -149,12 +149,10 @@ def ready() -> None:
 
 def load_part(pipe) -> None:
     if CASE == "worker_not_ready":
-        begun()
         dist.init_process_group(
             "gloo", init_method=f"tcp://127.0.0.1:{PORTS['weights']}", rank=0, world_size=2
         )
     if CASE == "slow_worker":
-        begun()
         time.sleep(QUIET_S)
     pipe.send("READY")
     time.sleep(3600)

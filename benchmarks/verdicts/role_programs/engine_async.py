@@ -130,7 +130,9 @@ async def main() -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        sizes = [int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-length")]
+        sizes = [
+            int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-length")
+        ]
         told = json.loads(await reader.readexactly(sizes[0] if sizes else 0) or b"{}")
         value = await answer(front, head.split()[1], told)
         writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"value": value}).encode())

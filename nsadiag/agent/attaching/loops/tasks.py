@@ -110,7 +110,9 @@ class _Tasks:
         wanted, tasks = frozenset(each.by for each in found), frozenset(each.task for each in found)
         # What gathers, a group or asyncio.wait holds the tasks that it waits for.
         held = {
-            each.task: reachable(self.memory, self.layout, [each.by], tasks) if self._joins(each) else set[int]()
+            each.task: reachable(self.memory, self.layout, [each.by], tasks)
+            if self._joins(each)
+            else set[int]()
             for each in found
         }
         reach = {

@@ -21,6 +21,7 @@ from nsadiag.evidence.blocking import (
     is_of_device,
     is_of_loop,
     serves,
+    serves_a_client,
 )
 from nsadiag.evidence.documents.actors import ActorWaits, ObjectWait, RayTask, TaskWait
 from nsadiag.evidence.documents.kernel import KernelThread
@@ -110,7 +111,8 @@ def _of_process(job: ActorJob, number: int, captures: tuple[CaptureEvidence, ...
     if job.has_roles:
         # No call has to be known by name: whatever a thread of the user's does is its role's work.
         for thread in captures[-1].stacks:
-            if thread.is_main or any(is_user(f.filename) for f in thread.frames):
+            mine = thread.is_main or any(is_user(f.filename) for f in thread.frames)
+            if mine or serves_a_client(thread.frames):
                 yield from _or_its_tasks(
                     job, number, _stand(job, number, None, thread, captures), thread, captures
                 )
@@ -300,6 +302,7 @@ def _has_helpers(job: ActorJob, capture: CaptureEvidence, tid: int) -> bool:
         if job.has_roles and (
             awaits_requests(thread.frames)
             or is_idle_in_pool(thread.frames)
+            or serves_a_client(thread.frames)
             or any(is_user(f.filename) for f in thread.frames)
         ):
             continue

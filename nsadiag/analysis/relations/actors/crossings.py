@@ -101,7 +101,9 @@ class Crossings:
         beside = [n for n in others if known[n].role in roles and known[n].parent in parents]
         elsewhere = [n for n in others if known[n].role not in roles]
         found = beside if len(roles) == 1 and len(beside) == told[0] - len(come) else elsewhere
-        return Forming(size=told[0], come=tuple(come), lacking=tuple(s for n in found for s in self._of(n)))
+        # Who asks until something answers does not come before that.
+        lacking = tuple(s for n in found for s in self._of(n) if not self.asks(s))
+        return Forming(size=told[0], come=tuple(come), lacking=lacking)
 
     def asks(self, stand: Stand) -> bool:
         """Whether it sleeps between two questions to the world, of which nothing shows whom they are for."""
