@@ -36,6 +36,10 @@ CASES: dict[str, Case] = {
         roles=("engine",), classes=("missing_rank",), code=("dist.broadcast(parameter.data", "serve_forever"),
         after="huggingface/trl#6913",
     ),
+    "refused_first": Case(
+        roles=("engine",), classes=("missing_rank",), code=("dist.broadcast(parameter.data", "serve_forever"),
+        after="huggingface/trl#6913",
+    ),
     "asked_while_updating": Case(
         roles=("engine", "trainer"), classes=CYCLE, code=('"/health")).read()',), after="allenai/open-instruct#1454",
     ),

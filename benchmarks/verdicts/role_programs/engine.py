@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import torch
 import torch.distributed as dist
-from common import CASE, PORTS, QUIET_S, SHARED, begun, model, request, weights_group
+from common import CASE, DEVICE, PORTS, QUIET_S, SHARED, arrived, begun, model, request, weights_group
 
 ME = sys.argv[1]
 
@@ -47,9 +47,9 @@ class Engine:
                 begun()
                 until = time.monotonic() + QUIET_S
                 while time.monotonic() < until:
-                    self.model(torch.randn(64, 64))
+                    self.model(torch.randn(64, 64, device=DEVICE))
             with torch.no_grad():
-                answer.put(self.model(torch.tensor(prompt)).sum().item())
+                answer.put(self.model(torch.tensor(prompt, device=DEVICE)).sum().item())
 
     def generate(self, prompt: list[float]) -> float:
         self.running.wait()
@@ -71,7 +71,8 @@ class Engine:
         for parameter in self.model.parameters():
             dist.broadcast(parameter.data, 0, group=self.group)
         if CASE == "extra_tensor" and step == 3:
-            dist.broadcast(torch.zeros(1), 0, group=self.group)
+            dist.broadcast(torch.zeros(1, device=DEVICE), 0, group=self.group)
+        arrived()
 
     def load(self, path: str) -> None:
         if CASE == "slow_load":
@@ -96,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/join":
             engine.join(told["port"], told["rank"], told["size"])
         elif self.path == "/update_weights":
-            if CASE == "update_refused" and told["step"] == 3:
+            if (CASE, told["step"]) in (("update_refused", 3), ("refused_first", 1)):
                 code = 409
             else:
                 engine.update(told["step"])

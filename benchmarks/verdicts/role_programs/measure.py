@@ -7,6 +7,7 @@
     python benchmarks/verdicts/role_programs/measure.py --run            # by `nsadiag run` of a script that starts them all
     python benchmarks/verdicts/role_programs/measure.py --jobs 8         # so many at a time
     python benchmarks/verdicts/role_programs/measure.py --keep DIR       # where run directories stay
+    ROLES_BACKEND=nccl python benchmarks/verdicts/role_programs/measure.py --only update   # trainer and engine on a GPU each
 
 A trainer under torchrun, engines and, in some, an orchestrator are started by themselves. Some seconds after the stall has begun, or
 a long quiet phase of a healthy one, `nsadiag attach` is given the pids of what was started. `nsadiag run` is given PATIENCE_S to
@@ -43,6 +44,7 @@ from shared import Row, answer, collected, environment, percent  # noqa: E402
 
 from nsadiag.evidence.layout import read_json  # noqa: E402
 
+BACKEND = os.environ.get("ROLES_BACKEND", "gloo")
 BEGINS_S, SETTLES_S = 120.0, 4.0
 PATIENCE_S, ENDS_S, QUIET_S = 15.0, 120.0, 35.0
 
@@ -69,7 +71,8 @@ class Slow(BaseHTTPRequestHandler):
 def lines_of(case: Case) -> list[list[str]]:
     """The command of each role."""
     lines = [[sys.executable, case.engine, engine] for engine in case.engines]
-    lines.append(["torchrun", "--standalone", "--nproc-per-node=2", case.trainer])
+    ranks = 1 if BACKEND == "nccl" else 2  # NCCL wants a GPU for each: one is the engine's
+    lines.append(["torchrun", "--standalone", f"--nproc-per-node={ranks}", case.trainer])
     if case.trainer != "trainer.py":
         lines.append([sys.executable, "orchestrator.py"])
     return lines
@@ -87,9 +90,16 @@ def started(
     )
     log = (shared / "output.log").open("wb")
     return [
-        subprocess.Popen(line, cwd=HERE, env=env, stdout=log, stderr=log, start_new_session=True)
+        subprocess.Popen(
+            line, cwd=HERE, env=env | gpu_of(line), stdout=log, stderr=log, start_new_session=True
+        )
         for line in lines
     ]
+
+
+def gpu_of(line: list[str]) -> dict[str, str]:
+    """Each role sees one."""
+    return {"CUDA_VISIBLE_DEVICES": str(int("engine" in " ".join(line)))} if BACKEND == "nccl" else {}
 
 
 def wrapped(case: Case, shared: Path) -> list[str]:

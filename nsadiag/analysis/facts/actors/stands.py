@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, StackFrame
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_ours, is_user
+from nsadiag.source.model import spans
+from nsadiag.source.polling import ASKS_OUTSIDE
 
 Doing = State | Literal["get", "wait", "suspended", "runs", "serves"]
 PEERS: tuple[Doing, ...] = ("collective", "transfer", "rendezvous", "store", "backward")
@@ -221,6 +224,7 @@ def _stand(
     same = _is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines
     if job.has_roles and by_frames(inner) is None and not _slept_alike(captures, tid):
         same = False
+    same = same or (doing == "sleep" and earlier is not None and _naps_again(job, earlier, thread))
     same = same and _value(job.waited, number, tid) == _value(job.waits, number, tid)
     limit = awaits.limit_s is not None if awaits else _has_limit(kernel) and doing not in PEERS
     limit = limit or bool(blind)
@@ -231,6 +235,21 @@ def _stand(
         limit=limit, helpers=_has_helpers(job, capture, tid), main=thread.is_main and not job.has_roles, sleeps_s=_sleeps_s(capture, kernel),
         first=thread.is_main, between=any(is_between_processes(f.filename) for f in inner), source=_source(capture),
     )  # fmt: skip
+
+
+def _naps_again(job: ActorJob, earlier: PythonThread, thread: PythonThread) -> bool:
+    """Whether it asks the world again and again: at the one capture it slept, at the other it was elsewhere in that loop."""
+    then, now = ([f for f in t.frames if is_user(f.filename)] for t in (earlier, thread))
+    then = then[max(len(then) - len(now), 0) :]  # without what the loop called
+    file = job.cell.code.file(now[0].filename) if job.has_roles and now and then else None
+    loop = next(iter(file.loops_around(now[0].line)), None) if file else None
+    return (
+        loop is not None
+        and [(f.name, f.filename) for f in then] == [(f.name, f.filename) for f in now]
+        and [f.line for f in then[1:]] == [f.line for f in now[1:]]
+        and spans(loop, then[0].line)
+        and ASKS_OUTSIDE.search(ast.unparse(loop)) is not None
+    )
 
 
 def _in_backward(capture: CaptureEvidence, kernel: KernelThread | None, own: float, beside: float) -> Doing:
