@@ -108,40 +108,66 @@ def launcher(run: Run, home: Path, folder: Path) -> None:
     os._exit(min(max(map(abs, codes)), 99))
 
 
-def one(run: Run, home: Path) -> dict[str, object]:
+@dataclass(kw_only=True)
+class Going:
+    """A run that is going on, by its launcher's pid."""
+
+    run: Run
+    folder: Path
+    began: float
+    looked: bool = False
+
+
+def begun(run: Run, home: Path) -> tuple[int, Going]:
     folder = home / f"run-{run.seed}"
     folder.mkdir()
-    began = time.monotonic()
     pid = os.fork()
     if not pid:
         launcher(run, home, folder)
-    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() - began < RUN_S:
-        time.sleep(0.05)
-    if ended[0] == 0:
+    return pid, Going(run=run, folder=folder, began=time.monotonic())
+
+
+def ended(pid: int, going: Going, home: Path) -> dict[str, object] | None:
+    """The row of a run that is over, or has taken too long."""
+    # The watcher leaves that in the job's folder once it has looked at a silence.
+    going.looked = going.looked or any((home / "armed" / "jobs").glob(f"{pid}-*/watch.json"))
+    over, status = os.waitpid(pid, os.WNOHANG)
+    took = time.monotonic() - going.began
+    code: object = os.waitstatus_to_exitcode(status) if over else "did not end"
+    if not over:
+        if took < RUN_S:
+            return None
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(ended[1]) if ended[0] else "did not end"
-    last = (folder / "output.log").read_text(errors="replace")[-300:] if code else ""
-    shutil.rmtree(folder, ignore_errors=True)
-    return {**vars(run), "exit_code": code, "took_s": round(time.monotonic() - began, 1), "last": last}
+    last = (going.folder / "output.log").read_text(errors="replace")[-300:] if code else ""
+    shutil.rmtree(going.folder, ignore_errors=True)
+    return {
+        **vars(going.run),
+        "exit_code": code,
+        "took_s": round(took, 1),
+        "looked": going.looked,
+        "last": last,
+    }
 
 
-def child(options: argparse.Namespace, place: int, home: Path) -> None:
-    """One of so many that make every so-manieth run, all by forking from what it has imported."""
-    mine = runs(options.only, tuple(options.seconds), options.seed, options.runs)[place :: options.jobs]
+def forker(options: argparse.Namespace, place: int, home: Path) -> None:
+    """One of several that make every so-manieth run, some at a time, by forking from what it has imported."""
+    mine = runs(options.only, tuple(options.seconds), options.seed, options.runs)[place :: options.forkers]
     from nsadiag.worker.armed import rank  # noqa: F401 - what ranks would import is there
 
-    for run in mine:
-        if time.time() > options.until:
-            return
-        row = {
-            **one(run, home),
-            "home": home.name,
-            "hasty": options.hasty,
-            "load": round(os.getloadavg()[0], 1),
-        }
-        with options.rows.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    going: dict[int, Going] = {}
+    while going or (mine and time.time() < options.until):
+        if mine and time.time() < options.until and len(going) < options.jobs // options.forkers:
+            pid, new = begun(mine.pop(0), home)
+            going[pid] = new
+            continue
+        time.sleep(0.1)
+        for pid, each in list(going.items()):
+            if row := ended(pid, each, home):
+                del going[pid]
+                row |= {"home": home.name, "hasty": options.hasty, "load": round(os.getloadavg()[0], 1)}
+                with options.rows.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
 
 
 def alerts(home: Path) -> list[dict[str, object]]:
@@ -195,6 +221,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=8, help="runs at a time")
+    parser.add_argument("--forkers", type=int, default=4, help="processes that import torch, and fork them")
     parser.add_argument("--homes", type=int, default=4, help="homes, each with a watcher")
     parser.add_argument(
         "--within", type=float, default=1e9, metavar="SECONDS", help="begin no run after that"
@@ -211,7 +238,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.child:
         place, _, home = options.child.partition(":")
-        child(options, int(place), Path(home))
+        forker(options, int(place), Path(home))
         return
     scratch = Path(tempfile.mkdtemp(prefix="quiet-", dir="/dev/shm"))
     homes = [scratch / f"home{number}" for number in range(options.homes)]
@@ -226,7 +253,7 @@ def main() -> None:
     words = [sys.executable, __file__, *sys.argv[1:], "--until", until]
     children = [
         subprocess.Popen([*words, "--child", f"{n}:{homes[n % len(homes)]}"], env=env)
-        for n in range(options.jobs)
+        for n in range(options.forkers)
     ]
     for each in children:
         each.wait()
@@ -236,7 +263,7 @@ def main() -> None:
     rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
     told = [alert for home in homes for alert in alerts(home)]
     answer = {
-        "runs": len(rows), "shapes": len({r["shape"] for r in rows}), "failed": sum(r["exit_code"] != 0 for r in rows),
+        "runs": len(rows), "looked_at": sum(r["looked"] for r in rows), "shapes": len({r["shape"] for r in rows}), "failed": sum(r["exit_code"] != 0 for r in rows),
         "exit_codes": Counter(str(r["exit_code"]) for r in rows), "alerts": told, "standing": sum(not a["withdrawn"] for a in told),
         "left": remains, "load_max": max((r["load"] for r in rows), default=0),
     }  # fmt: skip

@@ -46,6 +46,7 @@ from nsadiag.evidence.layout import read_json  # noqa: E402
 
 BACKEND = os.environ.get("ROLES_BACKEND", "gloo")
 BEGINS_S, SETTLES_S = 120.0, 4.0
+FIRST_LINE = re.compile(r"nsadiag: (suspected hang|.*[Ss]topping the job)")
 PATIENCE_S, ENDS_S, QUIET_S = 15.0, 120.0, 35.0
 
 
@@ -129,9 +130,9 @@ def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row
         while not (shared / "begun").exists() and time.monotonic() < until - (BEGINS_S - 12 if plain else 0):
             time.sleep(0.2)
         begun = (shared / "begun").exists() or plain
-        began = time.monotonic()
+        began, first_line_s = time.monotonic(), None
         if options.run:
-            said = watched(roles[0], case, shared)
+            said, first_line_s = watched(roles[0], case, shared)
         else:
             time.sleep(SETTLES_S)
             began = time.monotonic()
@@ -139,6 +140,8 @@ def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row
             ours = [sys.executable, "-m", "nsadiag", "attach", *targets, "--out", str(shared / "run")]
             said = subprocess.run(ours, capture_output=True, text=True, env=environment(), check=False).stderr
         first_s = time.monotonic() - began
+        if options.keep and BACKEND == "nccl":
+            evidence_of_nccl(roles, shared)
     finally:
         # torchrun starts each rank in a session of its own.
         family = [
@@ -152,7 +155,7 @@ def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row
                 os.kill(pid, signal.SIGKILL)
         for role in roles:
             role.wait()
-    row = row_of(name, case, shared, round(first_s, 1), begun, said)
+    row = row_of(name, case, shared, round(first_s, 1), begun, said) | {"first_line_s": first_line_s}
     if options.keep:
         sockets = shutil.ignore_patterns("*.ipc")
         shutil.copytree(shared, options.keep / name, dirs_exist_ok=True, ignore=sockets)
@@ -160,15 +163,32 @@ def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row
     return row
 
 
-def watched(command: subprocess.Popen[bytes], case: Case, shared: Path) -> str:
-    """Until it has ended by itself, or a quiet phase has been watched; what it said."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        command.wait(ENDS_S if case.classes else QUIET_S)
+def evidence_of_nccl(roles: list[subprocess.Popen[bytes]], shared: Path) -> None:
+    """What NCCL itself says, and native stacks, beside the run directory."""
+    from nsadiag.agent.captures.gpu.nccl_ras import ask
+    from nsadiag.deadlines.deadline import Deadline
+
+    with contextlib.suppress(Exception):
+        (shared / "ras.txt").write_text(ask("localhost", 28028, Deadline(7.0))[0])
+    for role in roles:
+        for process in psutil.Process(role.pid).children(recursive=True) or [psutil.Process(role.pid)]:
+            line = ["py-spy", "dump", "--native", "--pid", str(process.pid)]
+            said = subprocess.run(line, capture_output=True, text=True, check=False, timeout=30).stdout
+            (shared / f"native-{process.pid}.txt").write_text(said)
+
+
+def watched(command: subprocess.Popen[bytes], case: Case, shared: Path) -> tuple[str, float | None]:
+    """Until it has ended by itself, or a quiet phase has been watched; what it said, and when it first said what it waits for."""
+    began, first_s = time.monotonic(), None
+    while command.poll() is None and time.monotonic() < began + (ENDS_S if case.classes else QUIET_S):
+        if first_s is None and FIRST_LINE.search((shared / "output.log").read_text(errors="replace")):
+            first_s = round(time.monotonic() - began, 1)
+        time.sleep(0.1)
     if command.poll() is None:
         command.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.wait(ENDS_S)
-    return (shared / "output.log").read_text(errors="replace")
+    return (shared / "output.log").read_text(errors="replace"), first_s
 
 
 def row_of(name: str, case: Case, shared: Path, first_s: float, begun: bool, said: str) -> Row:
