@@ -83,7 +83,9 @@ def _slim(path: Path) -> str:
     if path.name == "proc.json":
         for child in document.get("children", []):
             child["command"] = ""
-        document["fds"]["open"] = [r for r in document["fds"].get("open", []) if r["kind"] in ("tcp", "pipe", "unix")]
+        document["fds"]["open"] = [
+            r for r in document["fds"].get("open", []) if r["kind"] in ("tcp", "pipe", "unix")
+        ]
     return json.dumps(document)
 
 
