@@ -144,6 +144,11 @@ COROUTINES = (
     Blocking(frames="asyncio/base_events", functions="serve_forever$", state="socket", waker=CLIENT),
     Blocking(frames="asyncio/tasks", functions="^sleep$", state="sleep", waker=TIMER),
     Blocking(frames="asyncio/subprocess", state="process", waker=CHILD | TOOL),
+    Blocking(
+        frames=r"asyncio/(streams|base_events|unix_events|selector_events|sslproto)",
+        state="socket",
+        waker=CLIENT | OUTSIDE,
+    ),
 )
 # The same of native frames, innermost first.
 NATIVE = (
@@ -293,7 +298,7 @@ def is_of_loop(file: str) -> bool:
 def serves(frames: Sequence[StackFrame]) -> bool:
     """Whether a task with these coroutines is a server's own, and ends with it."""
     row = by_coroutines(frames)
-    return (row is not None and row.waker == CLIENT) or any(is_server(f.filename) for f in frames)
+    return row is COROUTINES[0] or any(is_server(f.filename) for f in frames)
 
 
 def is_idle_in_pool(frames: Sequence[StackFrame]) -> bool:

@@ -40,7 +40,7 @@ class Crossing:
     """A wait of one stand for another; of several from one stand, any may end it."""
 
     to: Stand
-    kind: Literal["answer", "pipe", "thread", "task", "file", "key", "memory"]
+    kind: Literal["answer", "message", "pipe", "thread", "task", "file", "key", "memory"]
     what: str
 
 
@@ -129,6 +129,8 @@ class Crossings:
             return [Crossing(to=loop, kind="thread", what="its event loop")]
         if stand.doing == "sleep":
             return list(self._writers(stand))
+        if stand.doing == "socket":
+            return list(self._at_the_other_ends(stand))
         if stand.doing not in THREADS:
             return []
         givers = [s for s in mine if (s.coroutine or s.thread) in stand.givers and s.doing != "serves"]
@@ -136,6 +138,9 @@ class Crossings:
         if gives and not stand.joins:
             givers = [s for s in givers if any(gives & calls_ahead(self.job.cell.code, f) for f in s.frames)]
         found = [Crossing(to=s, kind="task", what="a task of its process") for s in givers]
+        if not found and stand.inner in ("", "to_thread"):
+            beside = (s for s in mine if not s.coroutine and s.thread != stand.thread and s.doing != "serves")
+            found = [Crossing(to=s, kind="thread", what="a thread of its process") for s in beside]
         if found or stand.local or self.reaches_outside(stand):
             return found
         return list(self._at_the_other_ends(stand))
@@ -156,9 +161,13 @@ class Crossings:
         for row in rows:
             holders = self._holders(stand, row)
             if holders is not None:
+                # Whoever listens to several may have asked nobody.
                 several = len(rows) > 1
+                kind: Literal["message", "pipe", "answer"] = (
+                    "message" if several or stand.coroutine else "pipe" if row.kind == "pipe" else "answer"
+                )
                 found += [
-                    Crossing(to=s, kind="pipe" if row.kind == "pipe" else "answer", what="its request")
+                    Crossing(to=s, kind=kind, what="its request")
                     for s in holders
                     if not (several and self._awaits(s, row))
                 ] or ([None] if not holders else [])
@@ -168,9 +177,9 @@ class Crossings:
         """Who has the other end of a connection; None where the descriptor is none."""
         inode = row.inode if row.kind == "pipe" else row.peer_inode
         if row.kind in ("pipe", "unix") and inode:
-            holders = self._inodes.get(inode, set())
-            others = holders - {stand.number}
-            if holders and not others:
+            mine = [r for r in self._rows[stand.number].values() if inode == r.inode]
+            others = self._inodes.get(inode, set()) - {stand.number}
+            if not others and len(mine) > (row.kind == "pipe"):
                 return None  # by which its own threads wake each other
         elif row.kind == "tcp" and row.peer:
             node = self.job.processes[stand.number].node

@@ -21,6 +21,8 @@ from nsadiag.analysis.relations.wait_graph import Wait, WaitGraph
 from nsadiag.evidence.documents.actors import RayActor, RayNode, RayTask
 
 State = Literal["stands", "idle", "dead", "unplaced", "object", "unknown", "absent"]
+# Waits of those who may have asked for nothing: of a server that is idle for as long as nobody needs it.
+PASSIVE = ("message", "thread", "task", "memory")
 QUEUE = "_QueueActor"  # of ray.util.queue
 
 
@@ -48,6 +50,7 @@ class CallWait(Wait[str]):
         "resources",
         "object",
         "answer",
+        "message",
         "pipe",
         "thread",
         "task",
@@ -79,6 +82,12 @@ class CallGraph(WaitGraph[str, CallWait]):
             if found:
                 return found
         return None
+
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """Nodes for which somebody waits, if only by way of others, who has asked for something."""
+        first = {edge.waited_for for edge in self.edges if edge.kind not in PASSIVE}
+        return frozenset(first.union(*(self.reached_from(key) for key in first)))
 
     @cached_property
     def stuck(self) -> frozenset[str]:

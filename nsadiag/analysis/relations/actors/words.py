@@ -25,6 +25,7 @@ DOING = {
 
 BETWEEN_ROLES = {
     "answer": "waits for an answer of {name}",
+    "message": "waits for a message of {name}",
     "pipe": "waits at a pipe for {name}",
     "thread": "waits for another thread of its process",
     "task": "waits for another task of its process",

@@ -29,7 +29,7 @@ def _locked(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root | N
         key for key in within
         if (s := graph.nodes[key].stand) and s.doing in THREADS and not graph.out.get(key)
         # A call that nobody waits for may be a server's, for as long as the job lasts.
-        if (s.task and s.task.kind == "DRIVER_TASK") or any(edge.waited_for == key for edge in graph.edges)
+        if (s.task and s.task.kind == "DRIVER_TASK") or key in graph.asked
     }  # fmt: skip
     if not keys:
         return None
