@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Case:
     """`roles` are guilty, any of `classes` is right, and the line holds any of `code`. Healthy ones have none."""
 
-    trainer: str = "trainer.py"  # or trainer_files.py, beside an orchestrator
+    trainer: str = "trainer.py"  # or trainer_files.py, beside an orchestrator; or none
     engine: str = "engine.py"  # or engine_async.py
     engines: tuple[str, ...] = ("engine",)
     roles: tuple[str, ...] = ()
@@ -126,6 +126,7 @@ CASES: dict[str, Case] = {
     "loop_in_thread": Case(engine=LOOP),
     "slow_rollout_task": Case(engine=LOOP),
     "plain_loop": Case(engine=LOOP),
+    "idle_loop": Case(engine=LOOP, trainer=""),
     "slow_pipe_worker": Case(),
     "slow_manager_queue": Case(trainer=FILES),
     "slow_key": Case(),

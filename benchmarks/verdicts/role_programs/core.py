@@ -57,6 +57,8 @@ class Core:
 def work(name: str) -> None:
     """A worker's loop: it computes what it is asked for in the block of that name."""
     block, done = SharedMemory(name), 0
+    if CASE == "idle_loop":
+        begun()
     while True:
         while block.buf[0] != ASKED:
             time.sleep(0.05)

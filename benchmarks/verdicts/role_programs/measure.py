@@ -73,6 +73,8 @@ def lines_of(case: Case) -> list[list[str]]:
     """The command of each role."""
     lines = [[sys.executable, case.engine, engine] for engine in case.engines]
     ranks = 1 if BACKEND == "nccl" else 2  # NCCL wants a GPU for each: one is the engine's
+    if not case.trainer:
+        return lines
     lines.append(["torchrun", "--standalone", f"--nproc-per-node={ranks}", case.trainer])
     if case.trainer != "trainer.py":
         lines.append([sys.executable, "orchestrator.py"])
@@ -137,6 +139,8 @@ def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row
             time.sleep(SETTLES_S)
             began = time.monotonic()
             targets = ["--all"] if options.all else [str(p.pid) for p in roles]
+            if not case.trainer:
+                targets = [f"--role={name}={p.pid}" for name, p in zip(case.engines, roles, strict=True)]
             ours = [sys.executable, "-m", "nsadiag", "attach", *targets, "--out", str(shared / "run")]
             said = subprocess.run(ours, capture_output=True, text=True, env=environment(), check=False).stderr
         first_s = time.monotonic() - began
