@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +29,7 @@ from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, 
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_ours, is_user
 from nsadiag.source.model import spans
+from nsadiag.source.patterns.file_names import loop_asks
 from nsadiag.source.polling import ASKS_OUTSIDE
 
 Doing = State | Literal["get", "wait", "suspended", "runs", "serves"]
@@ -248,7 +248,7 @@ def _naps_again(job: ActorJob, earlier: PythonThread, thread: PythonThread) -> b
         and [(f.name, f.filename) for f in then] == [(f.name, f.filename) for f in now]
         and [f.line for f in then[1:]] == [f.line for f in now[1:]]
         and spans(loop, then[0].line)
-        and ASKS_OUTSIDE.search(ast.unparse(loop)) is not None
+        and loop_asks(job.cell.code, _place(now[0], None), ASKS_OUTSIDE)
     )
 
 

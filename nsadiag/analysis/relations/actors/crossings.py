@@ -16,9 +16,8 @@ from nsadiag.analysis.facts.actors.stands import Stand, Stands
 from nsadiag.evidence.documents.kernel import Descriptor
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
-from nsadiag.source.patterns.calls_ahead import calls_ahead
+from nsadiag.source.loops import asks_memory, calls_ahead
 from nsadiag.source.patterns.file_names import asked_for, loop_asks, names_at, names_from, names_in_file
-from nsadiag.source.patterns.shared_flags import asks_memory
 from nsadiag.source.polling import ASKS_FOR_FILES, ASKS_OUTSIDE
 
 THREADS = ("lock", "queue")  # what only other threads of the process can end
@@ -174,7 +173,7 @@ class Crossings:
         return found
 
     def _holders(self, stand: Stand, row: Descriptor) -> list[Stand] | None:
-        """Who has the other end of a connection; None where the descriptor is none."""
+        """Stands of whoever has the other end of a connection; None where the descriptor is none."""
         inode = row.inode if row.kind == "pipe" else row.peer_inode
         if row.kind in ("pipe", "unix") and inode:
             mine = [r for r in self._rows[stand.number].values() if inode == r.inode]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nsadiag.evidence.records import Place
+from nsadiag.source.loops import asks_memory, calls_ahead
 from nsadiag.source.model import SourceModel
-from nsadiag.source.patterns.calls_ahead import calls_ahead
-from nsadiag.source.patterns.shared_flags import asks_memory
 
 PROGRAM = """
 from multiprocessing import Value

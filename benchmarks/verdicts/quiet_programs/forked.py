@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Healthy programs with long quiet phases in an armed environment, by the thousand: how many alerts, and what is left behind.
 
-    python benchmarks/verdicts/quiet_forked.py --runs 2000 --jobs 120 --within 400 --rows rows.jsonl
-    python benchmarks/verdicts/quiet_forked.py --runs 200 --hasty 20      # with a twentieth of the watcher's patience
+    python benchmarks/verdicts/quiet_programs/forked.py --runs 2000 --jobs 120 --within 400 --rows rows.jsonl
+    python benchmarks/verdicts/quiet_programs/forked.py --runs 200 --hasty 20      # with a twentieth of the watcher's patience
 
 The shapes of quiet_programs/, as `quiet_phases.py --armed` runs them; but ranks are forked from a process that has imported torch,
 and begin to record where those of an armed environment do: right after that import. Several homes have a watcher each, so that
@@ -31,8 +31,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
-PROGRAMS = REPO / "benchmarks/verdicts/quiet_programs"
+PROGRAMS = Path(__file__).resolve().parent
+REPO = PROGRAMS.parents[2]
 WATCHERS_END_S = 60.0
 HASTE = {"agent/armed/watch.py": ("SUSPECTED_S = 300.0", "SUSPECTED_S = {:g}", 300.0),
          "agent/armed/followed.py": ("QUIET_S, RHYTHM = 10.0,", "QUIET_S, RHYTHM = {:g},", 10.0)}  # fmt: skip
