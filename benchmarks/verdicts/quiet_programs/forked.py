@@ -30,6 +30,7 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PROGRAMS = Path(__file__).resolve().parent
 REPO = PROGRAMS.parents[2]
@@ -150,11 +151,23 @@ def ended(pid: int, going: Going, home: Path) -> dict[str, object] | None:
     }
 
 
+def imported() -> None:
+    """All that a rank would import, torch's compiler for the first step of an optimizer among it; no thread may come of it."""
+    import torch
+    import torch._dynamo
+
+    from nsadiag.worker.armed import rank  # noqa: F401
+
+    torch.set_num_threads(1)
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.zeros(2)
+    torch.optim.AdamW([weight]).step()
+
+
 def forker(options: argparse.Namespace, place: int, home: Path) -> None:
     """One of several that make every so-manieth run, some at a time, by forking from what it has imported."""
     mine = runs(options.only, tuple(options.seconds), options.seed, options.runs)[place :: options.forkers]
-    from nsadiag.worker.armed import rank  # noqa: F401 - what ranks would import is there
-
+    imported()
     going: dict[int, Going] = {}
     while going or (mine and time.time() < options.until):
         if mine and time.time() < options.until and len(going) < options.jobs // options.forkers:
@@ -170,7 +183,7 @@ def forker(options: argparse.Namespace, place: int, home: Path) -> None:
                     file.write(json.dumps(row) + "\n")
 
 
-def alerts(home: Path) -> list[dict[str, object]]:
+def alerts(home: Path) -> list[dict[str, Any]]:
     found = [json.loads(path.read_text()) for path in (home / "bundles").glob("*/run.json")]
     return [
         {"home": home.name, "args": a.get("command", [])[-3:], "withdrawn": bool(a.get("withdrawn_at")),

@@ -13,6 +13,7 @@ from nsadiag.agent.attaching.loops.tasks import has_loop, task_waits
 from nsadiag.agent.attaching.object_waits import lines_of
 from nsadiag.agent.attaching.system_calls import (
     EPOLLS,
+    Call,
     awaited,
     call_of,
     epolls,
@@ -32,6 +33,7 @@ from nsadiag.evidence.user_code import is_user
 ANSWERS = re.compile(r"/socketserver\.py$")
 CLIENT = re.compile(r"^\(\"?'?([\w.:]+)'?\"?, (\d+)")
 CALLS, GROUP = re.compile(r"torch/distributed/c10d_logger\.py$"), "ProcessGroup at 0x"
+STORE = "pt_tcpstore"  # threads of torch's store, which every rank talks to
 KEY = os.urandom(16)
 
 
@@ -39,13 +41,15 @@ def role_waits(pid: int) -> ActorWaits:
     """The waits of the process; a gap where its stacks could not be had with their values."""
     calls = {tid: call for tid in threads_of(pid) if (call := call_of(pid, tid))}
     sockets = tuple(SocketWait(thread=t, fd=fd) for t, fds in awaited(pid, calls).items() for fd in fds)
-    transport, memory = _transport(pid, calls), shared_memory(pid)
+    memory = shared_memory(pid)
     try:
         threads = stacks_with_values(pid)
     except (CaptureError, ValueError) as error:
+        transport = _transport(pid, calls, {pid})
         return ActorWaits(
             sockets=sockets, transport=transport, memory=memory, gaps=(f"process {pid}: {error}",)
         )
+    transport = _transport(pid, calls, {pid, *(t.os_thread_id or 0 for t in threads)})
     tasks, gaps = _tasks(pid, threads)
     return ActorWaits(
         tasks=tasks, memory=memory, gaps=gaps,
@@ -64,14 +68,21 @@ def _tasks(pid: int, threads: Threads) -> tuple[tuple[TaskWait, ...] | None, tup
         return None, (f"process {pid}: the tasks of its event loop could not be read: {error}",)
 
 
-def _transport(pid: int, calls: dict[int, tuple[str, list[int]]]) -> tuple[int, ...] | None:
+def _transport(pid: int, calls: dict[int, Call], python: set[int]) -> tuple[int, ...] | None:
     """The sockets that a backend's threads listen to; None where it has none that do so in a way that the kernel shows.
 
-    Such a thread may run just now: what it listens to is told by that no thread of another kind does.
+    Such a thread may run just now: what it listens to is told by that no thread of another kind does. `python` are threads
+    that run Python.
     """
-    backends = {tid for tid in threads_of(pid) if serves_collectives(thread_name(pid, tid))}
-    others = {args[0] for tid, (name, args) in calls.items() if name in EPOLLS and tid not in backends}
-    sets = [fd for fd in epolls(pid) if fd not in others] if backends else []
+    names = {tid: thread_name(pid, tid) for tid in threads_of(pid)}
+    if not any(map(serves_collectives, names.values())):
+        return None
+    # Some versions of gloo leave their threads the name of the process.
+    own = {tid for tid, name in names.items() if serves_collectives(name) or name == names.get(pid)} - python
+    stores = {tid for tid, name in names.items() if name.startswith(STORE)}
+    mine = own - stores
+    others = {args[0] for tid, (name, args) in calls.items() if name in EPOLLS and tid not in mine}
+    sets = [fd for fd in epolls(pid) if fd not in others]
     return tuple(sorted({fd for each in sets for fd in watched_by(pid, each)})) if sets else None
 
 

@@ -11,7 +11,6 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any
 
 from nsadiag.agent.attaching.loops.objects import BASICSIZE, TYPE, WORD, LayoutError, Memory, memory_of
@@ -92,7 +91,7 @@ _sample.__code__ = _sample.__code__.replace(co_firstlineno=FIRST_LINE)
 
 
 def _of_samples(memory: Memory, loop: object, task: Any, coroutine: Any, future: object) -> Layout:
-    code: CodeType = coroutine.cr_code
+    code: Any = coroutine.cr_code  # with fields of Python 3.11
     instructions = type(code).__basicsize__
     head = memory.words(id(coroutine), coroutine.__sizeof__() // WORD)
     at_code = _last(head, id(code))
@@ -104,7 +103,7 @@ def _of_samples(memory: Memory, loop: object, task: Any, coroutine: Any, future:
         code=at_code * WORD, instruction=_only(inside) * WORD, state=_state(memory, coroutine, at_code * WORD),
         file=_last(body, id(code.co_filename)) * WORD, name=_last(body, id(code.co_qualname)) * WORD,
         lines=_last(body, id(code.co_linetable)) * WORD,
-        first_line=memory.bytes(id(code), instructions).index(struct.pack("i", FIRST_LINE)), instructions=instructions,
+        first_line=memory.read(id(code), instructions).index(struct.pack("i", FIRST_LINE)), instructions=instructions,
         loop=_last(fields, id(loop)) * WORD, coroutine=_last(fields, id(coroutine)) * WORD,
         future=_last(fields, id(future)) * WORD,
     )  # fmt: skip
@@ -118,7 +117,7 @@ def _state(memory: Memory, suspended: Any, end: int) -> int:
     """The byte that tells whether a coroutine is suspended: it differs in one that is over."""
     over = _sample(None)  # type: ignore[arg-type]
     over.close()
-    one, other = memory.bytes(id(suspended), end), memory.bytes(id(over), end)
+    one, other = memory.read(id(suspended), end), memory.read(id(over), end)
     return _only([i for i in range(2 * WORD, end) if one[i] == SUSPENDED and other[i] in OVER])
 
 

@@ -36,7 +36,7 @@ class Memory:
 
     descriptor: int
 
-    def bytes(self, address: int, size: int) -> bytes:
+    def read(self, address: int, size: int) -> bytes:
         try:
             found = os.pread(self.descriptor, size, address) if 0 < address < LAST_ADDRESS else b""
         except OSError:
@@ -46,7 +46,7 @@ class Memory:
         return found
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
-        return struct.unpack(f"{count}Q", self.bytes(address, count * WORD))
+        return struct.unpack(f"{count}Q", self.read(address, count * WORD))
 
     def word(self, address: int) -> int:
         return self.words(address, 1)[0]
@@ -58,23 +58,23 @@ class Memory:
     def c_text(self, address: int) -> str:
         found = b""
         while b"\0" not in found and len(found) < 128:
-            found += self.bytes(address + len(found), WORD)
+            found += self.read(address + len(found), WORD)
         return found.partition(b"\0")[0].decode(errors="replace")
 
     def text(self, address: int) -> str:
         """The content of a str."""
         length = self.word(address + LENGTH)
-        state = struct.unpack("I", self.bytes(address + STR_STATE, 4))[0]
+        state = struct.unpack("I", self.read(address + STR_STATE, 4))[0]
         width = state >> 2 & 7
         if length > MOST_CHARACTERS or width not in WIDTHS or self.type_name(address) != "str":
             raise LayoutError(f"no str at {address:#x}")
         is_ascii = state >> 6 & 1
         head = sys.getsizeof("") - 1 if is_ascii else sys.getsizeof("\u0100") - 4
-        return self.bytes(address + head, length * width).decode(WIDTHS[width], errors="replace")
+        return self.read(address + head, length * width).decode(WIDTHS[width], errors="replace")
 
     def raw(self, address: int) -> bytes:
         """The content of a bytes object."""
-        return self.bytes(address + sys.getsizeof(b"") - 1, min(self.word(address + LENGTH), MOST_ENTRIES))
+        return self.read(address + sys.getsizeof(b"") - 1, min(self.word(address + LENGTH), MOST_ENTRIES))
 
     def named(self, address: int, name: str) -> int | None:
         """The value of that name in a dict."""
@@ -87,7 +87,7 @@ class Memory:
     def entries(self, address: int) -> Iterator[tuple[int, int]]:
         """Keys and values of a dict that has its values to itself."""
         keys, values = self.words(address + DICT_KEYS, 2)
-        index_bits, general = self.bytes(keys + KEYS_INDEX_BITS, 2)
+        index_bits, general = self.read(keys + KEYS_INDEX_BITS, 2)
         count = self.word(keys + KEYS_COUNT)
         if values or index_bits > 32 or general > 1 or count > MOST_ENTRIES:
             raise LayoutError(f"no dict at {address:#x}")

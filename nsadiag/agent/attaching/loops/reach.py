@@ -30,7 +30,7 @@ def reachable(memory: Memory, layout: Layout, first: Iterable[int], wanted: froz
         if len(seen) > MOST_OBJECTS or wanted <= seen:
             break
         near = {each for one in near for each in _held(memory, layout, one)} - seen - {0}
-    return wanted & (seen | near)
+    return (seen | near) & wanted
 
 
 def _held(memory: Memory, layout: Layout, address: int) -> Iterator[int]:
@@ -69,7 +69,7 @@ def _size(memory: Memory, address: int) -> int:
 def variables(memory: Memory, layout: Layout, coroutine: int) -> tuple[int, ...]:
     """Addresses of what the variables of a suspended coroutine are."""
     at = coroutine + layout.instruction
-    count = int.from_bytes(memory.bytes(at + WORD, 4), "little")
+    count = int.from_bytes(memory.read(at + WORD, 4), "little")
     if not 0 < count < 1 << 16:
         raise LayoutError(f"{count} values in a frame")
     return memory.words(at + 2 * WORD, count)

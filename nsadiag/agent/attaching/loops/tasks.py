@@ -193,7 +193,7 @@ class _Tasks:
             kind = self.memory.type_name(awaited)
             if kind in BETWEEN:
                 awaited = self.memory.word(awaited + FIRST_FIELD)
-            elif kind in GENERATORS and self.memory.bytes(awaited + self.layout.state, 1)[0] == SUSPENDED:
+            elif kind in GENERATORS and self.memory.read(awaited + self.layout.state, 1)[0] == SUSPENDED:
                 values = variables(self.memory, self.layout, awaited)
                 found.append(_Coroutine(frame=self._frame(awaited), variables=values))
                 awaited = values[-1]  # the topmost of its values
@@ -205,7 +205,7 @@ class _Tasks:
         code, at = (
             self.memory.word(coroutine + each) for each in (self.layout.code, self.layout.instruction)
         )
-        first = struct.unpack("i", self.memory.bytes(code + self.layout.first_line, 4))[0]
+        first = struct.unpack("i", self.memory.read(code + self.layout.first_line, 4))[0]
         table = self.memory.raw(self.memory.word(code + self.layout.lines))
         like = compile("0", "", "eval").replace(co_firstlineno=first, co_linetable=table)
         place = at - code - self.layout.instructions

@@ -86,14 +86,13 @@ def _sockets(pid: int) -> dict[int, dict[str, Any]]:
     if unix := _table(pid, "unix"):
         peers = unix_peers(pid)
         for words in unix:
-            inode, path = int(words[6]), words[7] if len(words) > 7 else None
-            state = "LISTEN" if int(words[3], 16) & ACCEPTS else ""
-            found[inode] = {
+            number = int(words[6])
+            found[number] = {
                 "kind": "unix",
-                "path": path,
-                "inode": inode,
-                "peer_inode": peers.get(inode, 0),
-                "state": state,
+                "path": words[7] if len(words) > 7 else None,
+                "inode": number,
+                "peer_inode": peers.get(number, 0),
+                "state": "LISTEN" if int(words[3], 16) & ACCEPTS else "",
             }
     return found
 

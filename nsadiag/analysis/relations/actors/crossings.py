@@ -112,8 +112,11 @@ class Crossings:
         """The processes among those that it is connected with that may be in the group of its collective."""
         waits = self.job.waits.get(stand.number)
         named = waits is not None and stand.thread in waits.named_groups
-        role = self.job.processes[stand.number].role
-        same = [n for n in connected if self.job.processes[n].role == role]
+        known = self.job.processes
+        role = known[stand.number].role
+        # Without a name it is its launcher's group, also where connections show none of it.
+        ranks = [n for n, p in known.items() if p.role == role and p.rank is not None and n != stand.number]
+        same = [n for n in connected if n in ranks] or ranks
         return connected if named or not same else same
 
     # -- tasks --------------------------------------------------------------------------------------
