@@ -147,6 +147,7 @@ def ended(pid: int, going: Going, home: Path) -> dict[str, object] | None:
         "exit_code": code,
         "took_s": round(took, 1),
         "looked": going.looked,
+        "alerts": sum(alert["args"][-1:] == [str(going.run.seed)] for alert in alerts(home)),
         "last": last,
     }
 

@@ -113,10 +113,10 @@ class Crossings:
         waits = self.job.waits.get(stand.number)
         named = waits is not None and stand.thread in waits.named_groups
         known = self.job.processes
-        role = known[stand.number].role
+        me = known[stand.number]
+        same = [n for n in connected if known[n].role == me.role]
         # Without a name it is its launcher's group, also where connections show none of it.
-        ranks = [n for n, p in known.items() if p.role == role and p.rank is not None and n != stand.number]
-        same = [n for n in connected if n in ranks] or ranks
+        same = same or [n for n, p in known.items() if (p.role, p.parent) == (me.role, me.parent) and p != me]
         return connected if named or not same else same
 
     # -- tasks --------------------------------------------------------------------------------------
