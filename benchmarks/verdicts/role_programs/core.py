@@ -25,7 +25,7 @@ class Core:
         self.requests: queue.Queue = queue.Queue()
         self.outputs: queue.Queue = queue.Queue()
         self.context = zmq.Context()
-        self.block = SharedMemory(create=True, size=16)
+        self.block = SharedMemory(SHARED.name, create=True, size=16)
 
     def take(self) -> None:
         asks = self.context.socket(zmq.PULL)

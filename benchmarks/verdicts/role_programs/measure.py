@@ -159,6 +159,8 @@ def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row
                 os.kill(pid, signal.SIGKILL)
         for role in roles:
             role.wait()
+        # Who is killed leaves what it shares.
+        Path("/dev/shm", shared.name).unlink(missing_ok=True)
     row = row_of(name, case, shared, round(first_s, 1), begun, said) | {"first_line_s": first_line_s}
     if options.keep:
         sockets = shutil.ignore_patterns("*.ipc")
