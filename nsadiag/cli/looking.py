@@ -50,7 +50,7 @@ def attach(
     ] = None,
     everyone: Annotated[
         bool,
-        typer.Option("--all", help="All distributed jobs of yours on this machine, and whom they talk to"),
+        typer.Option("--all", help="Each distributed job of yours on this machine, with whom it talks to"),
     ] = False,
     roles: Annotated[
         list[str] | None,

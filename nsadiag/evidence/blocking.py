@@ -144,6 +144,17 @@ LIBRARY = (
     Blocking(frames=r"asyncio/\w+", waker=TASK | CLIENT),
     Blocking(frames="http/server|grpc/_common", waker=CLIENT),
 )
+# Waits of coroutines for what is no other task's or thread's of their process; all that is not here may be.
+COROUTINES = (
+    Blocking(frames="asyncio/base_events", functions="serve_forever$", state="socket", waker=CLIENT),
+    Blocking(frames="asyncio/tasks", functions="^sleep$", state="sleep", waker=TIMER),
+    Blocking(frames="asyncio/subprocess", state="process", waker=CHILD | TOOL),
+    Blocking(
+        frames=r"asyncio/(streams|base_events|unix_events|selector_events|sslproto)",
+        state="socket",
+        waker=CLIENT | OUTSIDE,
+    ),
+)
 # The same of native frames, innermost first.
 NATIVE = (
     # Before its callers: what takes a process group down joins the threads of its own.
@@ -272,6 +283,38 @@ def by_frames(frames: Sequence[StackFrame]) -> Blocking | None:
     )
 
 
+def by_coroutines(frames: Sequence[StackFrame]) -> Blocking | None:
+    """The row of a task with these coroutines, innermost first, where it waits for nobody of its process."""
+    fits = (row for row in COROUTINES if any(_fits(row, f.name, f.filename) for f in frames))
+    return next(fits, None)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_between_processes(file: str) -> bool:
+    """Whether locks and queues wait there that other processes may hold."""
+    return any(_is_in(row, file) for row in LIBRARY if row.state in ("lock", "queue") and row.waker & LOCAL)
+
+
+def is_of_loop(file: str) -> bool:
+    """Whether the file is asyncio's."""
+    return "/asyncio/" in file
+
+
+def serves(frames: Sequence[StackFrame]) -> bool:
+    """Whether a task with these coroutines is a server's own, and ends with it."""
+    row = by_coroutines(frames)
+    return row is COROUTINES[0] or any(is_server(f.filename) for f in frames)
+
+
+def is_idle_in_pool(frames: Sequence[StackFrame]) -> bool:
+    """Whether a thread of a pool waits for work."""
+    return (
+        bool(frames)
+        and frames[0].name == "_worker"
+        and frames[0].filename.endswith("/concurrent/futures/thread.py")
+    )
+
+
 def is_timer(frames: Sequence[StackFrame]) -> bool:
     """Whether this is the stack of a threading.Timer before its call: the `run` of that class waits there itself."""
     names = [f.name.rpartition(".")[2] for f in frames if f.filename.endswith("/threading.py")]
@@ -390,7 +433,23 @@ def is_server(file: str) -> bool:
 def awaits_requests(frames: Sequence[StackFrame]) -> bool:
     """Whether a thread waits in the loop of a server for the next request; not in an event loop, whose tasks no stack shows."""
     files = [f.filename for f in frames]
-    return any(is_server(f) or REQUESTS.search(f) for f in files) and not any("/asyncio/" in f for f in files)
+    if any(is_of_loop(f) for f in files):
+        return False
+    return any(is_server(f) or REQUESTS.search(f) for f in files) or _is_manager(
+        frames, "serve_forever", "accepter"
+    )
+
+
+def serves_a_client(frames: Sequence[StackFrame]) -> bool:
+    """Whether a thread of a multiprocessing manager answers one client, or waits for what that asks next."""
+    return _is_manager(frames, "serve_client")
+
+
+def _is_manager(frames: Sequence[StackFrame], *functions: str) -> bool:
+    return any(
+        f.name.rpartition(".")[2] in functions and f.filename.endswith("/multiprocessing/managers.py")
+        for f in frames
+    )
 
 
 def polling_library(file: str) -> str | None:

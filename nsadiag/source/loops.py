@@ -1,17 +1,32 @@
-"""The statements around a line of the user's: the loop that polls there, the locks that are held, a branch on the rank."""
+"""The statements around a line of the user's: the loop that polls there, the locks that are held, a branch on the rank, calls ahead."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Program
-from nsadiag.source.model import Loop, SourceModel, calls_in, name_of
+from nsadiag.source.model import Loop, SourceFile, SourceModel, calls_in, name_of, spans
 from nsadiag.source.polling import ASKS_INSIDE, ASKS_OUTSIDE
 
 OF_CHILDREN = re.compile(r"is_alive\(|\.ready\(|\.done\(|running\(|exitcode")
+MAKERS = frozenset(
+    {
+        "SharedMemory",
+        "ShareableList",
+        "Value",
+        "Array",
+        "RawValue",
+        "RawArray",
+        "mmap",
+        "memmap",
+        "share_memory_",
+    }
+)
+STEPS = 4  # from the name that is asked to the call that made it
 HARMLESS = {"sleep", "print", "len", "info", "debug", "warning", "range", "time", "monotonic"}
 
 
@@ -124,3 +139,80 @@ def kept_in(loop: Loop) -> str:
 
 def _leaves(node: ast.If) -> bool:
     return any(isinstance(n, ast.Break | ast.Return) for n in ast.walk(node))
+
+
+def asks_memory(code: SourceModel, at: Place) -> bool:
+    """Whether the nearest loop around that line asks a name that comes of shared memory in its file."""
+    file = code.file(at.file)
+    loop = next(iter(file.loops_around(at.line)), None) if file else None
+    if file is None or not isinstance(loop, ast.While):
+        return False
+    tests = [loop.test, *(node.test for node in ast.walk(loop) if isinstance(node, ast.If))]
+    names = {name for test in tests for name in _names(test)}
+    for _ in range(STEPS):
+        values = [value for targets, value in _bindings(file) if targets & names]
+        if any(name_of(call) in MAKERS for value in values for call in calls_in(value)):
+            return True
+        names |= {name for value in values for name in _names(value)}
+    return False
+
+
+def _bindings(file: SourceFile) -> Iterator[tuple[set[str], ast.AST]]:
+    """Names, an attribute by its own, and the values that they get."""
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Assign):
+            # Several names with a value each, in one statement.
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=False))
+                yield from ((set(_names(name)), value) for name, value in pairs)
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            yield set(_names(node.target)), node.value
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            yield set(_names(node.optional_vars)), node.context_expr
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Attribute):
+            yield each.attr
+        elif isinstance(each, ast.Name) and each.id not in ("self", "cls"):
+            yield each.id
+
+
+def calls_ahead(code: SourceModel, at: Place) -> set[str]:
+    """Names of the functions that are called there, below, in loops around it, and in functions of its file that are called so."""
+    file = code.file(at.file)
+    function = file.function_at(at.line) if file else None
+    if file is None or function is None:
+        return set()
+    found = _called(_ahead(function.body, at.line))
+    helpers = [each for each in file.functions if each.name in found]
+    return found | _called(helpers)
+
+
+def _called(nodes: Sequence[ast.AST]) -> set[str]:
+    return {name.rpartition(".")[2] for node in nodes for call in calls_in(node) if (name := name_of(call))}
+
+
+def _ahead(body: Sequence[ast.stmt], line: int) -> list[ast.AST]:
+    """The statement of that line, whole if it is a loop, and those after it; not the other branch of a condition."""
+    for place, statement in enumerate(body):
+        if spans(statement, line):
+            inner = (
+                [] if isinstance(statement, ast.For | ast.AsyncFor | ast.While) else list(_blocks(statement))
+            )
+            within = next(
+                (_ahead(block, line) for block in inner if any(spans(s, line) for s in block)), None
+            )
+            return [*([statement] if within is None else within), *body[place + 1 :]]
+    return []
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for _, value in ast.iter_fields(statement):
+        if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+            yield value
+        elif isinstance(value, list):
+            yield from (each.body for each in value if isinstance(each, ast.ExceptHandler | ast.match_case))

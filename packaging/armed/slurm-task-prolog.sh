@@ -5,10 +5,8 @@
 file=${NSADIAG_ARMED_FILE:-/etc/nsadiag/armed.sh}
 [ "$NSADIAG_ARMED" = 0 ] && exit 0
 [ -r "$file" ] || exit 0
-before=$PYTHONPATH
 . "$file"
-for name in NSADIAG_ARMED NSADIAG_ARMED_OUT NSADIAG_ARMED_METRICS; do
+for name in NSADIAG_ARMED NSADIAG_ARMED_OUT NSADIAG_ARMED_METRICS PYTHONPATH; do
     eval "value=\$$name"
     [ -n "$value" ] && echo "export $name=$value"
 done
-echo "export PYTHONPATH=$PYTHONPATH${before:+:$before}"

@@ -1,4 +1,4 @@
-"""The fields of TrainJob, JobSet and RayJob that our manifests use, as their published definitions have them.
+"""The fields of TrainJob, JobSet, RayJob and DaemonSet that our manifests use, as their published definitions have them.
 
 Written down from Kubeflow Trainer 2 (trainer.kubeflow.org/v1alpha1), JobSet (jobset.x-k8s.io/v1alpha2), KubeRay (ray.io/v1)
 and Kubernetes (v1, batch/v1). A field that is not here is an error: look it up there first.
@@ -33,7 +33,7 @@ def mapping(value: dict[str, Any]) -> dict[str, Any]:
 
 
 METADATA = fields(("name",), name=NAME)
-SECRET_KEY = fields(("name", "key"), name=NAME, key=TEXT)
+SECRET_KEY = fields(("name", "key"), name=NAME, key=TEXT, optional=FLAG)
 ENV = {
     "type": "array",
     "items": fields(("name",), name=TEXT, value=TEXT, valueFrom=fields(secretKeyRef=SECRET_KEY)),
@@ -45,8 +45,13 @@ VOLUME = fields(
     emptyDir=fields(medium={"enum": ["", "Memory"]}),
     configMap=fields(name=NAME),
     persistentVolumeClaim=fields(("claimName",), claimName=NAME),
+    hostPath=fields(
+        ("path",),
+        path={"type": "string", "pattern": "^/"},
+        type={"enum": ["", "DirectoryOrCreate", "Directory"]},
+    ),
 )
-PRIVILEGES = fields(capabilities=fields(add=many(TEXT)))
+PRIVILEGES = fields(capabilities=fields(add=many(TEXT)), runAsUser=COUNT, readOnlyRootFilesystem=FLAG)
 RESOURCES = fields(limits=mapping(QUANTITY), requests=mapping(QUANTITY))
 CONTAINER = fields(
     ("name", "image"), name=NAME, image=TEXT, command=many(TEXT), env=ENV, volumeMounts=many(MOUNT),
@@ -55,6 +60,8 @@ CONTAINER = fields(
 POD = fields(
     ("containers",),
     containers=many(CONTAINER),
+    initContainers=many(CONTAINER),
+    hostPID=FLAG,
     volumes=many(VOLUME),
     restartPolicy={"enum": ["Always", "OnFailure", "Never"]},
 )
@@ -121,6 +128,17 @@ SCHEMAS = {
             shutdownAfterJobFinishes=FLAG,
             backoffLimit=COUNT,
             rayClusterSpec=fields(("headGroupSpec",), headGroupSpec=HEAD, workerGroupSpecs=many(WORKERS)),
+        ),
+    ),
+    "DaemonSet": of_kind(
+        "apps/v1",
+        "DaemonSet",
+        fields(
+            ("selector", "template"),
+            selector=fields(("matchLabels",), matchLabels=mapping(TEXT)),
+            template=fields(
+                ("metadata", "spec"), metadata=fields(("labels",), labels=mapping(TEXT)), spec=POD
+            ),
         ),
     ),
     "ConfigMap": fields(

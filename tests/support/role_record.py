@@ -23,6 +23,7 @@ from .golden import judged, packed, renamed, scrubbed
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "roles"
 WRAPPED = GOLDEN / "run"
+TRACKER = "resource_tracker"  # a child of multiprocessing's that does no work
 KEEP_EVENTS = 256  # of a rank's ring
 KEPT = ("roles.json", "meta.json", "py_spy.json", "proc.json", "waits.json", "index.json")
 CASES: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks/verdicts/role_programs/cases.py"))["CASES"]
@@ -82,8 +83,10 @@ def _slim(path: Path) -> str:
     document = read_json(path, {})
     if path.name == "proc.json":
         for child in document.get("children", []):
-            child["command"] = ""
-        document["fds"]["open"] = [r for r in document["fds"].get("open", []) if r["kind"] in ("tcp", "pipe")]
+            child["command"] = TRACKER if TRACKER in child["command"] else ""
+        document["fds"]["open"] = [
+            r for r in document["fds"].get("open", []) if r["kind"] in ("tcp", "pipe", "unix")
+        ]
     return json.dumps(document)
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Case:
     """`roles` are guilty, any of `classes` is right, and the line holds any of `code`. Healthy ones have none."""
 
-    trainer: str = "trainer.py"  # or trainer_files.py, beside an orchestrator
+    trainer: str = "trainer.py"  # or trainer_files.py, beside an orchestrator; or none
+    engine: str = "engine.py"  # or engine_async.py
     engines: tuple[str, ...] = ("engine",)
     roles: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -18,7 +19,7 @@ class Case:
 
 
 CYCLE = ("actor_call_cycle",)
-FILES = "trainer_files.py"
+FILES, LOOP = "trainer_files.py", "engine_async.py"
 CASES: dict[str, Case] = {
     "engine_loop_dies": Case(
         roles=("engine",), classes=("local_lock_deadlock",), code=("answer.get()",), after="vllm-project/vllm#5901",
@@ -32,6 +33,10 @@ CASES: dict[str, Case] = {
         after="sgl-project/sglang#4096",
     ),
     "update_refused": Case(
+        roles=("engine",), classes=("missing_rank",), code=("dist.broadcast(parameter.data", "serve_forever"),
+        after="huggingface/trl#6913",
+    ),
+    "refused_first": Case(
         roles=("engine",), classes=("missing_rank",), code=("dist.broadcast(parameter.data", "serve_forever"),
         after="huggingface/trl#6913",
     ),
@@ -85,6 +90,45 @@ CASES: dict[str, Case] = {
     "lost_key": Case(
         roles=("engine",), classes=("local_lock_deadlock",), code=("threading.Event().wait()",),
     ),
+    "output_thread_dies": Case(
+        engine=LOOP, roles=("engine_async",), classes=("local_lock_deadlock", *CYCLE),
+        code=("self.requests.get()", "core.requests.get()", "asks.recv_pyobj()", "self.answers.recv_pyobj()", "return await answer"),
+        after="vllm-project/vllm#40926",
+    ),
+    "worker_in_shm": Case(
+        engine=LOOP, roles=("engine_async",), classes=("local_lock_deadlock",), code=("threading.Event().wait()",),
+        after="vllm-project/vllm#27313",
+    ),
+    "lost_block": Case(
+        engine=LOOP, roles=("engine_async",), classes=CYCLE, code=("time.sleep(0.05)", "block.buf[0] !="), after="vllm-project/vllm#50835",
+    ),
+    "paused_writer": Case(
+        engine=LOOP, roles=("engine_async", "trainer"), classes=("local_lock_deadlock", *CYCLE),
+        code=("await self.running.wait()", "self.changed.wait_for("), after="sgl-project/sglang#22290",
+    ),
+    "blocked_loop": Case(
+        engine=LOOP, roles=("engine_async",), classes=CYCLE, code=('"/reward"',), after="openJiuwen-ai/agent-core#763",
+    ),
+    "rollout_task_raises": Case(
+        engine=LOOP, roles=("engine_async",), classes=("local_lock_deadlock",), code=("await groups.get()",),
+        after="thinking-machines-lab/tinker-cookbook#945",
+    ),
+    "pipe_reply_lost": Case(
+        roles=("engine",), classes=CYCLE, code=("self.worker.recv()", "pipe.recv()"), after="huggingface/trl#6628",
+    ),
+    "manager_queue": Case(
+        trainer=FILES, roles=("orchestrator",), classes=("local_lock_deadlock", *CYCLE), code=("scores.get()",),
+        after="huggingface/trl#5751",
+    ),
+    "slow_output": Case(engine=LOOP),
+    "slow_shm": Case(engine=LOOP),
+    "drained_update": Case(engine=LOOP),
+    "loop_in_thread": Case(engine=LOOP),
+    "slow_rollout_task": Case(engine=LOOP),
+    "plain_loop": Case(engine=LOOP),
+    "idle_loop": Case(engine=LOOP, trainer=""),
+    "slow_pipe_worker": Case(),
+    "slow_manager_queue": Case(trainer=FILES),
     "slow_key": Case(),
     "long_rollout": Case(),
     "busy_rollout": Case(),

@@ -19,6 +19,8 @@ CASE = os.environ["ROLES_CASE"]
 PORTS = {name: int(port) for name, port in json.loads(os.environ["ROLES_PORTS"]).items()}
 QUIET_S = float(os.environ.get("ROLES_QUIET", "45"))
 STEPS = 10**6
+BACKEND = os.environ.get("ROLES_BACKEND", "gloo")
+DEVICE = "cuda" if BACKEND == "nccl" else "cpu"  # of the one GPU that a role sees
 
 
 def begun() -> None:
@@ -33,7 +35,14 @@ def request(role: str, path: str, /, **body: Any) -> Request:
 def model() -> torch.nn.Module:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64))
+    net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64))
+    return net.to(DEVICE)
+
+
+def arrived() -> None:
+    """Waits for what the device has been asked to do."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 def weights_group(port: str, rank: int, size: int) -> dist.ProcessGroup:
@@ -42,7 +51,7 @@ def weights_group(port: str, rank: int, size: int) -> dist.ProcessGroup:
     store = dist.TCPStore("127.0.0.1", PORTS[port], size, rank == 0, limit, wait_for_workers=False)
     store = dist.PrefixStore("weights", store)
     group, _ = c10d._new_process_group_helper(
-        size, rank, [], "gloo", store, group_name=f"weights-{port}", timeout=limit
+        size, rank, [], BACKEND, store, group_name=f"weights-{port}", timeout=limit
     )
     c10d._world.pg_group_ranks[group] = {i: i for i in range(size)}
     return group

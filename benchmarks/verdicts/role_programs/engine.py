@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from multiprocessing.connection import Connection
 from urllib.request import urlopen
 
 import torch
 import torch.distributed as dist
-from common import CASE, PORTS, QUIET_S, SHARED, begun, model, request, weights_group
+from common import CASE, DEVICE, PORTS, QUIET_S, SHARED, arrived, begun, model, request, weights_group
 
 ME = sys.argv[1]
 
@@ -26,7 +27,7 @@ class Engine:
         self.running = threading.Event()
         self.running.set()
         self.one_at_a_time = threading.Lock()
-        self.group = self.store = None
+        self.group = self.store = self.worker = None
         self.done = 0
 
     def loop(self) -> None:
@@ -35,6 +36,10 @@ class Engine:
             self.done += 1
             if CASE == "engine_loop_dies" and self.done == 3:
                 raise KeyError("kv block")
+            if self.worker:
+                self.worker.send(prompt)
+                answer.put(self.worker.recv())
+                continue
             if CASE == "long_rollout" and self.done == 3:
                 begun()
                 time.sleep(QUIET_S)
@@ -42,9 +47,9 @@ class Engine:
                 begun()
                 until = time.monotonic() + QUIET_S
                 while time.monotonic() < until:
-                    self.model(torch.randn(64, 64))
+                    self.model(torch.randn(64, 64, device=DEVICE))
             with torch.no_grad():
-                answer.put(self.model(torch.tensor(prompt)).sum().item())
+                answer.put(self.model(torch.tensor(prompt, device=DEVICE)).sum().item())
 
     def generate(self, prompt: list[float]) -> float:
         self.running.wait()
@@ -66,7 +71,8 @@ class Engine:
         for parameter in self.model.parameters():
             dist.broadcast(parameter.data, 0, group=self.group)
         if CASE == "extra_tensor" and step == 3:
-            dist.broadcast(torch.zeros(1), 0, group=self.group)
+            dist.broadcast(torch.zeros(1, device=DEVICE), 0, group=self.group)
+        arrived()
 
     def load(self, path: str) -> None:
         if CASE == "slow_load":
@@ -91,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/join":
             engine.join(told["port"], told["rank"], told["size"])
         elif self.path == "/update_weights":
-            if CASE == "update_refused" and told["step"] == 3:
+            if (CASE, told["step"]) in (("update_refused", 3), ("refused_first", 1)):
                 code = 409
             else:
                 engine.update(told["step"])
@@ -106,6 +112,32 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps({"value": value}).encode())
 
 
+def worker_with_a_pipe() -> Connection:
+    """A process that generates, and answers by the pipe by which it is asked."""
+    import multiprocessing
+
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    multiprocessing.get_context("spawn").Process(target=answer_by, args=(theirs,), daemon=True).start()
+    return ours
+
+
+def answer_by(pipe: Connection) -> None:
+    net, done = model(), 0
+    while True:
+        prompt = pipe.recv()
+        done += 1
+        if done == 3:
+            begun()
+        try:
+            if CASE == "pipe_reply_lost" and done == 3:
+                raise KeyError("kv block")
+            if CASE == "slow_pipe_worker" and done == 3:
+                time.sleep(QUIET_S)
+            pipe.send(net(torch.tensor(prompt)).sum().item())
+        except KeyError as error:
+            print(f"worker: {error}", flush=True)
+
+
 def ready() -> None:
     """What a worker process of the engine says once it has loaded its part of the model."""
     import multiprocessing
@@ -118,12 +150,10 @@ def ready() -> None:
 
 def load_part(pipe) -> None:
     if CASE == "worker_not_ready":
-        begun()
         dist.init_process_group(
             "gloo", init_method=f"tcp://127.0.0.1:{PORTS['weights']}", rank=0, world_size=2
         )
     if CASE == "slow_worker":
-        begun()
         time.sleep(QUIET_S)
     pipe.send("READY")
     time.sleep(3600)
@@ -146,6 +176,8 @@ if __name__ == "__main__":
         threading.Thread(target=load_and_tell, name="loader", daemon=True).start()
     if CASE in ("worker_not_ready", "slow_worker"):
         ready()
+    if CASE in ("pipe_reply_lost", "slow_pipe_worker"):
+        engine.worker = worker_with_a_pipe()
     if CASE == "slow_start":
         begun()
         time.sleep(QUIET_S)

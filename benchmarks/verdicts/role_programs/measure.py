@@ -7,6 +7,7 @@
     python benchmarks/verdicts/role_programs/measure.py --run            # by `nsadiag run` of a script that starts them all
     python benchmarks/verdicts/role_programs/measure.py --jobs 8         # so many at a time
     python benchmarks/verdicts/role_programs/measure.py --keep DIR       # where run directories stay
+    ROLES_BACKEND=nccl python benchmarks/verdicts/role_programs/measure.py --only update   # trainer and engine on a GPU each
 
 A trainer under torchrun, engines and, in some, an orchestrator are started by themselves. Some seconds after the stall has begun, or
 a long quiet phase of a healthy one, `nsadiag attach` is given the pids of what was started. `nsadiag run` is given PATIENCE_S to
@@ -19,6 +20,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -42,15 +44,19 @@ from shared import Row, answer, collected, environment, percent  # noqa: E402
 
 from nsadiag.evidence.layout import read_json  # noqa: E402
 
+BACKEND = os.environ.get("ROLES_BACKEND", "gloo")
 BEGINS_S, SETTLES_S = 120.0, 4.0
+FIRST_LINE = re.compile(r"nsadiag: (suspected hang|.*[Ss]topping the job)")
 PATIENCE_S, ENDS_S, QUIET_S = 15.0, 120.0, 35.0
 
 
 def ports(names: list[str]) -> dict[str, int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in names]
-    found = {name: s.getsockname()[1] for name, s in zip(names, held, strict=True)}
-    for each in held:
-        each.close()
+    """Free ones, below those that the kernel gives to anybody who connects meanwhile."""
+    found: dict[str, int] = {}
+    while len(found) < len(names):
+        port = random.randrange(15_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found[names[len(found)]] = port
     return found
 
 
@@ -65,8 +71,11 @@ class Slow(BaseHTTPRequestHandler):
 
 def lines_of(case: Case) -> list[list[str]]:
     """The command of each role."""
-    lines = [[sys.executable, "engine.py", engine] for engine in case.engines]
-    lines.append(["torchrun", "--standalone", "--nproc-per-node=2", case.trainer])
+    lines = [[sys.executable, case.engine, engine] for engine in case.engines]
+    ranks = 1 if BACKEND == "nccl" else 2  # NCCL wants a GPU for each: one is the engine's
+    if not case.trainer:
+        return lines
+    lines.append(["torchrun", "--standalone", f"--nproc-per-node={ranks}", case.trainer])
     if case.trainer != "trainer.py":
         lines.append([sys.executable, "orchestrator.py"])
     return lines
@@ -84,9 +93,16 @@ def started(
     )
     log = (shared / "output.log").open("wb")
     return [
-        subprocess.Popen(line, cwd=HERE, env=env, stdout=log, stderr=log, start_new_session=True)
+        subprocess.Popen(
+            line, cwd=HERE, env=env | gpu_of(line), stdout=log, stderr=log, start_new_session=True
+        )
         for line in lines
     ]
+
+
+def gpu_of(line: list[str]) -> dict[str, str]:
+    """Each role sees one."""
+    return {"CUDA_VISIBLE_DEVICES": str(int("engine" in " ".join(line)))} if BACKEND == "nccl" else {}
 
 
 def wrapped(case: Case, shared: Path) -> list[str]:
@@ -116,16 +132,20 @@ def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row
         while not (shared / "begun").exists() and time.monotonic() < until - (BEGINS_S - 12 if plain else 0):
             time.sleep(0.2)
         begun = (shared / "begun").exists() or plain
-        began = time.monotonic()
+        began, first_line_s = time.monotonic(), None
         if options.run:
-            said = watched(roles[0], case, shared)
+            said, first_line_s = watched(roles[0], case, shared)
         else:
             time.sleep(SETTLES_S)
             began = time.monotonic()
             targets = ["--all"] if options.all else [str(p.pid) for p in roles]
+            if not case.trainer:
+                targets = [f"--role={name}={p.pid}" for name, p in zip(case.engines, roles, strict=True)]
             ours = [sys.executable, "-m", "nsadiag", "attach", *targets, "--out", str(shared / "run")]
             said = subprocess.run(ours, capture_output=True, text=True, env=environment(), check=False).stderr
         first_s = time.monotonic() - began
+        if options.keep and BACKEND == "nccl":
+            evidence_of_nccl(roles, shared)
     finally:
         # torchrun starts each rank in a session of its own.
         family = [
@@ -139,22 +159,42 @@ def one(name: str, case: Case, outside: int, options: argparse.Namespace) -> Row
                 os.kill(pid, signal.SIGKILL)
         for role in roles:
             role.wait()
-    row = row_of(name, case, shared, round(first_s, 1), begun, said)
+        # Who is killed leaves what it shares.
+        Path("/dev/shm", shared.name).unlink(missing_ok=True)
+    row = row_of(name, case, shared, round(first_s, 1), begun, said) | {"first_line_s": first_line_s}
     if options.keep:
-        shutil.copytree(shared, options.keep / name, dirs_exist_ok=True)
+        sockets = shutil.ignore_patterns("*.ipc")
+        shutil.copytree(shared, options.keep / name, dirs_exist_ok=True, ignore=sockets)
     shutil.rmtree(shared)
     return row
 
 
-def watched(command: subprocess.Popen[bytes], case: Case, shared: Path) -> str:
-    """Until it has ended by itself, or a quiet phase has been watched; what it said."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        command.wait(ENDS_S if case.classes else QUIET_S)
+def evidence_of_nccl(roles: list[subprocess.Popen[bytes]], shared: Path) -> None:
+    """What NCCL itself says, and native stacks, beside the run directory."""
+    from nsadiag.agent.captures.gpu.nccl_ras import ask
+    from nsadiag.deadlines.deadline import Deadline
+
+    with contextlib.suppress(Exception):
+        (shared / "ras.txt").write_text(ask("localhost", 28028, Deadline(7.0))[0])
+    for role in roles:
+        for process in psutil.Process(role.pid).children(recursive=True) or [psutil.Process(role.pid)]:
+            line = ["py-spy", "dump", "--native", "--pid", str(process.pid)]
+            said = subprocess.run(line, capture_output=True, text=True, check=False, timeout=30).stdout
+            (shared / f"native-{process.pid}.txt").write_text(said)
+
+
+def watched(command: subprocess.Popen[bytes], case: Case, shared: Path) -> tuple[str, float | None]:
+    """Until it has ended by itself, or a quiet phase has been watched; what it said, and when it first said what it waits for."""
+    began, first_s = time.monotonic(), None
+    while command.poll() is None and time.monotonic() < began + (ENDS_S if case.classes else QUIET_S):
+        if first_s is None and FIRST_LINE.search((shared / "output.log").read_text(errors="replace")):
+            first_s = round(time.monotonic() - began, 1)
+        time.sleep(0.1)
     if command.poll() is None:
         command.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.wait(ENDS_S)
-    return (shared / "output.log").read_text(errors="replace")
+    return (shared / "output.log").read_text(errors="replace"), first_s
 
 
 def row_of(name: str, case: Case, shared: Path, first_s: float, begun: bool, said: str) -> Row:

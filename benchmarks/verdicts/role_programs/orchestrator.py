@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import queue
 import subprocess
 import threading
@@ -38,12 +39,30 @@ def rollouts(step: int) -> None:
     if CASE == "orchestrator_naps" and step == 3:
         begun()
         time.sleep(QUIET_S)
+    if CASE in ("manager_queue", "slow_manager_queue") and step == 3:
+        values = by_a_manager(values)
     torch.save(values, SHARED / f"rollouts_{step}.tmp")
     (SHARED / f"rollouts_{step}.tmp").rename(SHARED / f"rollouts_{step}.pt")
 
 
 def verify(values: list[float], scores: queue.Queue) -> None:
     scores.put([value / 0 for value in values])
+
+
+def by_a_manager(values: list[float]) -> list[float]:
+    """Scores by a process that gives them back by a queue of a manager's."""
+    manager = multiprocessing.Manager()
+    scores = manager.Queue()
+    multiprocessing.Process(target=score, args=(values, scores), daemon=True).start()
+    return scores.get()
+
+
+def score(values: list[float], scores: queue.Queue) -> None:
+    begun()
+    if CASE == "manager_queue":
+        raise RuntimeError("the judge has crashed")
+    time.sleep(QUIET_S)
+    scores.put(values)
 
 
 def wait_for_policy(step: int) -> None:

@@ -12,7 +12,20 @@ from urllib.request import urlopen
 
 import torch
 import torch.distributed as dist
-from common import CASE, PORTS, QUIET_S, SHARED, STEPS, begun, model, request, weights_group
+from common import (
+    BACKEND,
+    CASE,
+    DEVICE,
+    PORTS,
+    QUIET_S,
+    SHARED,
+    STEPS,
+    arrived,
+    begun,
+    model,
+    request,
+    weights_group,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 ENGINES = [name for name in PORTS if name.startswith("engine")]
@@ -31,6 +44,8 @@ def wait_for(engine: str) -> None:
             urlopen(request(engine, "/health")).read()
             return
         except URLError:
+            if CASE in ("worker_not_ready", "slow_worker") and not (SHARED / "begun").exists():
+                begun()
             time.sleep(0.5)
 
 
@@ -58,9 +73,18 @@ def send(net: torch.nn.Module, group: dist.ProcessGroup, step: int) -> None:
     pool = ThreadPoolExecutor()
     if CASE in ("update_refused", "extra_tensor", "asked_while_updating", "slow_pack") and step == 3:
         begun()
+    if CASE == "refused_first":
+        begun()
     if CASE == "paused" and step == 3:
         ask(ENGINES[0], "/pause")
         begun()
+    if CASE in ("paused_writer", "drained_update") and step == 3:
+        if CASE == "paused_writer":
+            ask(ENGINES[0], "/pause")
+            begun()
+        # A rollout that is on its way when new weights come.
+        pool.submit(ask, ENGINES[0], "/generate", prompt=[3.0] * 64)
+        time.sleep(1)
     sent = [pool.submit(ask, engine, "/update_weights", step=step) for engine in ENGINES]
     if CASE == "asked_while_updating" and step == 3:
         time.sleep(1)
@@ -69,17 +93,18 @@ def send(net: torch.nn.Module, group: dist.ProcessGroup, step: int) -> None:
         time.sleep(QUIET_S)
     for parameter in net.parameters():
         dist.broadcast(parameter.data, 0, group=group)
+    arrived()
     for each in sent:
         each.result()
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    dist.init_process_group(BACKEND)
     rank = dist.get_rank()
     net = model()
     ddp = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
-    written, gate = threading.Event(), torch.zeros(1)
+    written, gate = threading.Event(), torch.zeros(1, device=DEVICE)
     for engine in ENGINES:
         wait_for(engine)
     group = connect(rank)

@@ -2,120 +2,88 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import platform
 import re
-import struct
 from collections.abc import Iterable
-from pathlib import Path
 
 from nsadiag.agent.attaching.joining import joining_of
+from nsadiag.agent.attaching.loops.objects import LayoutError
+from nsadiag.agent.attaching.loops.tasks import has_loop, task_waits
 from nsadiag.agent.attaching.object_waits import lines_of
+from nsadiag.agent.attaching.system_calls import (
+    EPOLLS,
+    Call,
+    awaited,
+    call_of,
+    epolls,
+    shared_memory,
+    thread_name,
+    threads_of,
+    watched_by,
+)
 from nsadiag.agent.captures.python.py_spy import stacks_with_values
 from nsadiag.agent.captures.target import CaptureError
-from nsadiag.evidence.blocking import SYSCALLS, serves_collectives, syscall_name
-from nsadiag.evidence.documents.actors import ActorWaits, Served, SocketWait
-from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
+from nsadiag.evidence.blocking import serves_collectives
+from nsadiag.evidence.documents.actors import ActorWaits, Served, SocketWait, TaskWait
+from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame, Threads
 from nsadiag.evidence.user_code import is_user
 
 # Functions of the standard library that are told whom they answer.
 ANSWERS = re.compile(r"/socketserver\.py$")
 CLIENT = re.compile(r"^\(\"?'?([\w.:]+)'?\"?, (\d+)")
 CALLS, GROUP = re.compile(r"torch/distributed/c10d_logger\.py$"), "ProcessGroup at 0x"
+STORE = "pt_tcpstore"  # threads of torch's store, which every rank talks to
 KEY = os.urandom(16)
-POLLED = struct.Struct("ihh")  # struct pollfd
-POLLS = ("poll", "ppoll")
-EPOLLS = ("epoll_wait", "epoll_pwait")
-TARGET = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)
 
 
 def role_waits(pid: int) -> ActorWaits:
     """The waits of the process; a gap where its stacks could not be had with their values."""
-    calls = {tid: call for tid in _threads(pid) if (call := _call(pid, tid))}
-    sockets = tuple(
-        SocketWait(thread=t, fd=fd)
-        for t, call in calls.items()
-        if (fd := _descriptor(pid, *call)) is not None
-    )
-    transport = _transport(pid, calls)
+    calls = {tid: call for tid in threads_of(pid) if (call := call_of(pid, tid))}
+    sockets = tuple(SocketWait(thread=t, fd=fd) for t, fds in awaited(pid, calls).items() for fd in fds)
+    memory = shared_memory(pid)
     try:
         threads = stacks_with_values(pid)
     except (CaptureError, ValueError) as error:
-        return ActorWaits(sockets=sockets, transport=transport, gaps=(f"process {pid}: {error}",))
+        transport = _transport(pid, calls, {pid})
+        return ActorWaits(
+            sockets=sockets, transport=transport, memory=memory, gaps=(f"process {pid}: {error}",)
+        )
+    transport = _transport(pid, calls, {pid, *(t.os_thread_id or 0 for t in threads)})
+    tasks, gaps = _tasks(pid, threads)
     return ActorWaits(
+        tasks=tasks, memory=memory, gaps=gaps,
         joining=joining_of(threads), sockets=sockets, serves=tuple(_served(threads)), transport=transport,
-        lines=lines_of(threads), values={str(t.os_thread_id): _digest(t) for t in threads}, named_groups=tuple(t.os_thread_id or 0 for t in threads if _names_a_group(t)),
+        lines=lines_of((*threads, *(PythonThread(frames=t.frames) for t in tasks or ()))), values={str(t.os_thread_id): _digest(t) for t in threads}, named_groups=tuple(t.os_thread_id or 0 for t in threads if _names_a_group(t)),
     )  # fmt: skip
 
 
-def _threads(pid: int) -> list[int]:
+def _tasks(pid: int, threads: Threads) -> tuple[tuple[TaskWait, ...] | None, tuple[str, ...]]:
+    """The tasks of its event loops, and a gap where these could not be read."""
+    if not has_loop(threads):
+        return None, ()
     try:
-        return sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return []
+        return task_waits(pid, threads), ()
+    except LayoutError as error:
+        return None, (f"process {pid}: the tasks of its event loop could not be read: {error}",)
 
 
-def _call(pid: int, tid: int) -> tuple[str, list[int]] | None:
-    """The name and arguments of the system call in which a thread waits."""
-    try:
-        task = Path(f"/proc/{pid}/task/{tid}")
-        number, *words = (task / "syscall").read_text().split()
-        name = syscall_name(int(number), platform.machine())
-        # A poll that was interrupted, as by a look at the stack, goes on with what it was given under another name.
-        if name is None and (task / "wchan").read_text().startswith("poll_schedule_timeout"):
-            name = "poll"
-    except (OSError, ValueError):
-        return None
-    return (name, [int(word, 0) for word in words]) if name else None
-
-
-def _descriptor(pid: int, name: str, arguments: list[int]) -> int | None:
-    """The one descriptor that the call is about; None where there are several, or none."""
-    if name in POLLS:
-        if arguments[1] != 1:
-            return None
-        with (
-            contextlib.suppress(OSError, struct.error),
-            Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory,
-        ):
-            memory.seek(arguments[0])
-            return int(POLLED.unpack(memory.read(POLLED.size))[0])
-        return None
-    return arguments[0] if SYSCALLS[name][2] == "fd" and name not in EPOLLS else None
-
-
-def _transport(pid: int, calls: dict[int, tuple[str, list[int]]]) -> tuple[int, ...] | None:
+def _transport(pid: int, calls: dict[int, Call], python: set[int]) -> tuple[int, ...] | None:
     """The sockets that a backend's threads listen to; None where it has none that do so in a way that the kernel shows.
 
-    Such a thread may run just now: what it listens to is told by that no thread of another kind does.
+    Such a thread may run just now: what it listens to is told by that no thread of another kind does. `python` are threads
+    that run Python.
     """
-    backends = {tid for tid in _threads(pid) if serves_collectives(_name(pid, tid))}
-    others = {args[0] for tid, (name, args) in calls.items() if name in EPOLLS and tid not in backends}
-    sets = [fd for fd in _epolls(pid) if fd not in others] if backends else []
-    found: set[int] = set()
-    for fd in sets:
-        with contextlib.suppress(OSError):
-            found |= {int(each) for each in TARGET.findall(Path(f"/proc/{pid}/fdinfo/{fd}").read_text())}
-    return tuple(sorted(found)) if sets else None
-
-
-def _epolls(pid: int) -> list[int]:
-    found = []
-    with contextlib.suppress(OSError):
-        for path in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                if str(path.readlink()) == "anon_inode:[eventpoll]":
-                    found.append(int(path.name))
-    return found
-
-
-def _name(pid: int, tid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/task/{tid}/comm").read_text()
-    except OSError:
-        return ""
+    names = {tid: thread_name(pid, tid) for tid in threads_of(pid)}
+    if not any(map(serves_collectives, names.values())):
+        return None
+    # Some versions of gloo leave their threads the name of the process.
+    own = {tid for tid, name in names.items() if serves_collectives(name) or name == names.get(pid)} - python
+    stores = {tid for tid, name in names.items() if name.startswith(STORE)}
+    mine = own - stores
+    others = {args[0] for tid, (name, args) in calls.items() if name in EPOLLS and tid not in mine}
+    sets = [fd for fd in epolls(pid) if fd not in others]
+    return tuple(sorted({fd for each in sets for fd in watched_by(pid, each)})) if sets else None
 
 
 def _served(threads: Iterable[PythonThread]) -> Iterable[Served]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +87,33 @@ def _ancestors(pid: int) -> Iterator[int]:
 def several(members: Iterable[Member]) -> bool:
     """Whether they are more than one role: ranks of one launcher are judged as ranks."""
     return len({member.role for member in members}) > 1
+
+
+def jobs_among(members: Sequence[Member]) -> list[list[Member]]:
+    """Those that have to do with each other: of one role, connected, or started in one directory, where they share files."""
+    jobs: list[tuple[set[Hashable], list[Member]]] = []
+    for member in members:
+        signs = set(_signs(member))
+        apart = [job for job in jobs if not job[0] & signs]
+        mine = [job for job in jobs if job[0] & signs]
+        one = (signs.union(*(job[0] for job in mine)), [*(m for job in mine for m in job[1]), member])
+        jobs = [*apart, one]
+    order = {member: place for place, member in enumerate(members)}
+    found = [sorted(job, key=order.__getitem__) for _, job in jobs]
+    return sorted(found, key=lambda job: order[job[0]])
+
+
+def _signs(member: Member) -> Iterator[Hashable]:
+    pid = member.process.pid
+    yield member.role
+    with contextlib.suppress(OSError):
+        if (place := Path(f"/proc/{pid}/cwd").readlink()) != Path("/"):
+            yield place
+    for row in descriptors(pid).get("open", []):
+        if row.get("state") == "ESTABLISHED":
+            yield frozenset((row["local"], row["peer"]))
+        elif row.get("peer_inode"):
+            yield frozenset((row["inode"], row["peer_inode"]))
 
 
 def everyone() -> list[int]:

@@ -198,8 +198,9 @@ def as_json(found: dict[str, Any]) -> str:
 
 
 def variable_lines(request: ArmRequest) -> list[str]:
-    """Lines for the environment of an image or a job, as a shell takes them."""
+    """Lines for the environment of an image or a job, as a shell takes them; what is on PYTHONPATH there stays."""
+    more = {"PYTHONPATH": "${PYTHONPATH:+:$PYTHONPATH}"}
     return [
-        f"export {name}={shlex.quote(value)}"
+        f"export {name}={shlex.quote(value)}{more.get(name, '')}"
         for name, value in environments.variables(request.settings()).items()
     ]

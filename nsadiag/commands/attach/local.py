@@ -93,7 +93,8 @@ def _of_several_launchers(request: AttachRequest) -> RunResult | None:
         from nsadiag.commands.attach.roles_on_nodes import attach_on_nodes
 
         return attach_on_nodes(members, command, nodes=request.nodes, out=request.out)
-    return roles.attach_roles(members, command, out=request.out, force=request.force)
+    attach = roles.attach_all if request.everyone else roles.attach_roles
+    return attach(members, command, out=request.out, force=request.force)
 
 
 def _say(told: Told) -> None:

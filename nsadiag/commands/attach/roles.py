@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.attaching.role_look import look
-from nsadiag.agent.attaching.roles import Member, everyone
+from nsadiag.agent.attaching.roles import Member, everyone, jobs_among
 from nsadiag.commands import output
 from nsadiag.commands.run import RunResult, exit_code, judge_and_report
 from nsadiag.errors import UsageError
@@ -33,6 +33,21 @@ def named(words: Sequence[str]) -> dict[int, str]:
             raise UsageError(f"{word!r} names no role", "--role NAME=PID, as in --role engine=4711")
         found[int(pid)] = name
     return found
+
+
+def attach_all(members: Sequence[Member], command: list[str], *, out: Path | None, force: bool) -> RunResult:
+    """Each of the jobs that these are by itself, the second and further ones in folders of their own; returns the worst.
+
+    Raises NsadiagError before anything was written.
+    """
+    jobs = jobs_among(members)
+    places = [out, *(out and out.with_name(f"{out.name}-{number}") for number in range(2, len(jobs) + 1))]
+    found = [
+        attach_roles(job, command, out=place, force=force) for job, place in zip(jobs, places, strict=True)
+    ]
+    if len(found) > 1:
+        note(f"nsadiag: {len(found)} jobs, in {', '.join(str(each.directory) for each in found)}")
+    return max(found, key=lambda each: each.exit_code)
 
 
 def attach_roles(

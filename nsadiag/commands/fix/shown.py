@@ -24,7 +24,9 @@ def lines(result: Fixed) -> Iterator[str]:
     if best is None:
         yield f"nothing: {count(len(result.tried), 'candidate')} tried, and none agrees"
     else:
-        yield f"{best.judgement.said}: {best.candidate.what}" + (f"; {best.judgement.cost}" if best.judgement.cost else "")
+        yield f"{best.judgement.said}: {best.candidate.what}" + (
+            f"; {best.judgement.cost}" if best.judgement.cost else ""
+        )
         yield from ("", *best.candidate.change.diff().splitlines(), "")
         for row in best.judgement.rows:
             yield f"  {'shown    ' if row.met else 'not shown'}  {row.criterion}: {row.because}"

@@ -57,6 +57,7 @@ class Descriptor:
     unsent: int = 0  # bytes
     unread: int = 0  # bytes
     inode: int = 0
+    peer_inode: int = 0  # of a unix socket: its other end; 0 where that is not known
     path: str = ""
     position: int | None = None
 

@@ -17,7 +17,7 @@ from support.jobs import GIVE_UP_S, Jobs, wait_until
 
 from nsadiag.agent import processes
 from nsadiag.agent.attaching.finding import family_of
-from nsadiag.agent.attaching.roles import name_of, roles_among, roles_in, several
+from nsadiag.agent.attaching.roles import jobs_among, name_of, roles_among, roles_in, several
 from nsadiag.commands.attach.roles import named
 from nsadiag.errors import UsageError
 
@@ -171,6 +171,49 @@ def test_who_starts_ranks_is_no_role_and_what_it_starts_beside_them_is_one(tmp_p
         for process in family_of(started.pid):
             processes.send(process, signal.SIGKILL)
         started.wait()
+
+
+LISTENS = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+connection, _ = server.accept()
+print("up", flush=True)
+input()
+"""
+CONNECTS = """
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+input()
+"""
+
+
+def test_jobs_that_have_nothing_to_do_with_each_other_are_told_apart(tmp_path: Path) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(text: str, place: str, *words: str) -> subprocess.Popen[str]:
+        (tmp_path / place).mkdir(exist_ok=True)
+        line = [sys.executable, "-c", text, *words]
+        cwd = tmp_path / place
+        started.append(
+            subprocess.Popen(line, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        return started[-1]
+
+    try:
+        engine = start(LISTENS, "engine")
+        assert engine.stdout
+        trainer = start(CONNECTS, "trainer", engine.stdout.readline().strip())
+        assert engine.stdout.readline() == "up\n"
+        orchestrator, other = start("input()", "trainer"), start("input()", "other")
+        by_pid = {each.pid: name for each, name in ((engine, "engine"), (trainer, "trainer"), (orchestrator, "files"), (other, "other"))}  # fmt: skip
+        members = roles_among([], by_pid)
+        jobs = [[member.role for member in job] for job in jobs_among(members)]
+        assert jobs == [["engine", "trainer", "files"], ["other"]]
+    finally:
+        for each in started:
+            each.kill()
+            each.communicate()
 
 
 @pytest.mark.parametrize("word", ["engine", "=12", "engine=x", "engine="])

@@ -6,10 +6,15 @@ import json
 import subprocess
 import sys
 
+import jsonschema
 import pytest
+import yaml
 from support.armed import ROOT, Armed, tree
 from support.jobs import Jobs
+from support.kubernetes_fields import SCHEMAS
+from typer.main import get_command
 
+from nsadiag.cli import app
 from nsadiag.commands.armed.environments import BOOTSTRAP
 from nsadiag.evidence.arming.settings import MARK, PTH, settings_in
 
@@ -146,15 +151,15 @@ def test_a_quota_smaller_than_a_bundle_and_a_target_that_is_none_are_refused(arm
 
 def test_the_variables_arm_as_the_file_does(armed: Armed) -> None:
     lines = armed.nsadiag("arm", "--variables", "--out", str(armed.out)).stdout
-    ask = "import sys; print(type(sys.meta_path[0]).__name__)"
+    ask = "import sys; print(type(sys.meta_path[0]).__name__, '/job/libraries' in sys.path)"
     done = subprocess.run(
         ["sh", "-c", f'{lines}\nexec {armed.python} -c "{ask}"'],
         capture_output=True,
         text=True,
         check=False,
-        env=armed.environment({"RANK": "0", "WORLD_SIZE": "1"}),
+        env=armed.environment({"RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": "/job/libraries"}),
     )
-    assert (done.stdout, done.stderr) == ("Waiting\n", "")
+    assert (done.stdout, done.stderr) == ("Waiting True\n", "")
     shown = f"{lines}\nexec {sys.executable} -m nsadiag arm --status --python {armed.python}"
     told = subprocess.run(
         ["sh", "-c", shown], capture_output=True, text=True, check=False, cwd=ROOT, env=armed.environment()
@@ -187,3 +192,51 @@ def test_file_and_variables_take_the_same_processes_for_ranks(
     by_variables = said(NSADIAG_ARMED="1", PYTHONPATH=str(BOOTSTRAP))
     armed.arm()
     assert [by_variables, said()] == [f"{is_a_rank}\n"] * 2
+
+
+def options_of_arm() -> set[str]:
+    command = get_command(app).commands["arm"]  # type: ignore[attr-defined]
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def test_the_daemon_set_has_the_fields_that_its_controller_knows_and_a_line_that_nsadiag_accepts() -> None:
+    document = yaml.safe_load((ROOT / "packaging/armed/daemonset.yaml").read_text())
+    jsonschema.validate(document, SCHEMAS["DaemonSet"])
+    spec = document["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    program, command, *options = container["command"]
+    assert (program.rpartition("/")[2], command) == ("nsadiag", "arm")
+    assert {word for word in options if word.startswith("-")} <= options_of_arm()
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounted) == {volume["name"] for volume in spec["volumes"]}
+    environment = {row["name"]: row.get("value") for row in container["env"]}
+    assert environment["NSADIAG_RUNTIME_DIR"] == mounted["runtime"]
+    assert options[options.index("--out") + 1] == mounted["stalls"]
+
+
+def test_the_unit_of_systemd_starts_a_line_that_nsadiag_accepts() -> None:
+    unit = (ROOT / "packaging/armed/nsadiag-armed.service").read_text()
+    line = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
+    assert set(line.split()[2:]) <= options_of_arm() and line.split()[1] == "arm"
+
+
+def test_the_prolog_of_slurm_prints_the_variables_that_arm_a_task(jobs: Jobs) -> None:
+    armed = Armed(jobs)
+    variables = armed.nsadiag("arm", "--variables", "--out", "/scratch/stalls")
+    file = jobs.directory / "armed.sh"
+    file.write_text(variables.stdout)
+    prolog = ["sh", str(ROOT / "packaging/armed/slurm-task-prolog.sh")]
+
+    def printed(**more: str) -> dict[str, str]:
+        environment = {"PATH": "/usr/bin:/bin", "NSADIAG_ARMED_FILE": str(file), **more}
+        done = subprocess.run(prolog, env=environment, capture_output=True, text=True, check=True)
+        words = (line.removeprefix("export ").partition("=") for line in done.stdout.splitlines())
+        return {name: value for name, _, value in words}
+
+    found = printed(PYTHONPATH="/job/libraries")
+    assert (found["NSADIAG_ARMED"], found["NSADIAG_ARMED_OUT"]) == ("1", "/scratch/stalls")
+    assert (
+        found["PYTHONPATH"].endswith(":/job/libraries") and found["PYTHONPATH"].count("/job/libraries") == 1
+    )
+    assert printed(NSADIAG_ARMED="0") == {}
+    assert printed(NSADIAG_ARMED_FILE="/nonexistent") == {}

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from nsadiag.agent.captures.kernel.unix_peers import unix_peers
 from nsadiag.evidence.secrets.masking import mask_text
 
 MOST_SCANNED = 4096
@@ -18,6 +19,7 @@ TCP_STATES = {
     1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2", 6: "TIME_WAIT",
     7: "CLOSE", 8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING",
 }  # fmt: skip
+ACCEPTS = 1 << 16  # a flag of unix sockets that listen
 INODE = re.compile(r"(socket|pipe):\[(\d+)\]")
 # What a stuck process most often waits for comes first where there is not room for all.
 ORDER = {"tcp": 0, "pipe": 1, "file": 2, "unix": 3, "socket": 4}
@@ -81,8 +83,17 @@ def _sockets(pid: int) -> dict[int, dict[str, Any]]:
                 "unsent": int(words[4].split(":")[0], 16),
                 "unread": int(words[4].split(":")[1], 16),
             }
-    for words in _table(pid, "unix"):
-        found[int(words[6])] = {"kind": "unix", "path": words[7] if len(words) > 7 else None}
+    if unix := _table(pid, "unix"):
+        peers = unix_peers(pid)
+        for words in unix:
+            number = int(words[6])
+            found[number] = {
+                "kind": "unix",
+                "path": words[7] if len(words) > 7 else None,
+                "inode": number,
+                "peer_inode": peers.get(number, 0),
+                "state": "LISTEN" if int(words[3], 16) & ACCEPTS else "",
+            }
     return found
 
 

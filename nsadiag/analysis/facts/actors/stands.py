@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nsadiag.analysis.facts.actors.job import ActorJob
 from nsadiag.analysis.records import CaptureEvidence
-from nsadiag.evidence.blocking import State, Waker, asleep_in, awaits_requests, by_frames, is_of_device
-from nsadiag.evidence.documents.actors import ActorWaits, ObjectWait, RayTask
+from nsadiag.evidence.blocking import (
+    State,
+    Waker,
+    asleep_in,
+    awaits_requests,
+    by_coroutines,
+    by_frames,
+    is_between_processes,
+    is_idle_in_pool,
+    is_of_device,
+    is_of_loop,
+    serves,
+    serves_a_client,
+)
+from nsadiag.evidence.documents.actors import ActorWaits, ObjectWait, RayTask, TaskWait
 from nsadiag.evidence.documents.kernel import KernelThread
 from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, StackFrame
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_ours, is_user
+from nsadiag.source.model import spans
+from nsadiag.source.patterns.file_names import loop_asks
+from nsadiag.source.polling import ASKS_OUTSIDE
 
 Doing = State | Literal["get", "wait", "suspended", "runs", "serves"]
 PEERS: tuple[Doing, ...] = ("collective", "transfer", "rendezvous", "store", "backward")
@@ -46,12 +62,17 @@ class Stand:
     main: bool = False  # in the main thread: no other call can run beside it
     sleeps_s: float = 0.0  # until it wakes by itself
     first: bool = False  # Python's main thread
+    coroutine: int = 0  # a task of an event loop, which runs in its thread
+    givers: tuple[int, ...] = ()  # tasks and threads of its process that could end its wait
+    joins: bool = False  # it waits for these tasks
+    local: bool = False  # it waits for a lock, a queue or tasks of its event loop
+    between: bool = False  # its lock or queue is one between processes
     source: str = ""
 
     @property
     def key(self) -> str:
         """One for each stand."""
-        return f"{self.number}:{self.task.id if self.task else self.thread}"
+        return f"{self.number}:{self.task.id if self.task else self.coroutine or self.thread}"
 
     @property
     def works(self) -> bool:
@@ -97,8 +118,11 @@ def _of_process(job: ActorJob, number: int, captures: tuple[CaptureEvidence, ...
     if job.has_roles:
         # No call has to be known by name: whatever a thread of the user's does is its role's work.
         for thread in captures[-1].stacks:
-            if thread.is_main or any(is_user(f.filename) for f in thread.frames):
-                yield _stand(job, number, None, thread, captures)
+            mine = thread.is_main or any(is_user(f.filename) for f in thread.frames)
+            if mine or serves_a_client(thread.frames):
+                yield from _or_its_tasks(
+                    job, number, _stand(job, number, None, thread, captures), thread, captures
+                )
         return
     threads = [t for t in captures[-1].stacks if _runs_a_call(t, job.processes[number].driver)]
     left = job.running(number)
@@ -115,6 +139,46 @@ def _of_process(job: ActorJob, number: int, captures: tuple[CaptureEvidence, ...
             yield Stand(
                 number=number, task=task, doing="suspended", beside_share=share, source=_source(captures[-1])
             )
+
+
+def _or_its_tasks(
+    job: ActorJob, number: int, stand: Stand, thread: PythonThread, captures: tuple[CaptureEvidence, ...]
+) -> Iterator[Stand]:
+    """The stand of a thread; of one that runs an event loop with the tasks, where these are known."""
+    waits = job.waits.get(number)
+    tasks = [t for t in waits.tasks or () if t.thread == stand.thread] if waits else []
+    inside = itertools.takewhile(lambda f: not is_of_loop(f.filename), thread.frames)
+    if not tasks:
+        yield stand
+        return
+    if any(is_user(f.filename) for f in inside):
+        yield stand  # the loop is held up by what it calls
+    elif listens(job, number, stand.thread):
+        yield replace(stand, doing="serves")
+    for task in tasks:
+        yield _of_coroutine(job, task, stand)
+
+
+def listens(job: ActorJob, number: int, thread: int) -> bool:
+    """Whether that thread waits for clients that may yet come."""
+    waits, captures = job.waits.get(number), job.captures(number)
+    fds = {w.fd for w in waits.sockets if w.thread == thread} if waits else set()
+    return any(r.state == "LISTEN" and r.fd in fds for c in captures[-1:] for r in c.proc.fds.open)
+
+
+def _of_coroutine(job: ActorJob, task: TaskWait, loop: Stand) -> Stand:
+    waits, waited = job.waits.get(loop.number), job.waited.get(loop.number)
+    places = tuple(_place(f, waits.lines if waits else None) for f in task.frames if is_user(f.filename))
+    inner = list(itertools.takewhile(lambda f: not is_user(f.filename), task.frames))
+    row = by_coroutines(inner)
+    doing: Doing = "serves" if serves(task.frames) else row.state if row and row.state else "lock"
+    earlier = next((t for t in (waited.tasks or () if waited else ()) if t.task == task.task), None)
+    same = earlier is not None and (earlier.frames, earlier.future) == (task.frames, task.future)
+    return replace(
+        loop, doing=doing, place=places[0] if places else None, frames=places, inner=inner[-1].name if inner else "",
+        same=same, coroutine=task.task, givers=task.givers, joins=task.joins, first=False, awaits=None, sleeps_s=0.0,
+        local=task.joins or (bool(inner) and all(is_of_loop(f.filename) for f in inner)),
+    )  # fmt: skip
 
 
 def _runs_a_call(thread: PythonThread, driver: bool) -> bool:
@@ -164,6 +228,7 @@ def _stand(
     same = _is_same(job, number, tid, awaits) and earlier is not None and earlier.lines == thread.lines
     if job.has_roles and by_frames(inner) is None and not _slept_alike(captures, tid):
         same = False
+    same = same or (doing == "sleep" and earlier is not None and _naps_again(job, earlier, thread))
     same = same and _value(job.waited, number, tid) == _value(job.waits, number, tid)
     limit = awaits.limit_s is not None if awaits else _has_limit(kernel) and doing not in PEERS
     limit = limit or bool(blind)
@@ -172,8 +237,23 @@ def _stand(
         inner=next((f.name for f in reversed(inner) if not _is_wrapper(f)), ""), thread=tid, awaits=awaits,
         same=same, cpu_share=own, beside_share=beside,
         limit=limit, helpers=_has_helpers(job, capture, tid), main=thread.is_main and not job.has_roles, sleeps_s=_sleeps_s(capture, kernel),
-        first=thread.is_main, source=_source(capture),
+        first=thread.is_main, between=any(is_between_processes(f.filename) for f in inner), source=_source(capture),
     )  # fmt: skip
+
+
+def _naps_again(job: ActorJob, earlier: PythonThread, thread: PythonThread) -> bool:
+    """Whether it asks the world again and again: at the one capture it slept, at the other it was elsewhere in that loop."""
+    then, now = ([f for f in t.frames if is_user(f.filename)] for t in (earlier, thread))
+    then = then[max(len(then) - len(now), 0) :]  # without what the loop called
+    file = job.cell.code.file(now[0].filename) if job.has_roles and now and then else None
+    loop = next(iter(file.loops_around(now[0].line)), None) if file else None
+    return (
+        loop is not None
+        and [(f.name, f.filename) for f in then] == [(f.name, f.filename) for f in now]
+        and [f.line for f in then[1:]] == [f.line for f in now[1:]]
+        and spans(loop, then[0].line)
+        and loop_asks(job.cell.code, _place(now[0], None), ASKS_OUTSIDE)
+    )
 
 
 def _in_backward(capture: CaptureEvidence, kernel: KernelThread | None, own: float, beside: float) -> Doing:
@@ -243,7 +323,10 @@ def _has_helpers(job: ActorJob, capture: CaptureEvidence, tid: int) -> bool:
         if thread.os_thread_id == tid or not thread.frames:
             continue
         if job.has_roles and (
-            awaits_requests(thread.frames) or any(is_user(f.filename) for f in thread.frames)
+            awaits_requests(thread.frames)
+            or is_idle_in_pool(thread.frames)
+            or serves_a_client(thread.frames)
+            or any(is_user(f.filename) for f in thread.frames)
         ):
             continue
         if all(part not in f.filename for f in thread.frames for part in CALLERS) and not thread.is_main:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from nsadiag.analysis.facts.actors.job import ALIVE, CONTROLLER, CREATION, DEAD, ActorJob
@@ -20,6 +21,8 @@ from nsadiag.evidence.blocking import OF_ITS_PROCESS
 from nsadiag.evidence.documents.actors import RayActor, RayNode, RayTask
 
 State = Literal["stands", "idle", "dead", "unplaced", "unknown", "absent"]
+# Waits of those who may have asked for nothing: of a server that is idle for as long as nobody needs it.
+PASSIVE = ("message", "thread", "task", "memory")
 QUEUE = "_QueueActor"  # of ray.util.queue
 
 
@@ -51,10 +54,13 @@ class CallWait(Wait[str]):
         "coordinator",
         "resources",
         "answer",
+        "message",
         "pipe",
         "thread",
+        "task",
         "file",
         "key",
+        "memory",
     ]
     task: RayTask | None = None
 
@@ -77,6 +83,12 @@ class CallGraph(WaitGraph[str, CallWait]):
             if found:
                 return found
         return None
+
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """Nodes for which somebody waits, if only by way of others, who has asked for something."""
+        first = {edge.waited_for for edge in self.edges if edge.kind not in PASSIVE}
+        return frozenset(first.union(*(self.reached_from(key) for key in first)))
 
 
 def graph_of(job: ActorJob, stands: Stands, crossings: Crossings | None) -> CallGraph:
@@ -137,8 +149,11 @@ class _Builder:
             key = self._add(Node(key=stand.key, number=stand.number, state=state, stand=stand))
             if stand.task is not None:
                 self.by_task[stand.task.id] = key
-            if self.crossed.get(key):
-                if stand.works or stand.limit or stand.doing == "sleep":
+            if self.crossings and self.crossings.reaches_outside(stand):
+                self.free.add(key)
+            elif self.crossed.get(key):
+                helped = bool(stand.coroutine) and stand.helpers
+                if stand.works or stand.limit or helped or stand.doing == "sleep":
                     self.free.add(key)
                 if not stand.works and (stand.limit or stand.doing == "sleep"):
                     self.polling.add(key)

@@ -23,6 +23,15 @@ DOING = {
     "serves": "the next request",
 }
 
+BETWEEN_ROLES = {
+    "answer": "waits for an answer of {name}",
+    "message": "waits for a message of {name}",
+    "pipe": "waits at a pipe for {name}",
+    "thread": "waits for another thread of its process",
+    "task": "waits for another task of its process",
+    "memory": "asks again and again for a value in memory that it shares with {name}",
+}
+
 
 def at(place: Place | None) -> str:
     """` at file:line`, or nothing."""
@@ -45,12 +54,8 @@ def waits_for(job: ActorJob, graph: CallGraph, edge: CallWait) -> str:
         return f"waits in {edge.what} for {name}, {_absent(target)}"
     if edge.kind == "queued":
         return f"waits for {edge.what}, which is queued at {name} behind {_running(target)}"
-    if edge.kind == "answer":
-        return f"waits for an answer of {name}{_there(target)}"
-    if edge.kind == "pipe":
-        return f"waits at a pipe for {name}"
-    if edge.kind == "thread":
-        return f"waits for another thread of its process{_there(target)}"
+    if edge.kind in BETWEEN_ROLES:
+        return f"{BETWEEN_ROLES[edge.kind].format(name=name)}{_there(target)}"
     if edge.kind == "file":
         return f"asks again and again for the file {edge.what}, which {name} would write"
     if edge.kind == "key":

@@ -43,7 +43,7 @@ def _of_nobody(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root 
         stand=waiter,
         waiter=waiter,
         named=node.come,
-        says=f"the group of {node.size} that {names} create{at(waiter.place)} lacks {node.size - len(node.come)}: no other of these processes stands in it, or is to come",
+        says=f"the group of {node.size} that {names} create{'' if len(node.come) > 1 else 's'}{at(waiter.place)} lacks {node.size - len(node.come)}: no other of these processes stands in it, or is to come",
     )
 
 

@@ -25,7 +25,8 @@ def actor_call_cycle(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _cycle(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root | None:
-    cycles = [way for key in sorted(within) if (way := graph.cycle(key)) and within.issuperset(way)]
+    ways = (way for key in sorted(within & graph.asked) if (way := graph.cycle(key)))
+    cycles = [way for way in ways if within.issuperset(way)]
     if not cycles:
         return None
     # Of several alike that of main threads: what these do is a program's course.

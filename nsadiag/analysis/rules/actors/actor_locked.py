@@ -28,7 +28,7 @@ def _locked(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root | N
         key for key in within
         if (node := graph.nodes[key]).is_locked and (s := node.stand) and not graph.out.get(key)
         # A call that nobody waits for may be a server's, for as long as the job lasts.
-        if (s.task and s.task.kind == "DRIVER_TASK") or any(edge.waited_for == key for edge in graph.edges)
+        if (s.task and s.task.kind == "DRIVER_TASK") or key in graph.asked
     }  # fmt: skip
     if not keys:
         return None
@@ -36,12 +36,14 @@ def _locked(job: ActorJob, graph: CallGraph, within: frozenset[str]) -> Root | N
     stand = graph.nodes[key].stand
     assert stand is not None
     waiting = [edge for edge in graph.edges if edge.waited_for == key]
+    waiter = waiter_in(graph, waiting)
     return Root(
         guilty=(stand.number,),
         keys=(key,),
-        stand=stand,
-        waiter=waiter_in(graph, waiting),
-        says=f"{standing(job, stand)} and waits for {DOING[stand.doing]}",
+        # A manager's thread stands in no line of the user's: its client does.
+        stand=stand if stand.place else waiter,
+        waiter=waiter,
+        says=f"{standing(job, stand)}{' and' if stand.place else ''} waits for {DOING[stand.doing]}",
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.documents.values import Pid, Rank, Whole
 
 OVER = ("FINISHED", "FAILED")
@@ -142,7 +143,7 @@ class Joining:
 
 @dataclass(frozen=True, kw_only=True)
 class SocketWait:
-    """A thread in a system call on a socket or pipe."""
+    """A thread in a system call on a socket or pipe; of several of one thread, any may end the call."""
 
     thread: int  # as the system numbers it
     fd: int
@@ -157,6 +158,19 @@ class Served:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskWait:
+    """A task of an event loop that is suspended, with its coroutines, innermost first."""
+
+    task: int  # one number for each, as long as it lives
+    thread: int  # in which its loop runs, as the system numbers it; 0 where that is not known
+    frames: tuple[StackFrame, ...]
+    future: int = 0  # the task that it waits for, or something else
+    # Tasks and threads that could reach what it waits for by their variables; if it waits for tasks, these.
+    givers: tuple[int, ...] = ()
+    joins: bool = False  # it waits for tasks
+
+
+@dataclass(frozen=True, kw_only=True)
 class ActorWaits:
     """waits.json: what a process's threads wait for that only its memory tells; `lines` is code by `file:line`."""
 
@@ -164,6 +178,8 @@ class ActorWaits:
     joining: Joining | None = None
     sockets: tuple[SocketWait, ...] = ()
     serves: tuple[Served, ...] = ()
+    tasks: tuple[TaskWait, ...] | None = None  # None where they could not be read, or there is no event loop
+    memory: tuple[str, ...] = ()  # device and inode of memory and semaphores that it may share with others
     # Sockets by which torch's backend talks to peers; None where that could not be told from the rest.
     transport: tuple[int, ...] | None = None
     # By thread, a digest of the values of its variables: whether they are the same at another capture is all that it tells.

@@ -1,0 +1,1 @@
+"""Tasks of event loops, read from a process's memory."""
