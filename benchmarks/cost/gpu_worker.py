@@ -87,7 +87,9 @@ class Turns:
         # Whoever meets the collection of garbage would do so by chance.
         gc.collect()
         # Also where they are to be out: a class that is changed loses what the interpreter has learnt of it.
-        self._switch.put_in("armed" if probes == "armed" else "light")
+        self._switch.put_in("light")
+        if probes == "armed":
+            self._switch.put_in("armed")
         self._step()
         self._switch.review(every_gradient=probes == "every")
         if probes == "out":

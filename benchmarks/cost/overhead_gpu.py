@@ -73,6 +73,8 @@ JOBS = {
     "compiled": Job(["train.compile=true"], 2, 4, (80, 240)),
     "graph": Job(["train.compile=true", "train.cuda_graph=true", "parallel.mode=single"], 20, 1, (30, 60)),
     "32k": Job(["data.seq_len=32768"], 4, 1, (30, 60)),
+    "eager-short": Job(["model.layers=1"], 10, 4, (30, 60)),
+    "compiled-short": Job(["train.compile=true", "model.layers=1"], 10, 4, (30, 60)),
     **{
         f"{mode}{compiled and '-compiled'}{short and '-short'}": Job(
             [
@@ -90,6 +92,7 @@ JOBS = {
         for short in ("", "short")
     },
 }
+BY_DEFAULT = ["eager", "compiled", "graph", "32k"]
 # By condition: whether the process is watched, its probes (every: light with a hook on each parameter), whether the agent runs.
 CONDITIONS = {
     "light": (True, "light", True),
@@ -279,7 +282,7 @@ def measure(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, An
     """The figures of each job."""
     figures: dict[str, Any] = {}
     every: dict[str, list[dict[str, Told]]] = {}
-    chosen = arguments.jobs or [name for name, job in JOBS.items() if job.ranks == 1]
+    chosen = arguments.jobs or BY_DEFAULT
     groups = [chosen] if arguments.beside else [[name] for name in chosen]
     for group in groups:
         barrier = Barrier(len(group))
@@ -350,7 +353,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("jobs", nargs="*", help=f"of {', '.join(JOBS)}; all of one GPU")
+    parser.add_argument("jobs", nargs="*", help=f"of {', '.join(JOBS)}; {', '.join(BY_DEFAULT)}")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument(
