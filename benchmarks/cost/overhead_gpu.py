@@ -137,6 +137,8 @@ class Worker:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
         self._folder, self._ranks = folder, range(len(cores))
+        self._in: list[TextIO] = []
+        self._out: list[TextIO] = []
 
     def ready(self) -> None:
         """Returns when it is warm. RuntimeError with its last words if it ends before."""
@@ -177,10 +179,10 @@ class Worker:
 
     def close(self) -> None:
         """Its end: by itself where all ranks hear that nothing more comes."""
-        for pipe in (*getattr(self, "_in", ()), *getattr(self, "_out", ())):
+        for pipe in (*self._in, *self._out):
             pipe.close()
         try:
-            self._process.wait(60 if hasattr(self, "_in") else 0)
+            self._process.wait(60 if self._in else 0)
         except subprocess.TimeoutExpired:
             self._process.terminate()
             self._process.wait(60)
