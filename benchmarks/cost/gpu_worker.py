@@ -43,11 +43,15 @@ class Switch:
         self._stack = contextlib.ExitStack()
         probes.remove_probes()
 
-    def put_in(self) -> None:
+    def put_in(self, spec: str) -> None:
+        """`spec`: light, or armed, those of a job that nobody has asked about."""
         self.take_out()
         if self._rank is not None:
-            for probe in self._probes.PROBES.values():
-                self._stack.enter_context(probe())
+            from nsadiag.evidence.probes import chosen
+
+            os.environ[self._probes.PROBES_VARIABLE] = spec
+            for name in chosen(spec):
+                self._stack.enter_context(self._probes.PROBES[name]())
 
     def take_out(self) -> None:
         self._stack.close()
@@ -79,16 +83,18 @@ class Turns:
         self._switch = Switch()
 
     def take(self, probes: str, steps: int) -> dict[str, Any]:
-        """`probes`: in, out, or every: with a hook on each parameter."""
+        """`probes`: light, armed, out, or every: light with a hook on each parameter."""
         # Whoever meets the collection of garbage would do so by chance.
         gc.collect()
         # Also where they are to be out: a class that is changed loses what the interpreter has learnt of it.
-        self._switch.put_in()
+        self._switch.put_in("light")
+        if probes == "armed":
+            self._switch.put_in("armed")
         self._step()
         self._switch.review(every_gradient=probes == "every")
         if probes == "out":
             self._switch.take_out()
-        self._step()
+        self._milliseconds()
         events, graphs = self._switch.events(), self._graphs()
         told = [self._milliseconds() for _ in range(steps)]
         assert self._graphs() == graphs, "a turn in which something is compiled measures that"
@@ -116,25 +122,26 @@ class Turns:
         return int(counters["stats"].get("unique_graphs", 0))
 
 
-def serve(folder: Path, core: int, model: str, *options: str) -> None:
-    """Answers each request that comes in, a JSON line, by one.
+def serve(folder: Path, cores: list[int], model: str, *options: str) -> None:
+    """Answers each request that comes in, a JSON line, by one. Ranks of a job get the same requests, and so agree on the steps.
 
-    All threads stay on one core, autograd's too: there the time of steps that Python launches varies by 4 %, by 20 % where
-    threads move about. So what watching threads do beside a step counts in full.
+    All threads of a rank stay on one core, autograd's too: there the time of steps that Python launches varies by 4 %, by 20 %
+    where threads move about. So what watching threads do beside a step counts in full.
     """
+    rank = int(os.environ.get("RANK", "0"))
     with production(model, *options) as step:
         for _ in range(WARM_UP_STEPS):
             step()
         for thread in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {core})
+            os.sched_setaffinity(int(thread.name), {cores[rank]})
         turns = Turns(step)
         gc.freeze()
         gc.disable()
-        with (folder / "in").open() as requests, (folder / "out").open("w") as answers:
+        with (folder / f"in{rank}").open() as requests, (folder / f"out{rank}").open("w") as answers:
             for line in requests:
                 answers.write(json.dumps(turns.take(**json.loads(line))) + "\n")
                 answers.flush()
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    serve(Path(sys.argv[1]), [int(core) for core in sys.argv[2].split(",")], *sys.argv[3:])

@@ -3,7 +3,8 @@
 
     python benchmarks/cost/overhead_gpu.py            # twelve minutes on one GPU
     python benchmarks/cost/overhead_gpu.py --quick    # six
-    python benchmarks/cost/overhead_gpu.py --all      # twice as long: agent, every and control too
+    python benchmarks/cost/overhead_gpu.py --all      # twice as long: armed, agent, every and control too
+    python benchmarks/cost/overhead_gpu.py ddp fsdp2 ddp-short fsdp2-short --armed --beside    # four minutes on two GPUs
     python benchmarks/cost/overhead_gpu.py --json
 
 A process trains nsa's model (12 layers, 2,048 tokens, bf16, DDP, activation checkpointing, fused AdamW) under
@@ -12,6 +13,7 @@ them in changing order. Eager and compiled, where Python launches what the GPU w
 core's speed drifts within a second, and four such processes work side by side, each on a core of its own:
 
     probes    light against its probes taken out
+    armed     what `nsadiag arm` records against the same
     noise     its probes taken out against its probes taken out: what the figures are worth
     agent     light against the agent beside it stopped
     every     a hook on each of the 123 parameters, where light has some 30 and 13: what those cost, magnified
@@ -19,6 +21,9 @@ core's speed drifts within a second, and four such processes work side by side, 
     control   probes taken out against the process that nobody watches
 
 Two processes that do the same differ by 1 to 2 % for as long as they live, so the last two say less than the others.
+
+On two GPUs the ranks of one job take their turns together: each gets the same requests, and so does as many steps as its peer.
+A step's time is the mean over ranks. `--beside` runs all jobs at the same time, each rank on a core of its own.
 
 A figure is the middle of all rounds' differences, in per cent of a step: a round compares turns that follow each other, by
 the faster half of their steps, so that slow changes of the machine meet both. Beside it is the interval in which it lies in 95 % of
@@ -30,6 +35,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -42,7 +48,8 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import Barrier
+from typing import Any, NamedTuple, TextIO
 
 PRODUCTION = "m7c_125m_2xa100_production"
 WORKER = Path(__file__).with_name("gpu_worker.py")
@@ -58,6 +65,7 @@ class Job(NamedTuple):
     steps: int  # of a turn
     processes: int  # side by side
     seconds: tuple[int, int]  # of turns: quick, else
+    ranks: int = 1
 
 
 JOBS = {
@@ -65,18 +73,39 @@ JOBS = {
     "compiled": Job(["train.compile=true"], 2, 4, (80, 240)),
     "graph": Job(["train.compile=true", "train.cuda_graph=true", "parallel.mode=single"], 20, 1, (30, 60)),
     "32k": Job(["data.seq_len=32768"], 4, 1, (30, 60)),
+    "eager-short": Job(["model.layers=1"], 10, 4, (30, 60)),
+    "compiled-short": Job(["train.compile=true", "model.layers=1"], 10, 4, (30, 60)),
+    **{
+        f"{mode}{compiled and '-compiled'}{short and '-short'}": Job(
+            [
+                f"parallel.mode={mode}",
+                *(["train.compile=true"] * bool(compiled)),
+                *(["model.layers=1"] * bool(short)),
+            ],
+            10 if short else 4,
+            1,
+            (60, 240),
+            ranks=2,
+        )
+        for mode in ("ddp", "fsdp2")
+        for compiled in ("", "compiled")
+        for short in ("", "short")
+    },
 }
-# By condition: whether the process is watched, its probes (in, out, every: a hook on each parameter), whether the agent runs.
+BY_DEFAULT = ["eager", "compiled", "graph", "32k"]
+# By condition: whether the process is watched, its probes (every: light with a hook on each parameter), whether the agent runs.
 CONDITIONS = {
-    "light": (True, "in", True),
+    "light": (True, "light", True),
     "removed": (True, "out", True),
     "again": (True, "out", True),
-    "alone": (True, "in", False),
+    "armed": (True, "armed", True),
+    "alone": (True, "light", False),
     "every": (True, "every", True),
     "plain": (False, "out", True),
 }
 COMPARED = {  # by figure: a condition, and those against whose mean it stands
     "probes": ("light", "removed", "again"),
+    "armed": ("armed", "removed", "again"),
     "noise": ("again", "removed"),
     "agent": ("light", "alone"),
     "every": ("every", "removed"),
@@ -88,13 +117,16 @@ Told = dict[str, Any]  # of a turn: milliseconds of each step, events a step, th
 
 
 class Worker:
-    """A process that takes turns."""
+    """A job that takes turns: a process, or as many ranks as it has cores."""
 
-    def __init__(self, folder: Path, options: list[str], core: int, *, watched: bool) -> None:
+    def __init__(self, folder: Path, options: list[str], cores: Sequence[int], *, watched: bool) -> None:
         folder.mkdir()
-        for name in ("in", "out"):
-            os.mkfifo(folder / name)
-        line = [sys.executable, str(WORKER), str(folder), str(core), PRODUCTION, *options]
+        for rank in range(len(cores)):
+            os.mkfifo(folder / f"in{rank}")
+            os.mkfifo(folder / f"out{rank}")
+        line = [str(WORKER), str(folder), ",".join(map(str, cores)), PRODUCTION, *options]
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(len(cores))]
+        line = [sys.executable, *(torchrun if len(cores) > 1 else []), *line]
         # A worker that waits for its turn is blocked on a pipe: that would be called hung, and rightly.
         watch = ["nsadiag", "run", "--stall-after", "36000", "--out", str(folder / "run"), "--", *line]
         with (folder / "log").open("w") as log:
@@ -104,63 +136,101 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
-        self._folder = folder
+        self._folder, self._ranks = folder, range(len(cores))
+        self._in: list[TextIO] = []
+        self._out: list[TextIO] = []
 
     def ready(self) -> None:
         """Returns when it is warm. RuntimeError with its last words if it ends before."""
+        self._in = [self._writer(self._folder / f"in{rank}") for rank in self._ranks]
+        self._out = [(self._folder / f"out{rank}").open() for rank in self._ranks]
+
+    def _writer(self, path: Path) -> TextIO:
         while True:
             # Without O_NONBLOCK this would wait for a reader for ever, also for one that has died.
             with contextlib.suppress(OSError):
-                handle = os.open(self._folder / "in", os.O_WRONLY | os.O_NONBLOCK)
-                break
+                return os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w")
             if self._process.poll() is not None:
-                raise RuntimeError((self._folder / "log").read_text()[-2000:])
+                raise RuntimeError(self._last_words())
             time.sleep(0.1)
-        self._in = os.fdopen(handle, "w")
-        self._out = (self._folder / "out").open()
 
-    def take(self, probes: str, steps: int, *, agent: bool) -> dict[str, Any]:
-        """One turn. What was started is the agent; the rank is its descendant, and goes on while it is stopped."""
+    def _last_words(self) -> str:
+        return (self._folder / "log").read_text()[-2000:]
+
+    def take(self, probes: str, steps: int, *, agent: bool) -> Told:
+        """One turn of all ranks. What was started is the agent; ranks are its descendants, and go on while it is stopped."""
         if not agent:
             self._process.send_signal(signal.SIGSTOP)
         try:
-            self._in.write(json.dumps({"probes": probes, "steps": steps}) + "\n")
-            self._in.flush()
-            told: dict[str, Any] = json.loads(self._out.readline())
+            for requests in self._in:
+                requests.write(json.dumps({"probes": probes, "steps": steps}) + "\n")
+                requests.flush()
+            lines = [answers.readline() for answers in self._out]
         finally:
             self._process.send_signal(signal.SIGCONT)
-        return told
+        if not all(lines):
+            raise RuntimeError(self._last_words())
+        told = [json.loads(line) for line in lines]
+        return {
+            "ms": [statistics.fmean(each) for each in zip(*(rank["ms"] for rank in told), strict=True)],
+            "events": statistics.fmean(rank["events"] for rank in told),
+            "clock": [rank["clock"] for rank in told],
+        }
 
     def close(self) -> None:
-        self._in.close()
-        self._out.close()
-        self._process.wait(60)
+        """Its end: by itself where all ranks hear that nothing more comes."""
+        for pipe in (*self._in, *self._out):
+            pipe.close()
+        try:
+            self._process.wait(60 if self._in else 0)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            self._process.wait(60)
 
 
 @contextlib.contextmanager
-def workers(job: Job, kinds: set[bool]) -> Iterator[list[dict[bool, Worker]]]:
+def workers(
+    job: Job, kinds: set[bool], options: list[str], cores: Sequence[int]
+) -> Iterator[list[dict[bool, Worker]]]:
     """As often as the job has processes: the watched one, the plain one, or both, warm."""
-    cores = sorted(os.sched_getaffinity(0))
-    cores = cores[-min(job.processes, max(1, len(cores) - 1)) :]  # one is left for the agents
-    with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        started = [
-            {yes: Worker(Path(folder) / f"{core}-{yes}", job.options, core, watched=yes) for yes in kinds}
-            for core in cores
-        ]
-        every = [worker for pair in started for worker in pair.values()]
-        for worker in every:
-            worker.ready()
+    with tempfile.TemporaryDirectory(prefix="overhead-") as folder, contextlib.ExitStack() as stack:
+        started: list[dict[bool, Worker]] = []
+        for number in range(0, len(cores), job.ranks):
+            mine = cores[number : number + job.ranks]
+            started.append({})
+            for yes in kinds:
+                worker = Worker(Path(folder) / f"{number}-{yes}", [*job.options, *options], mine, watched=yes)
+                stack.callback(worker.close)
+                started[-1][yes] = worker
+        for pair in started:
+            for worker in pair.values():
+                worker.ready()
         yield started
-        for worker in every:
-            worker.close()
 
 
-def take_turns(job: Job, names: Sequence[str], seconds: float) -> list[dict[str, Told]]:
-    """Rounds of one turn of each condition, of all processes."""
+def cores_of(jobs: Sequence[Job]) -> list[list[int]]:
+    """Cores for the ranks of each job, of its own as far as there are enough; one is left for the agents."""
+    cores = sorted(os.sched_getaffinity(0), reverse=True)
+    free = itertools.cycle(cores[: max(1, len(cores) - 1)])
+    # A core that serves two processes of one job would have them wait for each other.
+    counts = [job.processes if job.ranks > 1 else min(job.processes, max(1, len(cores) - 1)) for job in jobs]
+    return [list(itertools.islice(free, count * job.ranks)) for job, count in zip(jobs, counts, strict=True)]
+
+
+def take_turns(
+    job: Job,
+    names: Sequence[str],
+    seconds: float,
+    options: list[str],
+    cores: Sequence[int],
+    all_warm: Barrier,
+) -> list[dict[str, Told]]:
+    """Rounds of one turn of each condition, of all processes; they begin when all jobs are warm."""
     with (
-        workers(job, {CONDITIONS[name][0] for name in names}) as started,
+        workers(job, {CONDITIONS[name][0] for name in names}, options, cores) as started,
         ThreadPoolExecutor(len(started)) as pool,
     ):
+        all_warm.wait()
         until = time.monotonic() + seconds
         taken = [
             pool.submit(_turns_of, pair, names, job.steps, until, random.Random(i))
@@ -183,9 +253,9 @@ def _turns_of(
 
 
 def at_one_clock(told: dict[str, Told]) -> bool:
-    """Whether the GPU ran at the same clock throughout a round."""
-    clocks = [turn["clock"] for turn in told.values()]
-    return max(clocks) <= min(clocks) * (1 + CLOCK_PCT / 100)
+    """Whether each GPU ran at the same clock throughout a round."""
+    by_gpu = zip(*(turn["clock"] for turn in told.values()), strict=True)
+    return all(max(clocks) <= min(clocks) * (1 + CLOCK_PCT / 100) for clocks in by_gpu)
 
 
 def middle(values: Sequence[float]) -> float:
@@ -210,38 +280,74 @@ def compare(rounds: list[dict[str, Told]], one: str, *others: str) -> tuple[floa
     return middle(each), chances[CHOICES // 40], chances[-CHOICES // 40 - 1]
 
 
-def measure(
-    jobs: list[str], names: Sequence[str], seconds: float | None, kept: Path | None, *, quick: bool
+def measure(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+    """The figures of each job."""
+    figures: dict[str, Any] = {}
+    every: dict[str, list[dict[str, Told]]] = {}
+    chosen = arguments.jobs or BY_DEFAULT
+    groups = [chosen] if arguments.beside else [[name] for name in chosen]
+    for group in groups:
+        barrier = Barrier(len(group))
+        with ThreadPoolExecutor(len(group)) as pool:
+            taken = {
+                name: pool.submit(
+                    _until_all_or_none,
+                    barrier,
+                    JOBS[name],
+                    names,
+                    arguments.seconds or JOBS[name].seconds[0 if arguments.quick else 1],
+                    arguments.options,
+                    cores,
+                )
+                for name, cores in zip(group, cores_of([JOBS[name] for name in group]), strict=True)
+            }
+        every |= {name: future.result() for name, future in taken.items()}
+    for name, rounds in every.items():
+        if arguments.rounds is not None:
+            with arguments.rounds.open("a") as file:
+                file.writelines(json.dumps({"job": name, **told}) + "\n" for told in rounds)
+        figures |= _figures_of(name, rounds, names, arguments.options)
+    return figures
+
+
+def _until_all_or_none(
+    barrier: Barrier, job: Job, names: Sequence[str], seconds: float, options: list[str], cores: Sequence[int]
+) -> list[dict[str, Told]]:
+    try:
+        return take_turns(job, names, seconds, options, cores, barrier)
+    except BaseException:
+        barrier.abort()  # the others would wait for this one
+        raise
+
+
+def _figures_of(
+    job: str, every: list[dict[str, Told]], names: Sequence[str], options: list[str]
 ) -> dict[str, Any]:
-    """The figures of each job; `seconds` of turns, if they shall not be the job's own; rounds are `kept`, one a line."""
+    """`every`: all rounds."""
     from nsa.options import load_train_config
 
-    figures: dict[str, Any] = {}
-    for job in jobs:
-        every = take_turns(JOBS[job], names, seconds or JOBS[job].seconds[0 if quick else 1])
-        if kept is not None:
-            with kept.open("a") as file:
-                file.writelines(json.dumps({"job": job, **told}) + "\n" for told in every)
-        rounds = [told for told in every if at_one_clock(told)]
-        if not rounds:
-            sys.exit(
-                f"error: the GPU's clock changed in each of {len(every)} rounds of {job}\nhint: use a GPU of your own"
-            )
-        data = load_train_config(PRODUCTION, JOBS[job].options).data
-        step_ms = middle([ms for told in rounds for ms in told["removed"]["ms"]])
-        figures[f"gpu_rounds_{job}"] = len(rounds)
-        figures[f"gpu_rounds_left_out_{job}"] = len(every) - len(rounds)
-        figures[f"gpu_clock_mhz_{job}"] = statistics.median(told["removed"]["clock"] for told in rounds)
-        figures[f"gpu_step_ms_{job}"] = step_ms
-        figures[f"gpu_tokens_per_s_{job}"] = data.batch_size * data.seq_len / step_ms * 1e3
-        figures[f"gpu_events_{job}"] = statistics.median(told["light"]["events"] for told in rounds)
-        for figure, pair in COMPARED.items():
-            if set(pair) <= set(names):
-                percent, low, high = compare(rounds, *pair)
-                figures[f"gpu_{figure}_pct_{job}"] = percent
-                figures[f"gpu_{figure}_pct_{job}_95"] = (low, high)
-        bounds = figures[f"gpu_noise_pct_{job}_95"]
-        figures[f"gpu_settled_{job}"] = all(-SETTLED_PCT < bound < SETTLED_PCT for bound in bounds)
+    rounds = [told for told in every if at_one_clock(told)]
+    if not rounds:
+        sys.exit(
+            f"error: the GPU's clock changed in each of {len(every)} rounds of {job}\nhint: use a GPU of your own"
+        )
+    data = load_train_config(PRODUCTION, [*JOBS[job].options, *options]).data
+    step_ms = middle([ms for told in rounds for ms in told["removed"]["ms"]])
+    figures = {
+        f"gpu_rounds_{job}": len(rounds),
+        f"gpu_rounds_left_out_{job}": len(every) - len(rounds),
+        f"gpu_clock_mhz_{job}": statistics.median(told["removed"]["clock"][0] for told in rounds),
+        f"gpu_step_ms_{job}": step_ms,
+        f"gpu_tokens_per_s_{job}": JOBS[job].ranks * data.batch_size * data.seq_len / step_ms * 1e3,
+        f"gpu_events_{job}": statistics.median(told["light"]["events"] for told in rounds),
+    }
+    for figure, pair in COMPARED.items():
+        if set(pair) <= set(names):
+            percent, low, high = compare(rounds, *pair)
+            figures[f"gpu_{figure}_pct_{job}"] = percent
+            figures[f"gpu_{figure}_pct_{job}_95"] = (low, high)
+    bounds = figures[f"gpu_noise_pct_{job}_95"]
+    figures[f"gpu_settled_{job}"] = all(-SETTLED_PCT < bound < SETTLED_PCT for bound in bounds)
     return figures
 
 
@@ -249,21 +355,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("jobs", nargs="*", help=f"of {', '.join(JOBS)}; all of them")
+    parser.add_argument("jobs", nargs="*", help=f"of {', '.join(JOBS)}; {', '.join(BY_DEFAULT)}")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument(
         "--all", action="store_true", help="compare with a stopped agent and a plain process too"
     )
+    parser.add_argument("--armed", action="store_true", help="compare what `nsadiag arm` records too")
+    parser.add_argument("--beside", action="store_true", help="all jobs at the same time")
     parser.add_argument("--rounds", type=Path, metavar="FILE", help="write every step of every round there")
     parser.add_argument("--seconds", type=float, help="of turns, for every job")
+    parser.add_argument(
+        "--with", dest="options", action="append", default=[], metavar="KEY=VALUE", help="of nsa.train"
+    )
     arguments = parser.parse_args()
     from nsadiag.commands.output import machine, versions
 
-    names = list(CONDITIONS) if arguments.all else FEW
-    figures = measure(
-        arguments.jobs or list(JOBS), names, arguments.seconds, arguments.rounds, quick=arguments.quick
-    )
+    names = list(CONDITIONS) if arguments.all else [*FEW, *(["armed"] * arguments.armed)]
+    figures = measure(arguments, names)
     if arguments.json:
         print(json.dumps({"machine": {**machine(), **versions()}, "figures": figures}, indent=1))
         return
