@@ -22,7 +22,7 @@ INFERRED = "the line is inferred, from the step's operations and the sources"
 
 
 def with_line(told: dict[str, Any], proof: Proof, directory: Path) -> dict[str, Any]:
-    """What a better line changes in the document; nothing where none is known. `directory`: the ranks' run."""
+    """The changes that a better line makes in the document; nothing where none is known. `directory`: the ranks' run."""
     cell = load_cell(directory)
     own = judge(cell) if told["control"] == "one process" else None
     if own is not None and own.outcome == "wrong" and own.where is not None and own.where.file:
@@ -47,7 +47,7 @@ def _after(proof: Proof, case: Case, run: Run) -> Place | None:
 
 
 def _within(proof: Proof, case: Case) -> Place | None:
-    """Of a step."""
+    """The operations of a step."""
     if not proof.pairs or proof.rates is not None:
         return None
     if proof.output is not None:
@@ -58,7 +58,7 @@ def _within(proof: Proof, case: Case) -> Place | None:
 
 
 def _behind_backward(proof: Proof, case: Case) -> Place | None:
-    """Of what is done to gradients before the optimizer uses them: what scales them, else the last that clips or reduces them."""
+    """The line that does something to gradients before the optimizer uses them: that which scales them, else the last that clips or reduces them."""
     factor = common_factor(proof.differing)
     scaling = gradient_scaling(case.cell.code, 1 / factor if factor else 0.0)
     if scaling is not None:
