@@ -158,9 +158,9 @@ sys.stdout.write(open(sys.argv[1]).read())
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_only_the_proposal_that_is_fixed_is_written_and_only_when_asked(jobs: Jobs, tmp_path: Path) -> None:
-    script, proposer, diffs = (tmp_path / name for name in ("job/train.py", "propose.py", "diffs"))
-    script.parent.mkdir()
+    script, proposer, diffs = jobs.directory / "train.py", tmp_path / "propose.py", tmp_path / "diffs"
     script.write_text(SCRIPT)
+    (jobs.directory / ".gitignore").write_text("*\n!train.py\n")
     proposer.write_text(PROPOSER)
     right = Change.of({"train.py": SCRIPT}, {"train.py": REPAIRED})
     diffs.write_text(f"{planted('sleeps').diff()}---8<---\n{right.diff()}")
