@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 # The file that the agent gave to the launcher; only a descriptor that leads there is replaced.
 STDOUT_ID, STDERR_ID = "NSADIAG_STDOUT_ID", "NSADIAG_STDERR_ID"
-# What a terminal or a pipe would not have answered.
-OURS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
+# What a terminal or a pipe would not have answered: no room, a disk that is gone, a network's that takes rights or has no memory.
+OURS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS,
+    errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETIMEDOUT,
+}  # fmt: skip
 MOST_PARTS = 100  # of a log whose writer may write small files alone
 _our_files: set[str] = set()  # that a descriptor was pointed at; the user may point it elsewhere
 
