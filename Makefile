@@ -50,11 +50,11 @@ lint: $(STAMP)
 
 # Pages that repeat what rules, scripts and recordings say: docs/classes, and parts of three others.
 docs: $(STAMP)
-	$(BIN)/python -m tests.support.pages
+	$(BIN)/python -m tests.support.documents.pages
 
 # The same as a site, with a page of a real run for each class: build/site. A broken link or anchor is an error.
 site: $(STAMP)
-	$(BIN)/python -m tests.support.site
+	$(BIN)/python -m tests.support.documents.site
 
 # Wheel and sdist, the same bytes for everyone, tried where nothing else is: build/release. With TORCH=2.6.0,2.13.0 a real job on each.
 release: $(STAMP)

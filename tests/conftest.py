@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from support.costs import Costs
 from support.jobs import Jobs
-from support.ranks import Ranks
-from support.verdicts import Recordings, Verdicts, shared_folder
-from support.warm_jobs import WarmJobs
-from support.warm_python import PRELOAD_COMMAND, WarmPython
+from support.processes.ranks import Ranks
+from support.processes.warm_jobs import WarmJobs
+from support.processes.warm_python import PRELOAD_COMMAND, WarmPython
+from support.recordings.verdicts import Recordings, Verdicts, shared_folder
 
 # Most tests wait for a verdict on a job that does hang: a suspicion counts at once. Those about patience name their own.
 os.environ.setdefault("NSADIAG_PATIENCE", "0")

@@ -37,8 +37,8 @@ from nsadiag.evidence.layout import RunDir
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
 sys.path.insert(0, str(REPO))
-from tests.support.crowds import DumpSet  # noqa: E402
-from tests.support.golden import archive_of, unpack  # noqa: E402
+from tests.support.recordings.crowds import DumpSet  # noqa: E402
+from tests.support.recordings.golden import archive_of, unpack  # noqa: E402
 
 RECORDING, CLASS, GUILTY = "external_wait_stale_lock", "external_wait", [1]
 COPIED = 0

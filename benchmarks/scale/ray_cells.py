@@ -24,9 +24,9 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO), str(REPO / "tests")]
-from support.hosts import Hosts, send  # noqa: E402
+from support.cluster.hosts import Hosts, send  # noqa: E402
+from support.cluster.ray_cluster import RayCluster  # noqa: E402
 from support.jobs import BIN  # noqa: E402
-from support.ray_cluster import RayCluster  # noqa: E402
 
 SPEC = """
 name: many

@@ -34,7 +34,7 @@ from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.spans import ranks_in
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.crowds import DumpSet
+from tests.support.recordings.crowds import DumpSet
 
 TICK_S = 0.05
 GONE_S = 30.0

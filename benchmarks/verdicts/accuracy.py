@@ -40,8 +40,8 @@ from shared import Row, answer, collected, is_right, percent  # noqa: E402
 
 from nsadiag.analysis.rules.registry import CLASSES  # noqa: E402
 from nsadiag.commands.output import machine  # noqa: E402
-from tests.support.golden import run_script  # noqa: E402
 from tests.support.promises import Promise, promises  # noqa: E402
+from tests.support.recordings.golden import run_script  # noqa: E402
 
 CALM = {"healthy", "slow"}  # whoever calls such a job hung raises a false alarm
 BUCKETS = (0.0, 0.5, 0.7, 0.8, 0.9, 1.01)

@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks/scale")]
 
-from support.golden import recorded  # noqa: E402 - beside the tests
-from support.judging import judged, peak_mib, quick  # noqa: E402
+from support.mutation.judging import judged, peak_mib, quick  # noqa: E402
+from support.recordings.golden import recorded  # noqa: E402 - beside the tests
 
 AT_ONCE = 100  # rounds of one process
 OF_ALL = 10  # one share in so many is of all recordings, the others of small ones

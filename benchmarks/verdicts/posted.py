@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks/verdicts")]
 
 from shared import Row, answer, percent  # noqa: E402 - beside this file
-from support.posted import GRADES, NOT_WRONG, Score, scored, truths  # noqa: E402 - beside the tests
+from support.recordings.posted import GRADES, NOT_WRONG, Score, scored, truths  # noqa: E402 - beside the tests
 
 from nsadiag.analysis.judgement import conclude  # noqa: E402
 from nsadiag.errors import NsadiagError  # noqa: E402

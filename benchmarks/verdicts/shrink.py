@@ -33,8 +33,8 @@ sys.path.insert(0, str(REPO))
 
 from shared import Row, answer, collected, earlier  # noqa: E402
 
-from tests.support.golden import run_script  # noqa: E402
 from tests.support.promises import Promise, code_lines, promises  # noqa: E402
+from tests.support.recordings.golden import run_script  # noqa: E402
 
 FAULTS = {"hung", "crashed", "wrong"}
 QUICK = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.golden import archive_of
-from support.verdicts import Verdicts
+from support.recordings.golden import archive_of
+from support.recordings.verdicts import Verdicts
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import GOLDEN, archive_of, recorded, strangers
 from support.promises import Promise, promises
-from support.verdicts import Recordings, Verdicts
+from support.recordings.golden import GOLDEN, archive_of, recorded, strangers
+from support.recordings.verdicts import Recordings, Verdicts
 
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import CaptureDir, RunDir, read_json, write_json

@@ -11,8 +11,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from support.golden import missed
 from support.promises import promises
+from support.recordings.golden import missed
 
 from nsadiag.agent.stillness.judgement import judge
 from nsadiag.agent.stillness.motion import connecting, motions, stances

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import archive_of, missed, recorded, uncited, unpack
 from support.promises import promises
-from support.verdicts import Recordings, Verdicts
+from support.recordings.golden import archive_of, missed, recorded, uncited, unpack
+from support.recordings.verdicts import Recordings, Verdicts
 
 PROMISES = {promise.name: promise for promise in promises()}
 RECORDED = recorded()

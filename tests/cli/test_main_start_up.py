@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.console import piped
-from support.golden import GOLDEN, unpack
+from support.recordings.golden import GOLDEN, unpack
 
 from nsadiag.analysis.rules import catalogue
 from nsadiag.analysis.rules.registry import CLASSES, RULES

@@ -11,8 +11,8 @@ import threading
 from typing import Any
 
 import pytest
+from support.cluster.meeting import TOKEN, hello, place, port, refusal
 from support.jobs import wait_until
-from support.meeting import TOKEN, hello, place, port, refusal
 
 from nsadiag.cluster.join import Crew, Seat, Stopped, enter, farewell, gather
 from nsadiag.cluster.place import Place, address_to_bind, checked_place

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cluster.meeting import TOKEN, files
 from support.jobs import GIVE_UP_S, Jobs, wait_until
-from support.meeting import TOKEN, files
 
 from nsadiag.cluster.arrivals import CHUNK_BYTES, Arrivals
 from nsadiag.cluster.hub import Hub

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.cluster.meeting import TOKEN, hello, place, port, refusal
 from support.jobs import GIVE_UP_S, wait_until
-from support.meeting import TOKEN, hello, place, port, refusal
 
 from nsadiag.cluster.join import enter
 from nsadiag.errors import MachineError
@@ -23,7 +23,7 @@ from nsadiag.errors import MachineError
 NODE_0 = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
-from support.meeting import hello, place
+from support.cluster.meeting import hello, place
 from nsadiag.cluster.join import farewell, gather
 crew = gather(place(0, int(sys.argv[1])), hello(0), lambda line: print(line, flush=True))
 # ru_maxrss would be that of whoever forked this process, where that is more.

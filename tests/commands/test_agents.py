@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.golden import recorded
+from support.recordings.golden import recorded
 from support.reported import FAILING, LOCKED, judged, make_matrix
 
 from nsadiag.commands import runs as listing

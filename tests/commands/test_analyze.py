@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.collected import watchdog_lines
-from support.imports import ROOT
+from support.documents.imports import ROOT
 from support.jobs import Jobs
+from support.recordings.collected import watchdog_lines
 
 RAISED = """NCCL version 2.21.5+cuda12.4
 export NCCL_DEBUG=INFO

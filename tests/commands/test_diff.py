@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forking import FORKING
 from support.jobs import Jobs
-from support.warm_python import WarmPython
+from support.processes.forking import FORKING
+from support.processes.warm_python import WarmPython
 
 from nsadiag.evidence.layout import read_json, write_json
 

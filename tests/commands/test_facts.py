@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.golden import GOLDEN, unpack
+from support.recordings.golden import GOLDEN, unpack
 from typer.testing import CliRunner
 
 import nsadiag

@@ -7,8 +7,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from support.golden import GOLDEN, unpack
 from support.jobs import Jobs
+from support.recordings.golden import GOLDEN, unpack
 
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import read_json, write_json

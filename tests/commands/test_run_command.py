@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.jobs import GIVE_UP_S, Jobs
-from support.warm_python import WarmPython
+from support.processes.warm_python import WarmPython
 
 import nsadiag
 from nsadiag.agent.watching import discovery

@@ -6,8 +6,8 @@ import json
 from textwrap import dedent
 
 import pytest
-from support.forking import FORKING
 from support.jobs import Jobs
+from support.processes.forking import FORKING
 
 TWO_RANKS = (*FORKING, "2")
 # Rank 0 hashes and sleeps in short naps while it uploads; its peer waits in a broadcast.

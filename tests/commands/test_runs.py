@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import GOLDEN, unpack
+from support.recordings.golden import GOLDEN, unpack
 from typer.testing import CliRunner
 
 from nsadiag.analysis.verdict import judge_directory

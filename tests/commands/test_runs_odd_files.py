@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.golden import archive_of, unpack
 from support.jobs import Jobs
+from support.recordings.golden import archive_of, unpack
 
 DOCUMENTS = ("verdict.json", "run.json", "watch.json", "ends.json", "report.md", "ranks/00000/meta.json")
 COMMANDS = (

@@ -4,7 +4,7 @@ The spellings are those of the recordings and of the tests of stillness.
 """
 
 import pytest
-from support.ablate_rows import Row, rows_of, tables_in
+from support.mutation.ablate_rows import Row, rows_of, tables_in
 
 from nsadiag.evidence import blocking
 from nsadiag.evidence.blocking import (

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.numbers import natural

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import hosts as namespaces
-from support import ray_cluster as rays
-from support import slurm as slurms
-from support.hosts import Hosts
-from support.ray_cluster import RayCluster
-from support.slurm import Slurm
+from support.cluster import hosts as namespaces
+from support.cluster import ray_cluster as rays
+from support.cluster import slurm as slurms
+from support.cluster.hosts import Hosts
+from support.cluster.ray_cluster import RayCluster
+from support.cluster.slurm import Slurm
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from support.cluster.slurm import Slurm
 from support.jobs import BIN, wait_until
-from support.slurm import Slurm
 
 NSADIAG = BIN / "nsadiag"
 SCRIPT = """

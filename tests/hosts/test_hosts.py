@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.hosts import DISK, Host, Hosts, send
+from support.cluster.hosts import DISK, Host, Hosts, send
+from support.cluster.slurm import GPUS, Slurm
+from support.cluster.switch import UnsupportedByKernel
 from support.jobs import wait_until
-from support.slurm import GPUS, Slurm
-from support.switch import UnsupportedByKernel
 
 # Says how much came, once its peer has said that this was all.
 LISTEN = """

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hosts import DISK, Hosts
+from support.cluster.hosts import DISK, Hosts
 from support.jobs import BIN, wait_until
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hosts import DISK, send
+from support.cluster.hosts import DISK, send
+from support.cluster.ray_cluster import RayCluster
 from support.jobs import BIN, GIVE_UP_S, wait_until
-from support.ray_cluster import RayCluster
 
 SPEC = """
 name: tiny

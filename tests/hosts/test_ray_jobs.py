@@ -9,9 +9,9 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
-from support.hosts import send
+from support.cluster.hosts import send
+from support.cluster.ray_cluster import RayCluster
 from support.jobs import BIN, GIVE_UP_S, wait_until
-from support.ray_cluster import RayCluster
 
 NSADIAG = BIN / "nsadiag"
 # The collective's members are on two machines; one of them has a batch less.

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from support.hosts import Host, Hosts
+from support.cluster.hosts import Host, Hosts
+from support.cluster.slurm import Slurm
 from support.jobs import GIVE_UP_S, wait_until
-from support.slurm import Slurm
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs/guide.md").read_text()

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hosts import send
+from support.cluster.hosts import send
+from support.cluster.slurm import Slurm
 from support.jobs import BIN, GIVE_UP_S, wait_until
-from support.slurm import Slurm
 
 SPEC = """
 name: tiny

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hosts import Hosts
+from support.cluster.hosts import Hosts
+from support.cluster.slurm import Slurm
 from support.jobs import BIN, wait_until
-from support.slurm import Slurm
 
 NSADIAG = BIN / "nsadiag"
 TOKEN = "0123456789abcdef0123456789abcdef"

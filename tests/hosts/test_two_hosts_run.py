@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hosts import DISK, Hosts, send
+from support.cluster.hosts import DISK, Hosts, send
 from support.jobs import BIN, GIVE_UP_S, wait_until
 
 from nsadiag.analysis.case import Case

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.golden import archive_of, unpack
 from support.jobs import Jobs
+from support.recordings.golden import archive_of, unpack
 
 import nsadiag
 from nsadiag.analysis.verdict import judge_directory

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.warm_python import WarmPython
+from support.processes.warm_python import WarmPython
 
 ROOT = Path(__file__).parents[2]
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import typer
 from markdown_it import MarkdownIt
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 from support.reported import FAILING, make_matrix
 
 from nsadiag.analysis.snapshot import RankNow

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.golden import GOLDEN, unpack
+from support.recordings.golden import GOLDEN, unpack
 
 import nsadiag
 from nsadiag.analysis.verdict import judge_directory

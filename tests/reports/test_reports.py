@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 from support.reported import (
     AXES,
     CRASHED,

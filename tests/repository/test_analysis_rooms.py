@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.imports import ROOT, arrows, module_name
+from support.documents.imports import ROOT, arrows, module_name
 
 ANALYSIS = "nsadiag.analysis"
 MOST_FILES = 15  # in one folder: what a reader takes in at a glance

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.imports import ROOT, Arrow, arrows, module_name
+from support.documents.imports import ROOT, Arrow, arrows, module_name
 
 EVERY_THIRD_PARTY = frozenset(
     {"typer", "click", "rich", "jinja2", "yaml", "pydantic", "pandas", "numpy", "psutil", "submitit"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.conditions import KINDS, MUTANTS, REPO, conditions_in, fixed_mutants
+from support.mutation.conditions import KINDS, MUTANTS, REPO, conditions_in, fixed_mutants
 
 FIGURES: dict[str, int] = json.loads((Path(__file__).parent / "figures.json").read_text())
 LEAST = 150  # of 200: when fewer are left, draw others
@@ -19,7 +19,7 @@ LEAST = 150  # of 200: when fewer are left, draw others
 def measured(what: str) -> list[Any]:
     """In a process of its own, which imports the analysis instrumented; sets are in the same order each time."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.conditions", what, "--json"],
+        [sys.executable, "-m", "tests.support.mutation.conditions", what, "--json"],
         cwd=REPO,
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,

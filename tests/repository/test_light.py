@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from dump_maker import Job, write_dumps
-from support.golden import GOLDEN, unpack
+from support.recordings.golden import GOLDEN, unpack
 
 MISSING = """
 import sys

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.imports import ROOT
+from support.documents.imports import ROOT
 
 PACKAGES = ("nsa", "nsadiag")
 QUESTION = re.compile(r"(Who|Whom|Whose|What|Which|Whether|Where|When|Why|How|Of)\b")

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support import pages
-from support.keys import meanings_in
+from support.documents import pages
+from support.documents.keys import meanings_in
 
 from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.commands.faults import read_fault

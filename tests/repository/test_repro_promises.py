@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.pages import sight
+from support.documents.pages import sight
 from support.promises import (
     CLASSES,
     KEYS,

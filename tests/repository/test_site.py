@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import yaml
-from support.site import ROOT, menu, stage
+from support.documents.site import ROOT, menu, stage
 
 from nsadiag.analysis.rules.registry import CLASSES
 

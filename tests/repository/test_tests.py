@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.imports import ROOT
+from support.documents.imports import ROOT
 
 TESTS = ROOT / "tests"
 MOST_FILES = 25  # in one folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from support.sources import source_file
+from support.documents.sources import source_file
 
 from nsadiag.analysis.explain.candidate import LONGEST, shown
 from nsadiag.analysis.explain.candidates.first_divergence import DRAWS

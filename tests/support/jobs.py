@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from support.warm_python import PipedProcess, WarmPython
+from support.processes.warm_python import PipedProcess, WarmPython
 
 BIN = Path(sys.executable).parent
 MARK = "TEST_JOB_MARK"  # in the environment of every process that a test started, whoever its parent is

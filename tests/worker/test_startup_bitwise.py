@@ -1,7 +1,7 @@
 """Watched or not, a job computes the same bits: under DDP and FSDP2, with every way of checkpointing, compiled or not."""
 
 import pytest
-from support.ranks import Ranks
+from support.processes.ranks import Ranks
 
 from nsadiag.evidence.layout import RunDir
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forking import FORKING
 from support.jobs import GIVE_UP_S, Jobs, wait_until
-from support.warm_python import WarmPython
+from support.processes.forking import FORKING
+from support.processes.warm_python import WarmPython
 
 import nsadiag
 from nsadiag.evidence.layout import RunDir

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import pytest
 from support.jobs import GIVE_UP_S, Jobs, wait_until
-from support.warm_python import WarmPython
+from support.processes.warm_python import WarmPython
 
 from nsadiag.agent import processes
 from nsadiag.agent.attaching.finding import find_ranks

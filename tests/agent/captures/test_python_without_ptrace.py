@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.forking import FORKING
-from support.golden import archive_of, missed, recorded, uncited, unpack
 from support.jobs import Jobs
+from support.processes.forking import FORKING
 from support.promises import promises, script_of
-from support.without_ptrace import hide
+from support.recordings.golden import archive_of, missed, recorded, uncited, unpack
+from support.recordings.without_ptrace import hide
 
 from nsadiag.agent import permission
 from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forking import FORKING
 from support.jobs import BIN, Jobs, wait_until
+from support.processes.forking import FORKING
 
 from nsadiag.agent.job import scratch
 from nsadiag.agent.processes import identify

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forking import FORKING
 from support.jobs import Jobs
+from support.processes.forking import FORKING
 
 from nsadiag.agent import processes
 from nsadiag.agent.job.stop import DUMP_QUIET_S, wait_for_dumps

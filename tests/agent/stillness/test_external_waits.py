@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.golden import archive_of, unpack
-from support.looks import process
+from support.processes.looks import process
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.agent.captures.kernel.file_locks import holder
 from nsadiag.agent.captures.kernel.pipes import far_end

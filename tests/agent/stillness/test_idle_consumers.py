@@ -10,9 +10,9 @@ import sys
 from typing import Any
 
 import pytest
-from support.golden import archive_of, unpack
 from support.jobs import GIVE_UP_S, Jobs, wait_until
-from support.looks import process, thread
+from support.processes.looks import process, thread
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.agent.captures.kernel.sleeping import waits_until
 from nsadiag.agent.captures.kernel.spawner import spawner

@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
-from support import looks
-from support.looks import process
+from support.processes import looks
+from support.processes.looks import process
 
 from nsadiag.agent.captures.kernel.sleeping import waits_until
 from nsadiag.agent.stillness.activity import Activity, Usage, usage, work

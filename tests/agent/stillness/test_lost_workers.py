@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.jobs import wait_until
-from support.looks import process
+from support.processes.looks import process
 
 from nsadiag.agent.captures.kernel.sleeping import locked_for_good
 from nsadiag.agent.processes import stat_fields

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.documents.sources import source_file
 from support.events import events
-from support.sources import source_file
 from support.tables import case_of
 
 from nsadiag.analysis.explain.candidates.iteration_order import order_of

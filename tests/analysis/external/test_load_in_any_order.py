@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.collected import COLLECTED, RECORDED, archive_of
-from support.verdicts import Recordings, Verdicts, backwards_of
+from support.recordings.collected import COLLECTED, RECORDED, archive_of
+from support.recordings.verdicts import Recordings, Verdicts, backwards_of
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell

@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from support.imports import ROOT
-from support.posted import POSTED, REFUSED, Score, Truth, compared, score, truths
+from support.documents.imports import ROOT
+from support.recordings.posted import POSTED, REFUSED, Score, Truth, compared, score, truths
 
 from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.analysis.verdict import judge_evidence

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.collected import MEMORY, watchdog_lines
+from support.recordings.collected import MEMORY, watchdog_lines
 
 from nsadiag.analysis.verdict import judge_evidence
 from nsadiag.evidence.records import Verdict

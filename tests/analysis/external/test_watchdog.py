@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.collected import watchdog_lines
+from support.recordings.collected import watchdog_lines
 
 from nsadiag.analysis.external import watchdog
 from nsadiag.analysis.ingest import logs

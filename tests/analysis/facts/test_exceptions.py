@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.jobs import GIVE_UP_S, Jobs
-from support.ranks import Ranks
+from support.processes.ranks import Ranks
 
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, headline, memory_of, place_of
 from nsadiag.evidence.documents.exceptions import Cause, Raised, TracebackFrame

@@ -1,7 +1,7 @@
 """Places that events carry by number: those that `user_place` would write out."""
 
 import pytest
-from support.looks import sample
+from support.processes.looks import sample
 
 from nsadiag.analysis.facts.locations import all_of_faults, in_a_step
 from nsadiag.worker.place import Places, is_user_code, user_place

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.warm_jobs import WarmJobs
+from support.processes.warm_jobs import WarmJobs
 
 from nsadiag.analysis.facts.parameters import without_gradient_now
 from nsadiag.evidence.documents.training import Missing, MissingNow

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.golden import archive_of, unpack
-from support.judging import MOST_MIB
+from support.mutation.judging import MOST_MIB
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge_directory
@@ -33,7 +33,7 @@ NAME = "missing_rank_suspended"
 SOME = 30
 JUDGES = """
 import json, sys
-from support.judging import judged, peak_mib, quick
+from support.mutation.judging import judged, peak_mib, quick
 wrong = [str(each) for each in judged(quick(24), int(sys.argv[1]), seed=20) if each.came]
 print(json.dumps([wrong, peak_mib()]))
 """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.golden import archive_of, recorded, unpack
 from support.promises import promises
-from support.verdicts import Verdicts
+from support.recordings.golden import archive_of, recorded, unpack
+from support.recordings.verdicts import Verdicts
 
 from nsadiag.analysis.judgement.action import action_of
 from nsadiag.analysis.load import load_cell

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from dump_maker import Job, write_dumps
-from support.golden import GOLDEN, unpack
-from support.imports import ROOT
+from support.documents.imports import ROOT
 from support.promises import promises
-from support.verdicts import Verdicts
+from support.recordings.golden import GOLDEN, unpack
+from support.recordings.verdicts import Verdicts
 
 from nsadiag.analysis.judgement.conclude import RELIABILITY
 from nsadiag.analysis.load import load_cell

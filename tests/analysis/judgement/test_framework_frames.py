@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.verdict import judge_directory
 

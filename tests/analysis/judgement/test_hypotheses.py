@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.collected import lost_peer, saving, stepping, watchdog_lines
+from support.recordings.collected import lost_peer, saving, stepping, watchdog_lines
 
 from nsadiag.analysis.verdict import judge_evidence
 from nsadiag.evidence.records import Verdict

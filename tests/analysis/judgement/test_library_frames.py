@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from pathlib import Path
 
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge

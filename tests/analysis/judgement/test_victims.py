@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.collected import FAILURES, watchdog_lines
+from support.recordings.collected import FAILURES, watchdog_lines
 
 from nsadiag.analysis.verdict import judge_evidence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.recorded_paths import walks
+from support.processes.recorded_paths import walks
 
 from nsadiag.analysis.paths.endless import Endless, endless_loops
 from nsadiag.source.model import SourceModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.recorded_paths import record, walked
+from support.processes.recorded_paths import record, walked
 
 from nsadiag.analysis.paths.chain import Chains
 from nsadiag.analysis.paths.partings import Alignment

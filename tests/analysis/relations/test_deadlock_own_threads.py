@@ -10,8 +10,8 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from support.golden import GOLDEN, unpack
 from support.jobs import GIVE_UP_S, Jobs
+from support.recordings.golden import GOLDEN, unpack
 
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.golden import archive_of
-from support.verdicts import Recordings
+from support.recordings.golden import archive_of
+from support.recordings.verdicts import Recordings
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ray_promises import RayPromise, misses, ray_promises, told
+from support.recordings.ray_promises import RayPromise, misses, ray_promises, told
 
 from nsadiag.analysis.verdict import judge_directory
 

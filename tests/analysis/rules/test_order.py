@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from support.golden import archive_of, recorded
-from support.verdicts import Recordings
+from support.recordings.golden import archive_of, recorded
+from support.recordings.verdicts import Recordings
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell

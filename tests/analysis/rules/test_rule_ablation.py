@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import GOLDEN
-from support.parts import parts, with_only
-from support.verdicts import Recordings, Verdicts, backwards_of, rotated
+from support.mutation.parts import parts, with_only
+from support.recordings.golden import GOLDEN
+from support.recordings.verdicts import Recordings, Verdicts, backwards_of, rotated
 
 from nsadiag.analysis import resolve
 from nsadiag.analysis.load import load_cell

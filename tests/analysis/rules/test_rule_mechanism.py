@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.golden import GOLDEN, missed, unpack
-from support.pages import FOLDER
+from support.documents.pages import FOLDER
 from support.promises import promises
+from support.recordings.golden import GOLDEN, missed, unpack
 
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.analysis.verdict import judge_directory

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.golden import GOLDEN, unpack
-from support.sentences import of_trials, of_verdict
-from support.verdicts import Verdicts
+from support.recordings.golden import GOLDEN, unpack
+from support.recordings.sentences import of_trials, of_verdict
+from support.recordings.verdicts import Verdicts
 
 from nsadiag.commands.explain.document import explain
 

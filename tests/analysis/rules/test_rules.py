@@ -12,8 +12,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support.golden import GOLDEN, archive_of, unpack
 from support.promises import promises
+from support.recordings.golden import GOLDEN, archive_of, unpack
 from typer.testing import CliRunner
 
 from nsadiag.analysis.case import Case

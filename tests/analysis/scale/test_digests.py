@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.crowds import dumps_of
-from support.golden import archive_of, recorded, unpack
+from support.recordings.crowds import dumps_of
+from support.recordings.golden import archive_of, recorded, unpack
 
 from nsadiag.analysis.ingest.run_directory import load_ranks, rank_without_evidence
 from nsadiag.analysis.load import load_cell

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from incident_dumps import RANKS, Incident, dump_of, groups_of, write_incident
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.analysis.verdict import judge_evidence as judge_external

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.golden import GOLDEN, unpack
-from support.imports import ROOT
+from support.documents.imports import ROOT
+from support.recordings.golden import GOLDEN, unpack
 
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.commands.explain.document import explain, why_not

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cluster.meeting import TOKEN, files
 from support.jobs import GIVE_UP_S, wait_until
-from support.meeting import TOKEN, files
 
 from nsadiag.cluster.arrivals import CHUNK_BYTES, Arrivals
 from nsadiag.cluster.hub import Hub

@@ -9,9 +9,9 @@ import sys
 import jsonschema
 import pytest
 import yaml
-from support.armed import ROOT, Armed, tree
+from support.cluster.kubernetes_fields import SCHEMAS
 from support.jobs import Jobs
-from support.kubernetes_fields import SCHEMAS
+from support.processes.armed import ROOT, Armed, tree
 from typer.main import get_command
 
 from nsadiag.cli import app

@@ -9,8 +9,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.armed import Armed, tree
 from support.jobs import Jobs, wait_until
+from support.processes.armed import Armed, tree
 
 HANG = """
 if what == "hang" and rank == 1:

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.armed import Armed
 from support.jobs import Jobs, wait_until
+from support.processes.armed import Armed
 
 import nsadiag
 

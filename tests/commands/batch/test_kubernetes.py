@@ -6,8 +6,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from support.cluster.kubernetes_fields import SCHEMAS
 from support.jobs import Jobs
-from support.kubernetes_fields import SCHEMAS
 from typer.main import get_command
 
 from nsadiag.cli import app

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.failed_run import TEXT, Failed
 from support.jobs import Jobs
+from support.processes.failed_run import TEXT, Failed
 
 from nsadiag.commands.fix.fix import FixRequest, document_for_model, fix_once
 from nsadiag.commands.fix.origin import read_origin

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.failed_run import TEXT, Failed
+from support.processes.failed_run import TEXT, Failed
 
 from nsadiag.commands.agents import tools
 from nsadiag.commands.fix import shown

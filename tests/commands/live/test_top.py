@@ -7,8 +7,8 @@ import signal
 from typing import Any
 
 import pytest
-from support.forking import FORKING
 from support.jobs import GIVE_UP_S, Jobs, wait_until
+from support.processes.forking import FORKING
 
 JOB = """
 import os, threading, torch, torch.distributed as dist

@@ -6,8 +6,8 @@ import json
 import signal
 from typing import Any
 
-from support.forking import FORKING
 from support.jobs import GIVE_UP_S, Jobs, wait_until
+from support.processes.forking import FORKING
 
 from nsadiag.agent.whereabouts import Whereabouts
 from nsadiag.commands.live.where import rows

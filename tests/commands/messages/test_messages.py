@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from support.golden import archive_of, unpack
 from support.jobs import Jobs
+from support.recordings.golden import archive_of, unpack
 from support.reported import FAILING, HEALTHY, HUNG, make_matrix, make_run
 
 from nsadiag.agent.watching.state import Suspicion

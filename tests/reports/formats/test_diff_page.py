@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.commands import diff

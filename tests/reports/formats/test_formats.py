@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.errors import UsageError

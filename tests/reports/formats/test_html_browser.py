@@ -11,7 +11,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from support.crowds import dumps_of
+from support.recordings.crowds import dumps_of
 from support.reported import FAILING, HUNG, LOCKED, NASTY, cell_id, judged, make_matrix, make_run
 
 from nsadiag.analysis.scale.digests.equivalence import newest

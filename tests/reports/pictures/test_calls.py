@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.collected import in_backward, stepping, watchdog_lines
+from support.recordings.collected import in_backward, stepping, watchdog_lines
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support.crowds import DumpSet
-from support.golden import archive_of, unpack
+from support.recordings.crowds import DumpSet
+from support.recordings.golden import archive_of, unpack
 from support.reported import LOCKED, judged, of
 
 from nsadiag.analysis.verdict import judge_directory

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.console import piped
-from support.golden import GOLDEN, unpack
+from support.recordings.golden import GOLDEN, unpack
 
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import write_json

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.ranks import Ranks
+from support.processes.ranks import Ranks
 
 from nsadiag.evidence.layout import RankDir, RunDir
 from nsadiag.evidence.ring.blackbox import Kind, Phase

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.ranks import Ranks
+from support.processes.ranks import Ranks
 
 from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, Kind, Phase, make_emit
 from nsadiag.worker.probes.autograd.gradient_hooks import follow

@@ -4,7 +4,7 @@ import json
 from textwrap import dedent
 
 import pytest
-from support.ranks import Ranks
+from support.processes.ranks import Ranks
 
 PRELUDE = """
 import atexit, json, os, sys, threading

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.warm_python import WarmProcess, WarmPython
+from support.processes.warm_python import WarmProcess, WarmPython
 
 # -- all of them, by comparing what there was before and after -------------------------------------------
 

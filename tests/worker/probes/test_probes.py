@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.jobs import Jobs, wait_until
-from support.ranks import Ranks
+from support.processes.ranks import Ranks
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell

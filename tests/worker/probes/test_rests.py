@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from support.ranks import Ranks
+from support.processes.ranks import Ranks
 from support.tables import table
 
 from nsadiag.analysis.facts import pace

@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from support.role_record import CASES, GOLDEN, WRAPPED, misses
+from support.recordings.role_record import CASES, GOLDEN, WRAPPED, misses
 
 RECORDED = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
 # On torch 2.11 with a GPU, where gloo's threads have no name of their own.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from support.looks import thread
+from support.processes.looks import thread
 
 from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, blocking_task

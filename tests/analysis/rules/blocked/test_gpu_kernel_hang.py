@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.findings import findings
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell

@@ -12,9 +12,9 @@ import pytest
 import torch
 from support.events import events
 from support.findings import findings
-from support.looks import sample
+from support.processes.looks import sample
+from support.processes.warm_jobs import WarmJobs
 from support.tables import case_of, table
-from support.warm_jobs import WarmJobs
 
 from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
 from nsadiag.analysis.load import load_cell

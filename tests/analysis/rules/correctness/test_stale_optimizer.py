@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.findings import findings
 from support.jobs import GIVE_UP_S, Jobs
-from support.ranks import Ranks
+from support.processes.ranks import Ranks
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell

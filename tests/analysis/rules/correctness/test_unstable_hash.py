@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.findings import findings
-from support.golden import archive_of, unpack
 from support.jobs import GIVE_UP_S, Jobs
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.load import load_cell

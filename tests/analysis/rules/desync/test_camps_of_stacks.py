@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.collected import REDUCES, SAVES, in_backward, of_ray, saving, stepping
+from support.recordings.collected import REDUCES, SAVES, in_backward, of_ray, saving, stepping
 
 from nsadiag.analysis.verdict import judge_evidence
 from nsadiag.evidence.records import Verdict

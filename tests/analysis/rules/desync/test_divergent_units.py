@@ -4,8 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from support.processes.warm_jobs import WarmJobs
 from support.tables import case_of, table
-from support.warm_jobs import WarmJobs
 
 from nsadiag.analysis.rules.desync.divergent_units import GatheredUnit, differing_units
 from nsadiag.evidence.ring.blackbox import Kind, Phase

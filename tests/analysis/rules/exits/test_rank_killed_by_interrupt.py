@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.golden import GOLDEN, unpack
+from support.recordings.golden import GOLDEN, unpack
 
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.collected import MEMORY
+from support.recordings.collected import MEMORY
 
 from nsadiag.analysis.verdict import judge_evidence
 

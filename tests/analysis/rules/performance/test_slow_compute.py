@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from support.findings import findings
-from support.golden import archive_of, unpack
-from support.looks import thread
+from support.processes.looks import thread
+from support.recordings.golden import archive_of, unpack
 from support.tables import table
 
 from nsadiag.analysis.case import Case

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.findings import findings
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 from support.tables import table
 
 from nsadiag.analysis.case import EVENT_COLUMNS, Case

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.collected import OFF_THE_BUS, raised
+from support.recordings.collected import OFF_THE_BUS, raised
 
 from nsadiag.analysis.verdict import judge_evidence
 

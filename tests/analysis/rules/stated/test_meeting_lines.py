@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.collected import PORT
+from support.recordings.collected import PORT
 
 from nsadiag.analysis.verdict import judge_evidence
 

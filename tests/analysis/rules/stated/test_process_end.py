@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.collected import FAILURES, KILLED
+from support.recordings.collected import FAILURES, KILLED
 
 from nsadiag.analysis.verdict import judge_evidence
 

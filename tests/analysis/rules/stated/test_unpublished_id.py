@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.collected import NO_ID, raised
+from support.recordings.collected import NO_ID, raised
 
 from nsadiag.analysis.verdict import judge_evidence
 

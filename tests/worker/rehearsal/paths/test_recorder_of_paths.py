@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.recorded_paths import record, walked
+from support.processes.recorded_paths import record, walked
 
 from nsadiag.analysis.paths.walk import Exc, Walk
 from nsadiag.worker.rehearsal.paths.values import text_of

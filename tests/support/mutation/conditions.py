@@ -1,8 +1,8 @@
 """Conditions of the analysis under all recordings: those that only ever come out one way, and mutants that no verdict notices.
 
-python -m tests.support.conditions one-sided            # each with its line, then how many of how many a folder has
-python -m tests.support.conditions survivors            # of the 200 fixed mutants those that change no verdict
-python -m tests.support.conditions draw                 # 200 others, as CSV
+python -m tests.support.mutation.conditions one-sided            # each with its line, then how many of how many a folder has
+python -m tests.support.mutation.conditions survivors            # of the 200 fixed mutants those that change no verdict
+python -m tests.support.mutation.conditions draw                 # 200 others, as CSV
 
 A condition is the test of an `if`, a `while`, a conditional expression or a comprehension in a function, and a mutant of
 one has it the other way round, always true, or never true. Both figures may only fall (tests/repository/test_conditions.py):
@@ -33,7 +33,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal, NamedTuple
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 PACKAGES = ("nsadiag.analysis", "nsadiag.source")
 MUTANTS = REPO / "tests" / "repository" / "mutants.csv"
 LIMIT_S = 20  # of CPU, for a judgement: a mutant may loop indefinitely
@@ -183,8 +183,8 @@ def instrument() -> None:
 @contextmanager
 def unpacked() -> Iterator[list[Path]]:
     """The run directories of all recordings, and the inputs rebuilt from public threads; not those kept apart."""
-    from .golden import GOLDEN, unpack
-    from .posted import POSTED, given, truths
+    from ..recordings.golden import GOLDEN, unpack
+    from ..recordings.posted import POSTED, given, truths
 
     with tempfile.TemporaryDirectory() as scratch:
         yield [

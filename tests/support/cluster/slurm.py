@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from support.hosts import Host, Hosts
+from support.cluster.hosts import Host, Hosts
 from support.jobs import wait_until
 
 DAEMONS = ("slurmctld", "slurmd", "munged", "sbatch")

@@ -1,6 +1,6 @@
 """Recordings of what other tools leave of a job: dumps, stacks and logs, each with what it must come to.
 
-    python -m tests.support.collected NAME ...     # makes these anew, or all
+    python -m tests.support.recordings.collected NAME ...     # makes these anew, or all
 
 Their files have the words and keys of the libraries that write them; the job in them is made up.
 """

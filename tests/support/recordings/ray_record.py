@@ -1,6 +1,6 @@
 """Runs scripts of repro/ray on a cluster of one raylet, attaches to each, and compares the verdict with the promise.
 
-    python -m tests.support.ray_record [--record] [NAME ...]     # all of them, without a name; --record packs those that are right
+    python -m tests.support.recordings.ray_record [--record] [NAME ...]     # all of them, without a name; --record packs those that are right
 
 Raylets live in network namespaces, as in tests/hosts: root is needed. What each attach left is kept below --out.
 """
@@ -15,13 +15,13 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from support.hosts import Hosts, send
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from support.cluster.hosts import Hosts, send
+from support.cluster.ray_cluster import RayCluster
 from support.jobs import BIN, GIVE_UP_S, wait_until
-from support.ray_cluster import RayCluster
-from support.ray_promises import RayPromise, misses, ray_promises, record
+from support.recordings.ray_promises import RayPromise, misses, ray_promises, record
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SETTLED_S = 25.0  # for actors that import torch on a machine that others use
 LOOKS = 4
 ROOM = {"accelerator": 2}

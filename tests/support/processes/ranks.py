@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from support.jobs import GIVE_UP_S, Jobs
-from support.warm_python import WarmProcess, WarmPython
+from support.processes.warm_python import WarmProcess, WarmPython
 
 import nsadiag
 from nsadiag.evidence.layout import RankDir, RunDir

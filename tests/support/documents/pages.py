@@ -22,11 +22,11 @@ from nsadiag.reports import load_report, print_report
 from nsadiag.reports.terminal.screen import Screen
 from nsadiag.source.literals import docstring_of
 
-from .golden import archive_of, unpack
+from ..promises import code_lines
+from ..recordings.golden import archive_of, unpack
 from .keys import lists_of_keys
-from .promises import code_lines
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 INDEX = ROOT / "docs" / "classes.md"
 FOLDER = ROOT / "docs" / "classes"
 README = ROOT / "README.md"

@@ -1,8 +1,8 @@
 """Verdicts of all recordings, whole and with parts missing, in one file: the witness of a change that should change none.
 
-python -m tests.support.freeze write before.json      # at the commit to compare with
-python -m tests.support.freeze compare before.json    # now: what a person acts upon
-python -m tests.support.freeze compare before.json --whole    # each key of verdict.json
+python -m tests.support.recordings.freeze write before.json      # at the commit to compare with
+python -m tests.support.recordings.freeze compare before.json    # now: what a person acts upon
+python -m tests.support.recordings.freeze compare before.json --whole    # each key of verdict.json
 """
 
 from __future__ import annotations

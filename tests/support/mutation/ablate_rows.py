@@ -1,7 +1,7 @@
 """Rows of tables that no recording needs: each is taken out, and the recordings in which it was met are judged again.
 
-    python -m tests.support.ablate_rows source evidence/blocking.py     # rooms of nsadiag, or files
-    python -m tests.support.ablate_rows source analysis --json out.json
+    python -m tests.support.mutation.ablate_rows source evidence/blocking.py     # rooms of nsadiag, or files
+    python -m tests.support.mutation.ablate_rows source analysis --json out.json
 
 A table is a module's tuple, set or dict of names, its pattern with alternatives, or its rows of `Blocking`. Prints one line a
 row without which no verdict on any recording would be another one, and how many recordings met it. Such a row is a fact
@@ -31,8 +31,8 @@ from typing import Any
 from nsadiag.evidence import blocking
 from nsadiag.evidence.blocking import Blocking
 
+from ..recordings.golden import GOLDEN, REPO, unpack
 from .ablate import PACKAGE, essence
-from .golden import GOLDEN, REPO, unpack
 
 Met = dict[str, set[Any]]  # by table, what was looked up in it and found
 PATTERNS_OF_A_ROW = ("frames", "functions", "native")

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from support.cluster.switch import Switch, UnsupportedByKernel
 from support.jobs import BIN, GIVE_UP_S, wait_until
-from support.switch import Switch, UnsupportedByKernel
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 INIT = Path(__file__).with_name("host_init.py")
 TOOLS = ("ip", "tc", "nft", "unshare", "nsenter", "mount")
 SEPARATE = ("--mount", "--uts", "--ipc", "--net", "--pid", "--time")

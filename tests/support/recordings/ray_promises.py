@@ -17,7 +17,7 @@ from nsadiag.evidence.layout import read_json
 
 from .golden import renamed, scrubbed
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = ROOT / "repro" / "ray"
 GOLDEN = ROOT / "tests" / "golden" / "ray"
 KEPT = ("ray.json", "meta.json", "py_spy.json", "proc.json", "waits.json")

@@ -1,7 +1,7 @@
 """Golden evidence: what a real run of a script of repro/ left behind, made small and anonymous.
 
-    python -m tests.support.golden rank_conditional_save ...     # runs each script once and records it anew
-    python -m tests.support.golden --from DIR rank_conditional_save     # packs a run directory that is there
+    python -m tests.support.recordings.golden rank_conditional_save ...     # runs each script once and records it anew
+    python -m tests.support.recordings.golden --from DIR rank_conditional_save     # packs a run directory that is there
 
 A recording is refused where its verdict is not the promised one, or where it still names this machine.
 """
@@ -40,9 +40,9 @@ from nsadiag.evidence.ring.header import read_header, read_names
 from nsadiag.evidence.ring.names import CHUNK, CHUNK_TEXT, names_in
 from nsadiag.evidence.ring.reader import valid_records
 
-from .promises import Promise, promises
+from ..promises import Promise, promises
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 GOLDEN = REPO / "tests" / "golden"
 MOST_BYTES = 60 * 1024
 KEEP_CAPTURES = 4

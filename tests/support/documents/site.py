@@ -1,7 +1,7 @@
 """The documentation as a site: pages staged as they lie in the checkout, and for each class the page of a recorded run.
 
-python -m tests.support.site            # into build/site; needs the extra `docs`
-python -m tests.support.site --stage    # the staged pages alone
+python -m tests.support.documents.site            # into build/site; needs the extra `docs`
+python -m tests.support.documents.site --stage    # the staged pages alone
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.reports import load_report
 from nsadiag.reports.formats.html import render_html
 
-from .golden import archive_of, unpack
+from ..recordings.golden import archive_of, unpack
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BUILD = ROOT / "build"
 # All that pages link to: links stay as they are in the checkout.
 SHOWN = (

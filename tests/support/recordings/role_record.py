@@ -1,7 +1,7 @@
 """Recordings of jobs of several launchers: what `nsadiag attach` left of the cases of benchmarks/verdicts/role_programs.
 
-python -m tests.support.role_record DIR           # packs what measure.py kept there; a wrong verdict is refused
-python -m tests.support.role_record DIR --run     # what `measure.py --run` kept: with what was recorded of ranks
+python -m tests.support.recordings.role_record DIR           # packs what measure.py kept there; a wrong verdict is refused
+python -m tests.support.recordings.role_record DIR --run     # what `measure.py --run` kept: with what was recorded of ranks
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nsadiag.evidence.layout import RunDir, read_json
 
 from .golden import judged, packed, renamed, scrubbed
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "roles"
 WRAPPED = GOLDEN / "run"
 TRACKER = "resource_tracker"  # a child of multiprocessing's that does no work

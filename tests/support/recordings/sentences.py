@@ -1,4 +1,4 @@
-"""The sentences that verdicts on the recordings consist of: `python -m tests.support.sentences > FILE`, to be read by a person.
+"""The sentences that verdicts on the recordings consist of: `python -m tests.support.recordings.sentences > FILE`, to be read by a person.
 
 One a line: the recording, the key, the sentence. Sentences that differ only in numbers from 2 on, names and lines are
 printed once.

@@ -274,7 +274,7 @@ def open_streams_anew() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+    sys.path.insert(1, str(Path(__file__).resolve().parents[3]))
     gc.disable()  # which takes a fifth of torch's import, and finds that all of it lives on
     for name in sys.argv[2:]:
         importlib.import_module(name)

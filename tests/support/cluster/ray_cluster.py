@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from support.hosts import Host
+from support.cluster.hosts import Host
 from support.jobs import BIN, wait_until
 
 PORT = 6379

@@ -21,8 +21,8 @@ from nsadiag.errors import NsadiagError
 from nsadiag.reports import load_report
 from nsadiag.reports.formats.registry import REPORTERS, write_reports
 
+from ..recordings.golden import archive_of, recorded, unpack
 from .broken import broken, restored
-from .golden import archive_of, recorded, unpack
 
 LIMIT_S = 10  # of CPU
 MOST_MIB = 512

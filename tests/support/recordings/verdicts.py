@@ -19,8 +19,8 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.verdict import judge, judge_directory
 from nsadiag.evidence.layout import RunDir
 
+from ..mutation.parts import listened_to, with_only
 from .golden import unpack
-from .parts import listened_to, with_only
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 

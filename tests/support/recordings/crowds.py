@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import archive_of, unpack
+from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.ingest.run_directory import load_ranks
 from nsadiag.analysis.load import load_cell

@@ -18,7 +18,7 @@ from nsadiag.evidence.records import Verdict
 
 Grade = Literal["right", "general", "unknown", "refused", "wrong"]
 Truth = dict[str, Any]
-POSTED = Path(__file__).resolve().parents[1] / "golden" / "posted"
+POSTED = Path(__file__).resolve().parents[2] / "golden" / "posted"
 PLACE = re.compile(r"([\w.-]+\.py):(\d+)")
 CLAIMS_NOTHING = ("unknown", "incomplete")
 REFUSED = "refused"  # in a truth: nothing failed, so that there is nothing to judge

@@ -1,8 +1,8 @@
 """Functions of the analysis that no recording needs: each is made to answer nothing, and the recordings that enter it are judged again.
 
-    python -m tests.support.ablate analysis/relations source     # rooms of nsadiag, or files
-    python -m tests.support.ablate analysis source --most 20     # only those that at most 20 recordings enter
-    python -m tests.support.ablate analysis source --json out.json
+    python -m tests.support.mutation.ablate analysis/relations source     # rooms of nsadiag, or files
+    python -m tests.support.mutation.ablate analysis source --most 20     # only those that at most 20 recordings enter
+    python -m tests.support.mutation.ablate analysis source --json out.json
 
 Prints one line a function whose answer could be a constant: no verdict on any recording would be another one.
 What such a function knows answers a failure that nobody has recorded: record it (CONTRIBUTING.md), or delete it.
@@ -27,8 +27,8 @@ from typing import Any
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge
 
-from .freeze import ACTED_UPON
-from .golden import GOLDEN, REPO, unpack
+from ..recordings.freeze import ACTED_UPON
+from ..recordings.golden import GOLDEN, REPO, unpack
 
 PACKAGE = REPO / "nsadiag"
 Key = tuple[str, int]  # file, first line of the code

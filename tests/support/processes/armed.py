@@ -13,7 +13,7 @@ from typing import Any
 
 from support.jobs import Jobs, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # Steps on; what is to happen in it is typed behind the script's name.
 TRAIN = """
 import os, signal, sys, threading, time
