@@ -42,9 +42,17 @@ def propose(module: Module) -> Iterator[Proposal]:
         value = _value(node)
         if value is None or isinstance(value, ast.Constant | ast.Lambda) or says_who(value):
             continue
-        text = module.replaced(value, f"{NAME}({module.source(value)})")
+        text = shared(module, value)
         what = f"all ranks take rank 0's `{module.source(value).splitlines()[0][:60]}` in line {value.lineno}"
         yield Proposal(what=what, text=with_helper(text, HELPER), line=value.lineno, is_guess=True)
+
+
+def shared(module: Module, value: ast.expr) -> str:
+    """The module's text with rank 0's value in place of each rank's own."""
+    text = module.source(value)
+    # `a, b = c, d` has a tuple without parentheses.
+    is_bare = isinstance(value, ast.Tuple) and not text.startswith("(")
+    return module.replaced(value, f"{NAME}(({text}))" if is_bare else f"{NAME}({text})")
 
 
 def _value(node: ast.AST) -> ast.expr | None:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from itertools import islice
 
-from nsadiag.repair.templates.data.value_of_rank_0 import HELPER, NAME, says_who
+from nsadiag.repair.templates.data.value_of_rank_0 import HELPER, NAME, says_who, shared
 from nsadiag.repair.templates.template import Example, Proposal, Template
 from nsadiag.repair.text import FUNCTIONS, Module, with_helper
 from nsadiag.source.model import last_name
@@ -24,7 +24,7 @@ def propose(module: Module) -> Iterator[Proposal]:
         value for value in islice(_behind(module), MOST_STEPS) if not _is_plain(value) and not says_who(value)
     ]
     for value in sorted(found, key=lambda value: not _by_rank(value))[:MOST]:
-        text = module.replaced(value, f"{NAME}({module.source(value)})")
+        text = shared(module, value)
         what = f"all ranks take rank 0's `{module.source(value).splitlines()[0][:60]}`, found in line {value.lineno}"
         yield Proposal(
             what=what, text=with_helper(text, HELPER), line=value.lineno, is_guess=not _by_rank(value)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from nsadiag.repair.templates.data import value_of_rank_0
+from nsadiag.repair.text import Module
 
 
 @pytest.fixture
@@ -52,3 +53,11 @@ def test_objects_of_a_rank_are_not_given_to_others(
     """A copy of rank 0's model would stay as it was while the rank's own is trained."""
     with pytest.raises(TypeError, match="is of no use here"):
         shared(make(torch.nn.Linear(2, 2)))
+
+
+def test_a_tuple_without_parentheses_is_one_value() -> None:
+    module = Module("def of(self, every, chief):\n    self.every, self.chief = every, chief\n", (2,))
+    texts = [proposal.text.splitlines() for proposal in value_of_rank_0.propose(module)]
+    assert [line for text in texts for line in text if "self.every" in line] == [
+        f"    self.every, self.chief = {value_of_rank_0.NAME}((every, chief))"
+    ]
