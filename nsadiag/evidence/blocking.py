@@ -292,7 +292,7 @@ def by_coroutines(frames: Sequence[StackFrame]) -> Blocking | None:
 @functools.lru_cache(maxsize=4096)
 def is_between_processes(file: str) -> bool:
     """Whether locks and queues wait there that other processes may hold."""
-    return any(_is_in(row, file) for row in LIBRARY if row.state in ("lock", "queue") and row.waker & LOCAL)
+    return any(_is_in(row, file) for row in LIBRARY if row.state in OF_ITS_PROCESS and row.waker & LOCAL)
 
 
 def is_of_loop(file: str) -> bool:

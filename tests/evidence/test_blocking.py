@@ -11,12 +11,14 @@ from nsadiag.evidence.blocking import (
     Waker,
     asleep_in,
     awaits_batch,
+    by_coroutines,
     by_frames,
     by_kernel,
     by_native,
     by_wchan,
     has_own_limits,
     is_loader,
+    is_lock,
     is_named_pipe,
     is_of_device,
     is_server,
@@ -298,8 +300,28 @@ def told() -> list[object]:
         *(waits_outside([frame("wait", LIB + file)], None) for file in OUTSIDE_FILES),
         *(waits_outside([], wchan) for wchan in (*SOCKETS, "unix_stream_data_wait", "do_wait")),
         *(is_named_pipe(wchan) for wchan in PIPES),
+        *(is_lock(LIB + file) for file in ("threading.py", "queue.py", "asyncio/queues.py")),
+        *((row.state, row.waker) if row else None for row in map(coroutine, COROUTINES)),
         *(question(name) for name in NATIVE_THREADS for question in (serves_collectives, is_of_device)),
     ]
+
+
+# Coroutines that wait for the world, by file and name.
+COROUTINES = [
+    ("asyncio/base_events.py", "Server.serve_forever"),
+    ("asyncio/tasks.py", "sleep"),
+    ("asyncio/subprocess.py", "Process.wait"),
+    ("asyncio/streams.py", "StreamReader.read"),
+    ("asyncio/base_events.py", "BaseEventLoop.create_connection"),
+    ("asyncio/unix_events.py", "_UnixSelectorEventLoop.create_unix_connection"),
+    ("asyncio/selector_events.py", "BaseSelectorEventLoop.sock_recv"),
+    ("asyncio/sslproto.py", "SSLProtocol.wait"),
+]
+
+
+def coroutine(example: tuple[str, str]) -> blocking.Blocking | None:
+    file, name = example
+    return by_coroutines([frame(name, LIB + file)])
 
 
 # Kernel functions in which a thread sleeps that waits for a socket, and for the other end of a pipe.

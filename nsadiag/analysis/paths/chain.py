@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import bisect
 import itertools
 from collections.abc import Iterator
@@ -104,13 +105,15 @@ class Chains:
         return max(len(chain) - 2, 0)
 
     def _chosen(self, chain: tuple[Found, ...]) -> int:
-        """The link at which a function that ranks asked chose its answer: `usable(batch)`, a property, `turn = balance.turn()`.
+        """The link at which a function that ranks asked chose its answer: `usable(batch)`, `turn = balance.turn()`.
 
         0 of a flag that was set before, and of who one is: that ranks differ in by right.
         """
         first = self.statement(chain[0])
         if chain[0].joined or chain[0].inside is not None or first is None or not first.asks_for_a_flag:
             return 0
+        if isinstance(first.node, ast.If | ast.While) and isinstance(first.node.test, ast.Attribute):
+            return 0  # it was set before
         answers = list(itertools.takewhile(lambda each: len(each.name) < 2, chain[1:]))
         chose = (n for n, each in enumerate(answers, 1) if not each.name and self._chooses(each))
         is_asked = (

@@ -25,6 +25,7 @@ class Meta:
     memory: dict[str, int | None] = field(default_factory=dict)  # peaks at its end, in KiB
     meeting: str = ""  # where it met the others
     text_hash: str | None = None  # of one text, by this process's salt
+    probes: str = ""  # that were asked for
     traceback_signal: int | None = None
     user_code: tuple[str, ...] = ()  # packages that count as the user's
     guessed: bool = False

@@ -186,15 +186,17 @@ def read_by_each_worker(case: Case) -> Iterator[Draft]:
     for rank in case.cell.ranks:
         read = {(o.dataset, o.place, o.sampler, len(o.workers)) for o in rank.loaders}
         dataset, place, sampler, workers = next(iter(read)) if len(read) == 1 else ("", "", "", 0)
+        if sampler is not None or workers < 2:
+            continue
         given = [
             tuple(v.exact for o in row.operations if o.kind == "forward" for v in o.values)
             for number, row in enumerate(rank.observed)
             if row.step == number < SEEN
         ]
-        rounds = [given[n : n + workers] for n in range(0, len(given) - workers + 1, workers or 1)]
+        rounds = [given[n : n + workers] for n in range(0, len(given) - workers + 1, workers)]
         alike = all(len(set(each)) == 1 and each[0] for each in rounds)
         again = len({each[0] for each in rounds}) < len(rounds)
-        if sampler is not None or workers < 2 or len(rounds) < AGAIN or again or not alike:
+        if len(rounds) < AGAIN or again or not alike:
             continue
         yield silent_error(
             case,
@@ -216,7 +218,12 @@ def _first_epoch(case: Case, rank: int) -> int:
 
 
 def same_inputs(case: Case) -> Iterator[Draft]:
-    """Replicas that get the same batch as their peers in every step, a new one each time."""
+    """Replicas that get the same batch as their peers in every step, a new one each time.
+
+    Concluded where the probe was asked for: examples and benchmarks mean it, and by default it is a remark (`duplicate_inputs`).
+    """
+    if any(rank.meta.probes and "invariants" not in rank.meta.probes for rank in case.cell.ranks):
+        return
     everyone, steps, inputs = case.cell.world_size, steps_of(case), inputs_of(case)
     if len({repr(given) for given in inputs.values()}) < MOST_SURE or inputs_differ(case):
         return
