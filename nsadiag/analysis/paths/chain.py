@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import bisect
 import itertools
 from collections.abc import Iterator
@@ -112,7 +111,7 @@ class Chains:
         first = self.statement(chain[0])
         if chain[0].joined or chain[0].inside is not None or first is None or not first.asks_for_a_flag:
             return 0
-        if isinstance(first.node, ast.If | ast.While) and isinstance(first.node.test, ast.Attribute):
+        if first.asks_an_attribute:
             return 0  # it was set before
         answers = list(itertools.takewhile(lambda each: len(each.name) < 2, chain[1:]))
         chose = (n for n, each in enumerate(answers, 1) if not each.name and self._chooses(each))

@@ -73,6 +73,11 @@ class Statement:
         """Whether it is a condition that only passes on what another line has chosen."""
         return isinstance(self.node, ast.If | ast.While) and asks_for_a_flag(self.node.test)
 
+    @property
+    def asks_an_attribute(self) -> bool:
+        """Whether it is a condition that is an attribute and nothing else: `stopper.stop`."""
+        return isinstance(self.node, ast.If | ast.While) and isinstance(self.node.test, ast.Attribute)
+
     @cached_property
     def chooses_a_value(self) -> bool:
         """Whether the value that it gives is one of a few, by what is asked there."""
