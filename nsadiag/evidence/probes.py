@@ -42,7 +42,7 @@ ARMED = (
     "threads",
     "stops",
 )
-# What `light` and `full` leave out: they read gradients.
+# What `light` and `full` leave out: they wait for a GPU, and read every gradient.
 ON_REQUEST = ("invariants", "parity")
 NEEDS = {
     "operations": ("backward", "optimizer", "collectives"),

@@ -19,6 +19,7 @@ from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.phrases import count
+from nsadiag.evidence.probes import chosen
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.spans import by_rank, listed
@@ -222,7 +223,7 @@ def same_inputs(case: Case) -> Iterator[Draft]:
 
     Concluded where the probe was asked for: examples and benchmarks mean it, and by default it is a remark (`duplicate_inputs`).
     """
-    if any(rank.meta.probes and "invariants" not in rank.meta.probes for rank in case.cell.ranks):
+    if any(rank.meta.probes and "invariants" not in chosen(rank.meta.probes) for rank in case.cell.ranks):
         return
     everyone, steps, inputs = case.cell.world_size, steps_of(case), inputs_of(case)
     if len({repr(given) for given in inputs.values()}) < MOST_SURE or inputs_differ(case):
