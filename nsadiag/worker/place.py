@@ -58,6 +58,11 @@ def user_stack(most: int = 30) -> list[str]:
     return found
 
 
+def label_of(group: str, place: str, detail: str) -> str:
+    """What a collective's event carries of its call beside its number."""
+    return f"{group}\t{place}\t{detail}" if detail else f"{group}\t{place}"
+
+
 class Places:
     """Numbers of the names "\\tplace" that events carry, found without writing the name out.
 
@@ -70,7 +75,7 @@ class Places:
         self._number_of = number_of
         self._kept: list[CodeType] = []
         # By address, since the hash of a code object is computed from all its constants; None where it is not the user's.
-        self._known: dict[int, dict[int, int] | None] = {}
+        self._known: dict[int, dict[int | tuple[int, str, str], int] | None] = {}
 
     def here(self) -> int:
         """The number of the caller's innermost user frame, as `user_place` finds it."""
@@ -85,14 +90,33 @@ class Places:
             frame = frame.f_back
         return self._number_of("\t")
 
-    def _learn(self, code: CodeType) -> dict[int, int] | None:
-        numbers: dict[int, int] | None = {} if is_user_code(code) else None
+    def labelled(self, group: str, detail: str) -> int:
+        """The number of "group\\tplace\\tdetail", without the last where there is none: what a collective's event carries."""
+        frame: FrameType | None = sys._getframe(1)
+        known = self._known
+        while frame is not None:
+            code = frame.f_code
+            key = id(code)
+            numbers = known[key] if key in known else self._learn(code)
+            if numbers is not None:
+                label = (frame.f_lasti, group, detail)
+                if (number := numbers.get(label)) is None:
+                    place = f"{code.co_filename}:{frame.f_lineno}:{code.co_name}"
+                    number = self._number_of(label_of(group, place, detail))
+                    if number:  # else there is no room for more names, and none is to be taken here
+                        numbers[label] = number
+                return number
+            frame = frame.f_back
+        return self._number_of(label_of(group, "", detail))
+
+    def _learn(self, code: CodeType) -> dict[int | tuple[int, str, str], int] | None:
+        numbers: dict[int | tuple[int, str, str], int] | None = {} if is_user_code(code) else None
         if len(self._kept) < self.MOST_CODES:
             self._kept.append(code)
             self._known[id(code)] = numbers
         return numbers
 
-    def _add(self, frame: FrameType, numbers: dict[int, int]) -> int:
+    def _add(self, frame: FrameType, numbers: dict[int | tuple[int, str, str], int]) -> int:
         code = frame.f_code
         number = self._number_of(f"\t{code.co_filename}:{frame.f_lineno}:{code.co_name}")
         numbers[frame.f_lasti] = number

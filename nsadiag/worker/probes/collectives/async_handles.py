@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import session
-from nsadiag.worker.place import is_user_code, user_place
+from nsadiag.worker.place import is_user_code
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
 
@@ -44,7 +44,7 @@ class Handle:
     op: str
     group: str
     number: int
-    place: str
+    label: int  # the number of the name that has its place
     step: int
     memory: tuple[tuple[int, StorageWeakRef], ...]  # the address and the storage of each tensor it was handed
     work: weakref.ref[Any] | None = None
@@ -77,9 +77,13 @@ def _gradients_at(parameters: Mapping[str, torch.Tensor]) -> dict[int, str]:
         }
 
 
-@harmless
-def started(work: Any, op: str, group: str, number: int, tensors: Iterable[Any], caller: FrameType) -> None:
-    """To be called with the frame that called the collective."""
+def started(
+    work: Any, op: str, group: str, number: int, label: int, tensors: Iterable[Any], caller: FrameType
+) -> None:
+    """To be called with the frame that called the collective, and the number of the name that has its place.
+
+    Raises: whatever goes wrong in it; its caller is guarded.
+    """
     rank = session.current()
     if rank is None or not is_user_code(caller.f_code) or len(opened) >= MOST_OPEN:
         return
@@ -87,7 +91,7 @@ def started(work: Any, op: str, group: str, number: int, tensors: Iterable[Any],
         op=op,
         group=group,
         number=number,
-        place=user_place(),
+        label=label,
         step=rank.box.step,
         memory=_memory_of(tensors),
     )
@@ -129,13 +133,18 @@ def report(rank: Recorder, stepped: Mapping[str, torch.Tensor], before: set[int]
                     "op": handle.op,
                     "group": handle.group,
                     "number": handle.number,
-                    "place": handle.place,
+                    "place": _place_of(rank, handle.label),
                     "issued_step": handle.step,
                     "step": rank.box.step,
                     "dropped": handle.dropped,
                     "parameter": parameter,
                 },
             )
+
+
+def _place_of(rank: Recorder, label: int) -> str:
+    """`file:line:function`, "" where there was no room for the name."""
+    return rank.names.by_number().get(label, "\t").split("\t")[1]
 
 
 def now_open() -> set[int]:

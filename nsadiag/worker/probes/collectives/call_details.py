@@ -23,6 +23,12 @@ ROOTS = {
 FIRST_ONLY = {"gather", "scatter"}
 SPLITS = {"all_to_all_single": (("output_split_sizes", 2), ("input_split_sizes", 3))}
 CREATIONS = {"new_group": 0, "new_subgroups": -1, "new_subgroups_by_enumeration": 0, "split_group": 1}
+NO_GROUP = (torch.Tensor, str, int, list, torch.dtype)
+# Those of which tensors alone are to be told: most of all calls.
+TENSORS_ALONE = frozenset((
+    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "reduce_scatter", "reduce_scatter_tensor",
+    "reduce_scatter_single", "all_gather_tensor", "wait_tensor",
+))  # fmt: skip
 MAX_DETAILS = 4096  # a tag that counts steps must not fill the table of names
 MAX_OPS_SHOWN = 16
 MAX_TENSORS_SHOWN = 8
@@ -40,7 +46,10 @@ def argument(args: tuple[Any, ...], kwargs: dict[str, Any], name: str, position:
 def group_in(args: tuple[Any, ...], kwargs: dict[str, Any], kinds: tuple[type, ...]) -> Any:
     """The group of a call: by name, else the first argument that is one."""
     group = kwargs.get("group")
-    return group if group is not None else next((a for a in args if isinstance(a, kinds)), None)
+    if group is not None:
+        return group
+    # Torch answers in Python whether something is a group: that is asked of nothing that plainly is none.
+    return next((a for a in args if not isinstance(a, NO_GROUP) and isinstance(a, kinds)), None)
 
 
 def detail_of(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -50,6 +59,8 @@ def detail_of(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     `float32[6,4] float32[5,4] splits=2,4/3,2` (what is received and what is sent); `ranks=0,1` of a new group;
     `world_size=4 at=10.0.0.1:29500` of the default one.
     """
+    if op in TENSORS_ALONE:
+        return bounded(_tensors(args, kwargs))
     if op in SENDS or op in RECEIVES:
         detail = f"{_peer(op, args, kwargs)} {_tensors(args, kwargs)}"
     elif op == "batch_isend_irecv":
@@ -109,7 +120,7 @@ def _of_batch(each: Any) -> str:
 
 
 def _shape(tensor: torch.Tensor) -> str:
-    key = tensor.dtype, tuple(tensor.shape)
+    key = tensor.dtype, tensor.shape
     known = _shapes.get(key)
     if known is None:
         known = f"{str(key[0]).removeprefix('torch.')}[{','.join(map(str, key[1]))}]"

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.worker import session
 from nsadiag.worker.imports.on_import import when_imported
-from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.collectives import async_handles
 from nsadiag.worker.probes.collectives.call_details import (
@@ -35,7 +35,7 @@ from nsadiag.worker.probes.collectives.call_details import (
     group_in,
     rank_and_world,
 )
-from nsadiag.worker.probes.patch import STEPS_OUT, harmless, replaced, stands_for
+from nsadiag.worker.probes.patch import STEPS_OUT, harmless, not_compiled, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
 
 COLLECTIVES = (
@@ -59,6 +59,11 @@ GROUPS = (
     "shrink_group", "destroy_process_group",
 )  # fmt: skip
 MAX_KEYS_SHOWN = 4
+_TRANSFERS, _OF_GROUPS = frozenset(POINT_TO_POINT), frozenset(GROUPS)
+# Plain integers, as in the recorder.
+_COLLECTIVE, _GROUP, _BEGIN, _END = (
+    int(Kind.COLLECTIVE), int(Kind.PROCESS_GROUP), int(Phase.BEGIN), int(Phase.END),
+)  # fmt: skip
 
 # A torch built without distributed has the module and not the class.
 DeviceMesh: Any = getattr(sys.modules.get("torch.distributed.device_mesh"), "DeviceMesh", ())
@@ -92,14 +97,14 @@ def group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def group_name(group: Any) -> str:
     """Functional collectives also take a group by name, by mesh, or by mesh and dimension."""
+    if group is None or isinstance(group, str):
+        return group or "default_pg"
     if isinstance(group, tuple):
         group = group[0].get_group(group[1])
     elif isinstance(group, list):
         return str(group)
     elif isinstance(group, DeviceMesh):
         group = group.get_group()
-    if group is None or isinstance(group, str):
-        return group or "default_pg"
     # As the flight recorder is read: its description, or its name where nobody described it.
     described = str(getattr(group, "group_desc", ""))
     return described if described not in ("", "undefined") else str(getattr(group, "group_name", "?"))
@@ -112,13 +117,9 @@ def _elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 def _counted_as(op: str, group: str) -> str:
     """The key by which calls are numbered: the nth collective of a group is the same on all its ranks, whatever they send."""
-    if op in GROUPS:
+    if op in _OF_GROUPS:
         return "groups" if op in CREATIONS else f"{group} itself"
-    return f"{group} transfers" if op in POINT_TO_POINT else group
-
-
-def _label(group: str, detail: str) -> str:
-    return f"{group}\t{user_place()}\t{detail}" if detail else f"{group}\t{user_place()}"
+    return f"{group} transfers" if op in _TRANSFERS else group
 
 
 def _rank_of(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorder | None:
@@ -144,28 +145,45 @@ def _begin(
     key = _counted_as(op, group)
     counts = _counts.get(key) or _counts.setdefault(key, itertools.count(1))
     detail = detail_of(op, args, kwargs)
-    event = (rank.names(op), next(counts), elements, rank.names(_label(group, detail)))
-    rank.emit(kind, Phase.BEGIN, *event)
+    event = (rank.names(op), next(counts), elements, rank.places.labelled(group, detail))
+    rank.emit(kind, _BEGIN, *event)
     suppressed_exceptions.in_flight(op, group, event[1])
     return group, detail, event
 
 
-@harmless
 def _end(kind: int, event: Event) -> None:
-    rank = session.current()
+    rank = session.recorded.rank
     if rank is not None:
-        rank.emit(kind, Phase.END, *event)
+        rank.emit(kind, _END, *event)
+
+
+not_compiled(_end, what_it_calls=True)
 
 
 @harmless
-def _remember(op: str, result: Any, group: str, detail: str, event: Event) -> None:
-    """Keeps in mind what a Work is of: `wait` is where a rank will stand."""
+def _remember(
+    op: str,
+    result: Any,
+    begun: tuple[str, str, Event],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    caller: FrameType,
+) -> None:
+    """Keeps in mind what a Work is of: `wait` is where a rank will stand. To be called with the frame that called."""
+    group, detail, event = begun
+    kind = dist.distributed_c10d.Work
+    if isinstance(result, kind):
+        _works[result] = (op, group, detail, event)
+        if op != "isend":
+            tensors = (v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor))
+            async_handles.started(result, op, group, event[1], event[3], tensors, caller)
+        return
     works = result if isinstance(result, list) else [result]
     details = detail.split("; ")
     # A batch gives a Work for each of its operations, or one for all of them.
     each = details if len(details) == len(works) else [detail] * len(works)
     for work, own in zip(works, each, strict=True):
-        if isinstance(work, dist.distributed_c10d.Work):
+        if isinstance(work, kind):
             _works[work] = (op, group, own, event)
 
 
@@ -176,7 +194,7 @@ def _tell(subscribers: list[Callable[[], None]]) -> None:
 
 
 def _observed(
-    call: Callable[..., Any], kind: Kind, is_traced: Callable[[], bool] = torch.compiler.is_compiling
+    call: Callable[..., Any], kind: int, is_traced: Callable[[], bool] = torch.compiler.is_compiling
 ) -> Callable[..., Any]:
     op = call.__name__
     ends = op == "destroy_process_group"
@@ -188,7 +206,7 @@ def _observed(
             return call(*args, **kwargs)
         if ends:
             _tell(on_destroy)
-        begun = _begin(int(kind), op, args, kwargs)
+        begun = _begin(kind, op, args, kwargs)
         for subscriber in on_issue:
             subscriber(op, args, kwargs)
         _here.inside = True
@@ -200,33 +218,29 @@ def _observed(
         finally:
             _here.inside = False
             if begun is not None:
-                _end(int(kind), begun[2])
+                _end(kind, begun[2])
         if begun is not None and result is not None:
-            _remember(op, result, *begun)
-            if isinstance(result, dist.distributed_c10d.Work) and op != "isend":
-                tensors = (v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor))
-                group, _, event = begun
-                async_handles.started(result, op, group, event[1], tensors, sys._getframe(STEPS_OUT))
-        if kind == Kind.PROCESS_GROUP and not ends:
+            _remember(op, result, begun, args, kwargs, sys._getframe(STEPS_OUT))
+        if kind == _GROUP and not ends:
             _tell(on_group)
         return result
 
     return collective
 
 
-@harmless
-def _begin_waiting(op: str, number: int, elements: int, label: str) -> Event | None:
+def _begin_waiting(op: str, number: int, elements: int, group: str, detail: str) -> Event | None:
     """A wait that timed out and is tried again is one wait: a rank that polls must not look as if it moved."""
     # A launcher and its agent use stores too, and are no ranks: only a rank that is open is told.
-    rank = session.current()
+    rank = session.recorded.rank
     if rank is None:
         return None
-    event = (rank.names(op), number, elements, rank.names(label))
-    if event != _here.given_up:
-        if _here.given_up is not None:
-            rank.emit(Kind.COLLECTIVE, Phase.END, *_here.given_up)
-        rank.emit(Kind.COLLECTIVE, Phase.BEGIN, *event)
-        suppressed_exceptions.in_flight(op, label.partition("\t")[0], number)
+    event = (rank.names(op), number, elements, rank.places.labelled(group, detail))
+    given_up = _here.given_up
+    if event != given_up:
+        if given_up is not None:
+            rank.emit(_COLLECTIVE, _END, *given_up)
+        rank.emit(_COLLECTIVE, _BEGIN, *event)
+        suppressed_exceptions.in_flight(op, group, number)
     _here.given_up = event
     return event
 
@@ -234,20 +248,20 @@ def _begin_waiting(op: str, number: int, elements: int, label: str) -> Event | N
 def _end_waiting(event: Event | None) -> None:
     if event is not None:
         _here.given_up = None
-        _end(int(Kind.COLLECTIVE), event)
+        _end(_COLLECTIVE, event)
 
 
 @harmless
 def _begin_wait(work: Any) -> Event | None:
     op, group, detail, issued = _works.get(work) or ("work", "", "", (0, 0, 0, 0))
-    return _begin_waiting(f"{op}.wait", issued[1], issued[2], _label(group, detail))
+    return _begin_waiting(f"{op}.wait", issued[1], issued[2], group, detail)
 
 
 @harmless
 def _begin_store(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event | None:
     keys = args[0] if args else next(iter(kwargs.values()), "")
     shown = " ".join(map(str, keys[:MAX_KEYS_SHOWN])) if isinstance(keys, list) else str(keys)
-    return _begin_waiting(f"store.{op}", 0, 0, _label("store", bounded(f"key={mask_text(shown)}")))
+    return _begin_waiting(f"store.{op}", 0, 0, "store", bounded(f"key={mask_text(shown)}"))
 
 
 # The next three are named as what they replace: C++ that we call looks for an override in Python, and
@@ -294,7 +308,7 @@ def _observed_store_get(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wrap_public(stack: ExitStack) -> None:
     """The public functions, wherever torch itself exports them."""
-    for names, kind in ((COLLECTIVES + POINT_TO_POINT, Kind.COLLECTIVE), (GROUPS, Kind.PROCESS_GROUP)):
+    for names, kind in ((COLLECTIVES + POINT_TO_POINT, _COLLECTIVE), (GROUPS, _GROUP)):
         for name in names:
             call = getattr(dist, name, None)
             if call is None:
@@ -309,7 +323,7 @@ def _wrap_functional(stack: ExitStack) -> None:
     for name in FUNCTIONAL:
         call = getattr(functional, name, None)
         if call is not None:
-            observed = _observed(call, Kind.COLLECTIVE, is_traced)
+            observed = _observed(call, _COLLECTIVE, is_traced)
             stack.enter_context(replaced(functional, name, observed))
 
 

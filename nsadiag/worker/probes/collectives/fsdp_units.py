@@ -25,7 +25,7 @@ from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.probes.autograd import module_tree
 from nsadiag.worker.probes.autograd.module_calls import qualified
 from nsadiag.worker.probes.collectives import model_structure
-from nsadiag.worker.probes.patch import harmless, replaced, stands_for
+from nsadiag.worker.probes.patch import failed, harmless, not_compiled, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
 
 # Torch's name of the step, ours, and whether it issues a collective.
@@ -58,6 +58,8 @@ def _add(rank: Recorder, units: list[tuple[Any, str, dict[str, Any]]]) -> None:
         _units[unit] = name
         _described.append({"unit": name, **described})
     if new:
+        for known in _known:
+            known.clear()
         write_json(rank.directory.units, _described)
 
 
@@ -214,49 +216,74 @@ def _wrap_fsdp1_class(stack: ExitStack) -> None:
 # -- both ------------------------------------------------------------------------------------------------
 
 
-@harmless
-def _begin(unit: Any, operation: str) -> int | None:
-    rank = session.current()
-    if rank is None:
-        return None
-    name = rank.names(f"{operation} {_units.get(unit) or type(unit).__name__}")
-    rank.emit(Kind.UNIT, Phase.BEGIN, name)
-    return name
+# Plain integers, as in the recorder. A step has a dozen of these calls, each of them out of caches that the model has filled.
+_UNIT, _BEGIN, _END = int(Kind.UNIT), int(Phase.BEGIN), int(Phase.END)
+MOST_KNOWN = 4096
+# By operation: of a unit, by its address, the recorder and the number of the name in it.
+_known: list[dict[int, tuple[weakref.ref[Any], Recorder, int]]] = []
 
 
-@harmless
+def _begin_of(operation: str) -> Callable[[Any], int | None]:
+    """Records that a unit begins it; gives the number of its name."""
+    known: dict[int, tuple[weakref.ref[Any], Recorder, int]] = {}
+    _known.append(known)
+    recorded = session.recorded
+
+    def begin(unit: Any) -> int | None:
+        rank = recorded.rank
+        if rank is None:
+            return None
+        try:
+            found = known.get(id(unit))
+            if found is None or found[1] is not rank or found[0]() is not unit:
+                if len(known) >= MOST_KNOWN:
+                    known.clear()
+                name = rank.names(f"{operation} {_units.get(unit) or type(unit).__name__}")
+                found = known[id(unit)] = weakref.ref(unit), rank, name
+            rank.emit(_UNIT, _BEGIN, found[2])
+            return found[2]
+        except Exception as error:
+            failed(begin, error)
+            return None
+
+    return not_compiled(begin, what_it_calls=True)
+
+
 def _end(name: int) -> None:
-    rank = session.current()
+    rank = session.recorded.rank
     if rank is not None:
-        rank.emit(Kind.UNIT, Phase.END, name)
+        rank.emit(_UNIT, _END, name)
+
+
+not_compiled(_end, what_it_calls=True)
 
 
 def _observed_method(call: Callable[..., Any], operation: str) -> Callable[..., Any]:
+    begin, end = _begin_of(operation), _end
+
     @stands_for(call)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():
-            return call(self, *args, **kwargs)
-        name = _begin(self, operation)
+        name = begin(self)
         try:
             return call(self, *args, **kwargs)
         finally:
             if name is not None:
-                _end(name)
+                end(name)
 
     return step
 
 
 def _observed_function(call: Callable[..., Any], operation: str) -> Callable[..., Any]:
+    begin, end = _begin_of(operation), _end
+
     @stands_for(call)
     def step(state: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling() or not handle:
-            return call(state, handle, *args, **kwargs)
-        name = _begin(handle, operation)
+        name = begin(handle) if handle else None
         try:
             return call(state, handle, *args, **kwargs)
         finally:
             if name is not None:
-                _end(name)
+                end(name)
 
     return step
 
