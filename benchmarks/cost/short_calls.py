@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What being watched costs what takes microseconds: a tiny step, an evaluation, a print, a save, a load that fails.
+"""What being watched costs what takes microseconds: a tiny step, an evaluation, a collective, a print, a save, a load that fails.
 
     python benchmarks/cost/short_calls.py            # some two minutes
     python benchmarks/cost/short_calls.py --quick
@@ -34,9 +34,11 @@ WARM_UP_STEPS = 1500  # past the reviews at which a probe learns what short step
 def things() -> dict[str, tuple[Callable[[], Any], int]]:
     """Each with the number of times that make a turn."""
     import torch
+    import torch.distributed as dist
     from torch import nn
 
     torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     tiny, x = nn.Linear(8, 8), torch.randn(4, 8)
     larger = nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)])
     # A model of its own, as those that are evaluated are in eval mode.
@@ -61,6 +63,9 @@ def things() -> dict[str, tuple[Callable[[], Any], int]]:
         with contextlib.suppress(OSError):
             torch.load("/nonexistent")
 
+    def waits() -> None:
+        dist.all_reduce(x, async_op=True).wait()
+
     tiny_step = trains(tiny, torch.optim.SGD(tiny.parameters(), 0.01), x)
     for _ in range(WARM_UP_STEPS):
         tiny_step()
@@ -70,6 +75,8 @@ def things() -> dict[str, tuple[Callable[[], Any], int]]:
         "step of 3 ms": (trains(larger, torch.optim.AdamW(larger.parameters()), given), 10),
         "call in evaluation": (evaluates, 1000),
         "call": (lambda: tiny(x), 1000),
+        "all_reduce of one rank": (lambda: dist.all_reduce(x), 1000),
+        "the same and wait": (waits, 1000),
         "print": (lambda: print("x" * 60), 2000),
         "torch.save": (lambda: torch.save(x, "saved.pt"), 50),
         "torch.load": (lambda: torch.load("saved.pt"), 50),
