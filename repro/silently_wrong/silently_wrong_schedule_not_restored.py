@@ -1,16 +1,16 @@
-"""The optimizer holds the parameters of a copy of the model, which no loss depends on.
+"""Weights and optimizer come back from a checkpoint, and the schedule begins again.
 
-Modelled on `optimizer_of_a_copy`, of benchmarks/verdicts/silent_programs/ddp.py.in.
+Modelled on `schedule_restarts`, of benchmarks/verdicts/silent_programs/loading.py.in.
 
-On plain torchrun: nothing at all; the loss does not fall.
+On plain torchrun: nothing at all; the learning rate jumps back.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   options: [--probes, "light,invariants"]
   outcome: wrong
-  class: silently_wrong (without_gradients)
+  class: silently_wrong (schedule_begun_anew)
   guilty_ranks: [0, 1]
-  code: "optimizer.step()"
+  code: "schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=len(loader) * 4)"
 """
 
 import copy
@@ -36,8 +36,9 @@ def network() -> nn.Sequential:
 def main() -> None:
     dist.init_process_group("gloo")
     model = DDP(network())
-    kept = copy.deepcopy(model.module)
-    optimizer = torch.optim.AdamW(kept.parameters(), lr=0.02)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=16)
+    step = 0
     dataset = samples(128)
     sampler = DistributedSampler(dataset)
     loader = DataLoader(dataset, batch_size=16, sampler=sampler)
@@ -48,6 +49,16 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            schedule.step()
+            step += 1
+            if step == 5:
+                parts = (model.module, optimizer, schedule)
+                kept = copy.deepcopy([part.state_dict() for part in parts])
+            if step == 7:
+                model.module.load_state_dict(kept[0])
+                optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+                optimizer.load_state_dict(kept[1])
+                schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=len(loader) * 4)
     dist.destroy_process_group()
 
 
