@@ -25,18 +25,13 @@ UNRECORDED: dict[str, str] = {
     **dict.fromkeys(
         (
             "batches_repeated",
-            "clipped_after_use",
-            "clipped_while_scaled",
             "idle_on_some_ranks",
             "kept_up_by_some",
             "loaded_beside",
-            "loss_from_number",
-            "never_cleared",
             "never_stepped",
             "own_statistics",
             "reduced_after_use",
             "same_inputs",
-            "same_share",
             "schedule_begun_anew",
             "summed_twice",
             "vanished_loss",
