@@ -25,7 +25,7 @@ DEEPER = 0.5  # for an answer to an answer, where 1 is for the last answer but o
 LONGEST = 110  # characters of a value, a condition, or what was asked
 CUT = " ..."
 EMPTY = ("nothing", "None")
-AROUND = "[](){}'"  # a value's text
+ENOUGH_SAID = 8  # characters of an answer that a summary quotes
 SHORTEST, ENOUGH = 3, 50  # characters of a value that is looked for in others, and by which it is known
 
 Row = dict[str, Any]
@@ -214,7 +214,7 @@ class Chosen:
 
 
 def _chosen(told: list[Row], room: int, seen: set[str], summary: str) -> Chosen:
-    """Cheap is what came last before a call ended, and what has a part of the summary, or of what this call or one above it returned."""
+    """Cheap is what came last before a call ended, and what has a part of the value that this call or one above it returned; cheapest, what the summary quotes."""
     chosen = Chosen(because={mark: [] for mark in seen})
     number = itertools.count()
     queue: list[tuple[float, int, Row, tuple[str, ...]]] = []
@@ -227,19 +227,21 @@ def _chosen(told: list[Row], room: int, seen: set[str], summary: str) -> Chosen:
             heapq.heappush(queue, (cost + distance, next(number), one, values))
             later += not one["is_condition"]
 
-    add(told, 0, (summary,))
+    quoted = [one for one in told if one["says"].strip("'") in summary and len(one["says"]) > ENOUGH_SAID]
+    add(quoted, -len(told), ())
+    add(told, 0, ())
     while queue and len(chosen.answers) < room:
         cost, _, one, values = heapq.heappop(queue)
         chosen.answers.add(id(one))
         if (mark := _fingerprint(one)) not in chosen.because:
             chosen.because[mark] = one["because"]
-            add(one["because"], cost, (*values, one["says"]))
+            add(one["because"], max(cost, 0), (*values, one["says"]))
     return chosen
 
 
 def _shares_a_value(says: str, value: str) -> bool:
     """Whether one of them holds the other."""
-    one, other = says.strip(AROUND)[:ENOUGH], value.strip(AROUND)
+    one, other = says.strip("[](){}")[:ENOUGH], value.strip("[](){}")
     return min(len(one), len(other)) > SHORTEST and (one in other or other[:ENOUGH] in says)
 
 

@@ -34,7 +34,7 @@ def only_call(code: SourceModel, function: str) -> Place | None:
 def last_call(code: SourceModel, function: str) -> Place | None:
     """The last line that calls it, where one file does: what wraps a model from the inside out ends with the whole."""
     calls = code.nodes(ast.Call)
-    return last_of_file((file, call.lineno) for file, call in calls if name_of(call) == "cross_entropy")
+    return last_of_file((file, call.lineno) for file, call in calls if name_of(call) == function)
 
 
 def only_where(code: SourceModel, is_it: Callable[[ast.Call], bool]) -> Place | None:
