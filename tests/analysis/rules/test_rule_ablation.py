@@ -27,6 +27,7 @@ UNRECORDED: dict[str, str] = {
             "batches_repeated",
             "idle_on_some_ranks",
             "kept_up_by_some",
+            "loss_from_number",
             "own_statistics",
             "same_inputs",
             "schedule_begun_anew",
