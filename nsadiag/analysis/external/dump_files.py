@@ -41,7 +41,7 @@ def _from_files(found: Sequence[InputFile], refusals: Refusals) -> tuple[DumpSet
     for refused in results:
         if isinstance(refused, Refused):
             refusals.add(names[refused.file.path], f"refused: {refused.why}")
-    return _named(dumps, names), closer, list(_nameless(read, names))
+    return _named(dumps, names), closer, list(_nameless(read))
 
 
 def _named(dumps: DumpSet, names: Mapping[str, str]) -> DumpSet:
@@ -49,7 +49,7 @@ def _named(dumps: DumpSet, names: Mapping[str, str]) -> DumpSet:
     return replace(dumps, ranks=ranks)
 
 
-def _nameless(read: Sequence[RankColumns], names: Mapping[str, str]) -> list[str]:
+def _nameless(read: Sequence[RankColumns]) -> list[str]:
     count = sum(r.rank < 0 for r in read)
     return [f"nothing tells the rank of {count} dumps: they are numbered in order of their names"] if count else []  # fmt: skip
 

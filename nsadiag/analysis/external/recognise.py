@@ -59,10 +59,6 @@ class Gathered:
     cut: set[str] = field(default_factory=set)  # names of logs that end early
 
     @property
-    def is_empty(self) -> bool:
-        return not any(self.all)
-
-    @property
     def all(self) -> Iterator[InputFile]:
         for kind in (self.dumps, self.py_spy_json, self.stacks, self.errors, self.logs):
             yield from kind

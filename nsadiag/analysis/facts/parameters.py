@@ -35,13 +35,13 @@ class Change:
     used_again: list[str]
 
 
-def changed_after(rank: RankEvidence, step: int) -> Change | None:
-    """The last change from that step on."""
+def changed_graph(rank: RankEvidence) -> Change | None:
+    """The last change after the first step."""
     before: dict[int, set[str]] = {}
     found = None
     for row in rank.ungraded:
         had, now = before.get(row.optimizer, set()), set(row.missing)
-        if row.step >= step and now != had:
+        if row.step and now != had:
             missing = [name for name in row.missing if name not in had]
             found = Change(step=row.step, missing=missing, used_again=sorted(had - now))
         before[row.optimizer] = now

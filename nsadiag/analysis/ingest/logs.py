@@ -68,10 +68,6 @@ class LogFacts:
     world_size: int = 0  # as some line says
     lines: int = 0
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.raised or self.timed_out or self.ended or self.never_came)
-
     def of(self, kind: type[AnyFact]) -> list[AnyFact]:
         """The facts of one kind, in the order of their lines."""
         return [each for each in self.facts if isinstance(each, kind)]

@@ -30,6 +30,9 @@ def suspended_at(generator: Iterator[Any]) -> str:
 def raised_at(error: Exception) -> str:
     """The lines of the rule and of what it called, down to the one that raised."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours, which called the rule
+    # What leaves a generator as a RuntimeError was raised further in.
+    if isinstance(error.__cause__, StopIteration):
+        frames += traceback.extract_tb(error.__cause__.__traceback__)
     return " > ".join(f"{relative(frame.filename)}:{frame.lineno}" for frame in frames)
 
 

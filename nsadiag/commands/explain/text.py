@@ -25,6 +25,7 @@ DEEPER = 0.5  # for an answer to an answer, where 1 is for the last answer but o
 LONGEST = 110  # characters of a value, a condition, or what was asked
 CUT = " ..."
 EMPTY = ("nothing", "None")
+ENOUGH_SAID = 8  # characters of an answer that a summary quotes
 SHORTEST, ENOUGH = 3, 50  # characters of a value that is looked for in others, and by which it is known
 
 Row = dict[str, Any]
@@ -191,7 +192,7 @@ def _path(row: Row, room: int, seen: set[str]) -> Iterator[str]:
     if not row["told"]:
         return
     decided = [one for one in row["told"] if one["decisive"]] or row["told"]
-    chosen = _chosen(decided, room - 2, seen)
+    chosen = _chosen(decided, room - 2, seen, row.get("says", ""))
     yield "  what decided, an indented line for what the one above it depends on"
     yield from _lines(decided, seen, chosen=chosen)
     if left := sum(_size(one) for one in row["told"]) - len(chosen.answers):
@@ -212,8 +213,8 @@ class Chosen:
     because: dict[str, list[Row]] = field(default_factory=dict)
 
 
-def _chosen(told: list[Row], room: int, seen: set[str]) -> Chosen:
-    """Cheap is what came last before a call ended, and what has a part of the value that this call or one above it returned."""
+def _chosen(told: list[Row], room: int, seen: set[str], summary: str) -> Chosen:
+    """Cheap is what came last before a call ended, and what has a part of the value that this call or one above it returned; cheapest, what the summary quotes."""
     chosen = Chosen(because={mark: [] for mark in seen})
     number = itertools.count()
     queue: list[tuple[float, int, Row, tuple[str, ...]]] = []
@@ -226,13 +227,15 @@ def _chosen(told: list[Row], room: int, seen: set[str]) -> Chosen:
             heapq.heappush(queue, (cost + distance, next(number), one, values))
             later += not one["is_condition"]
 
+    quoted = [one for one in told if one["says"].strip("'") in summary and len(one["says"]) > ENOUGH_SAID]
+    add(quoted, -len(told), ())
     add(told, 0, ())
     while queue and len(chosen.answers) < room:
         cost, _, one, values = heapq.heappop(queue)
         chosen.answers.add(id(one))
         if (mark := _fingerprint(one)) not in chosen.because:
             chosen.because[mark] = one["because"]
-            add(one["because"], cost, (*values, one["says"]))
+            add(one["because"], max(cost, 0), (*values, one["says"]))
     return chosen
 
 

@@ -113,15 +113,15 @@ def only_use(code: SourceModel, attribute: str) -> Place | None:
     )
 
 
-def call_near(code: SourceModel, function: str, line: Place | None) -> Place | None:
-    """The one line that calls it within the function (or the top of the file) that holds a line."""
-    file, calls = _calls_near(code, function, line)
+def cross_entropy_near(code: SourceModel, line: Place | None) -> Place | None:
+    """The one line that calls cross_entropy within the function (or the top of the file) that holds a line."""
+    file, calls = _cross_entropies_near(code, line)
     return only((file.path, call.lineno) for call in calls) if file else None
 
 
-def target_near(code: SourceModel, function: str, line: Place | None) -> Place | None:
+def target_near(code: SourceModel, line: Place | None) -> Place | None:
     """The last line before those calls that gives a new value to the one variable which all are given second."""
-    file, calls = _calls_near(code, function, line)
+    file, calls = _cross_entropies_near(code, line)
     given_second = {ast.unparse(call.args[1]) for call in calls if len(call.args) > 1}
     if file is None or len(given_second) != 1 or any(len(call.args) < 2 for call in calls):
         return None
@@ -182,14 +182,12 @@ def factor_in_place(code: SourceModel) -> Place | None:
     return place(file.path, max(given), None) if given else None
 
 
-def _calls_near(
-    code: SourceModel, function: str, line: Place | None
-) -> tuple[SourceFile | None, list[ast.Call]]:
+def _cross_entropies_near(code: SourceModel, line: Place | None) -> tuple[SourceFile | None, list[ast.Call]]:
     file = next((file for file in code.kept if line is not None and file.path == line.file), None)
     if file is None or line is None:
         return None, []
     around = file.function_at(line.line)
-    calls = (call for call in file.calls if name_of(call) == function)
+    calls = (call for call in file.calls if name_of(call) == "cross_entropy")
     return file, [call for call in calls if file.function_at(call.lineno) is around]
 
 

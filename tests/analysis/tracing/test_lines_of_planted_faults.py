@@ -125,6 +125,13 @@ DEEP_FAULTS = {
 
 # Faults of a rule's own helpers, and of a rule, each with what is printed beside their line.
 IN_RULES = {
+    "whatever has no file is taken for one": (
+        "nsadiag/analysis/rules/blocked/io_stall.py",
+        'if path and state.descriptor and state.descriptor.kind == "file":',
+        'if not (path and state.descriptor and state.descriptor.kind == "file"):',
+        ("missing_rank_killed_rank", "missing_rank"),
+        "if not (path and state.descriptor",
+    ),
     "inputs with few elements count as samples": (
         "nsadiag/analysis/rules/correctness/invariants/shared_draws.py",
         "math.prod(shape) > SMALL",

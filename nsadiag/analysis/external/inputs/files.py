@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -35,10 +35,6 @@ class Refusals:
         names = self.by_reason.setdefault(why, [])
         if name not in names:
             names.append(name)
-
-    def add_all(self, refused: Iterable[tuple[str, str]]) -> None:
-        for name, why in refused:
-            self.add(name, why)
 
     def gaps(self) -> Iterator[str]:
         """One line a file; of many with the same reason the first, and how many more there are."""

@@ -120,9 +120,7 @@ def _of_process(job: ActorJob, number: int, captures: tuple[CaptureEvidence, ...
         for thread in captures[-1].stacks:
             mine = thread.is_main or any(is_user(f.filename) for f in thread.frames)
             if mine or serves_a_client(thread.frames):
-                yield from _or_its_tasks(
-                    job, number, _stand(job, number, None, thread, captures), thread, captures
-                )
+                yield from _or_its_tasks(job, number, _stand(job, number, None, thread, captures), thread)
         return
     threads = [t for t in captures[-1].stacks if _runs_a_call(t, job.processes[number].driver)]
     left = job.running(number)
@@ -141,9 +139,7 @@ def _of_process(job: ActorJob, number: int, captures: tuple[CaptureEvidence, ...
             )
 
 
-def _or_its_tasks(
-    job: ActorJob, number: int, stand: Stand, thread: PythonThread, captures: tuple[CaptureEvidence, ...]
-) -> Iterator[Stand]:
+def _or_its_tasks(job: ActorJob, number: int, stand: Stand, thread: PythonThread) -> Iterator[Stand]:
     """The stand of a thread; of one that runs an event loop with the tasks, where these are known."""
     waits = job.waits.get(number)
     tasks = [t for t in waits.tasks or () if t.thread == stand.thread] if waits else []

@@ -31,6 +31,7 @@ BETWEEN_ROLES = {
     "task": "waits for another task of its process",
     "memory": "asks again and again for a value in memory that it shares with {name}",
 }
+MOST_HOSTS = 4  # in a sentence
 
 
 def at(place: Place | None) -> str:
@@ -118,10 +119,10 @@ def begun(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:] if plain else sentence
 
 
-def on_hosts(job: ActorJob, numbers: tuple[int, ...], most: int = 4) -> str:
+def on_hosts(job: ActorJob, numbers: tuple[int, ...]) -> str:
     """The hosts of these, as a sentence of its own, where the job is on several."""
     found = job.hosts_of(numbers)
-    if not found or len(found) > most:
+    if not found or len(found) > MOST_HOSTS:
         return ""
     words = "; ".join(
         f"{several([job.name(n) for n in each])} {'are' if len(each) > 1 else 'is'} on {host}"

@@ -11,7 +11,7 @@ from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.facts.parameters import (
     Change,
     branch_around,
-    changed_after,
+    changed_graph,
     unused_in,
     without_gradient,
 )
@@ -65,7 +65,7 @@ def _says_so(rank: RankEvidence) -> bool:
 
 def _changed(rank: RankEvidence, message: str) -> tuple[list[str], str, Change | None]:
     """The parameters that came into use or went out of use, which of the two, and the optimizer's record of it."""
-    row = changed_after(rank, 1)
+    row = changed_graph(rank)
     if USED_AFTER_ALL.search(message):
         unused = without_gradient(rank)
         return list(unused.missing if unused else ()), "used for the first time", row

@@ -198,7 +198,7 @@ def _at_the_same_line(case: Case, rank: int) -> Claims:
     at = case.thread_states.get(rank)
     if at is None or not at.same:
         return {}
-    return {f"rank {rank} was at the same line in both snapshots": _captured(case.cell, rank, "py_spy.json")}
+    return {f"rank {rank} was at the same line in both snapshots": _captured(case.cell, rank)}
 
 
 def _last_call_at(case: Case, rank: int) -> Place | None:
@@ -221,9 +221,9 @@ def _strength(case: Case, guilty: int) -> Strength:
     return Strength.WEAK if waits_itself and len(case.thread_states) < len(case.cell.met) else Strength.STRONG
 
 
-def _captured(cell: CellEvidence, number: int, file: str) -> str:
+def _captured(cell: CellEvidence, number: int) -> str:
     rank = cell.rank(number)
-    return f"{rank.last_capture.source if rank.last_capture else rank.source}/{file}"
+    return f"{rank.last_capture.source if rank.last_capture else rank.source}/py_spy.json"
 
 
 def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
@@ -248,8 +248,8 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
         at=here,
         peers_at=locations.of_rank_now(cell.rank(blocked)),
         evidence={
-            f"rank {blocked} and the others wait in {op}{twice}": _captured(cell, blocked, "py_spy.json"),
-            f"rank {guilty} is at a line without a collective{twice}": _captured(cell, guilty, "py_spy.json"),
+            f"rank {blocked} and the others wait in {op}{twice}": _captured(cell, blocked),
+            f"rank {guilty} is at a line without a collective{twice}": _captured(cell, guilty),
             **last_look(cell),
         },
         gaps=(

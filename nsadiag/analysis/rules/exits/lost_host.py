@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import Break, breaks
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.rules.drafts import last_look, line_of
 from nsadiag.analysis.rules.exits.rank_exited_early import NEEDS_PEERS
@@ -33,7 +33,7 @@ def lost_host(case: Case) -> Iterator[Draft | Declined]:
     if is_still(case.cell) and left and all(s.doing in NEEDS_PEERS for s in left.values()):
         yield _stalled(case, node, lost_s, sorted(left))
     elif first is not None and first.follows_a_peer and first.t_s > lost_s - ABOUT_S:
-        yield _crashed(case.cell, node, lost_s, first)
+        yield _crashed(node, lost_s, first)
 
 
 def _stalled(case: Case, node: Node, lost_s: float, left: list[int]) -> Draft:
@@ -60,7 +60,7 @@ def _stalled(case: Case, node: Node, lost_s: float, left: list[int]) -> Draft:
     )
 
 
-def _crashed(cell: CellEvidence, node: Node, lost_s: float, first: Break) -> Draft:
+def _crashed(node: Node, lost_s: float, first: Break) -> Draft:
     victim = first.rank
     return Draft(
         cls="rank_killed",

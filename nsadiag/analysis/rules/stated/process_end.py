@@ -59,7 +59,7 @@ def process_end(case: Case) -> Iterator[Draft | Declined]:
         yield _of_memory(case, told, memory)
     other = [(end, source) for end, source in ends if end.why in OTHER]
     if other and not _started_again(told):
-        yield _of_a_limit(case, told, other)
+        yield _of_a_limit(told, other)
     # A watchdog, CUDA or an assertion aborts the process that it has spoken of.
     killed = [
         (end, source)
@@ -143,7 +143,7 @@ def _ended_by_sigkill(cell: CellEvidence) -> tuple[int, ...]:
     return tuple(rank.rank for rank in cell.ranks if rank.end.signal == signal.SIGKILL)
 
 
-def _of_a_limit(case: Case, told: Collected, ends: list[tuple[ProcessEnd, str]]) -> Draft:
+def _of_a_limit(told: Collected, ends: list[tuple[ProcessEnd, str]]) -> Draft:
     end, _ = ends[0]
     did, actions, fix = OTHER[end.why]
     ranks = tuple(sorted({r for each, _ in ends if (r := told.rank_of(each)) is not None}))

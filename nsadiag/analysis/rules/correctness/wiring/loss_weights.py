@@ -21,7 +21,7 @@ from nsadiag.evidence.phrases import count
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.spans import by_rank
-from nsadiag.source.patterns.single_call import call_near, scaled_loss
+from nsadiag.source.patterns.single_call import cross_entropy_near, scaled_loss
 
 LEAST = 6  # recorded steps
 FEW = 3  # steps of scalers
@@ -189,7 +189,7 @@ def _own_mean(case: Case, backward: Operation) -> Draft:
         case,
         "Each rank's loss is a mean over its own tokens, and then the ranks are averaged with equal weight, although their numbers of tokens differ in every step: a token counts more on one rank than on another.",
         f"targets that are not ignored: {shown}",
-        call_near(case.cell.code, "cross_entropy", locations.of_text(backward.place)) or backward.place,
+        cross_entropy_near(case.cell.code, locations.of_text(backward.place)) or backward.place,
         Where(step=min(counted), phase="backward"),
         strength=Strength.LIKELY,
     )

@@ -67,7 +67,7 @@ def _ignores_rank(case: Case) -> bool:
 
 def _draft(case: Case, summary: str, claim: str, fix: str) -> Draft:
     place = locations.of_text(next(iter(backwards_of(case)[0].ranks.values()))[0].place)
-    at = target_near(case.cell.code, "cross_entropy", place) or place
+    at = target_near(case.cell.code, place) or place
     return silent_error(
         case, summary, claim, at, Where(step=backwards_of(case)[0].step, phase="forward"), fix
     )
