@@ -41,6 +41,11 @@ class Hop:
         return ast.unparse(self.node)
 
     @property
+    def is_test(self) -> bool:
+        """Whether it is what an `if`, a `while` or the like asks."""
+        return self.is_condition and not isinstance(self.node, ast.IfExp)
+
+    @property
     def is_only_read(self) -> bool:
         """Whether the line merely names an origin, such as `rank = dist.get_rank()` or a set: ranks may differ in that."""
         return all(isinstance(each, NAMES | ast.Set | ast.SetComp) for each in _values(self.node))
