@@ -16,7 +16,7 @@ from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, hung_ranks
 from nsadiag.analysis.relations.pending import was_given_up
 from nsadiag.analysis.rules.drafts import at_line, inside_rank
-from nsadiag.analysis.rules.exits.exception_advice import OF_A_WORKER
+from nsadiag.analysis.rules.exits.exception_advice import OF_A_WORKER, OF_ITS_OWN_EXIT
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.exceptions import Cause
@@ -153,7 +153,7 @@ def _raised(case: Case) -> Iterator[Draft]:
         guilty_ranks=(number,),
         at=_asked_at(case, number, exception) or locations.of_exception(raised),
         evidence={claim: f"{first.rank.source}/exception.json"},
-        fix=named.fix if named else OF_A_WORKER,
+        fix=named.fix if named else OF_ITS_OWN_EXIT if "exit code" in how else OF_A_WORKER,
         actions=_actions(named, said["end"] if said else ""),
     )
 
