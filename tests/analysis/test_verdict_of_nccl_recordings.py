@@ -122,9 +122,16 @@ def test_ranks_that_spin_in_their_first_call_have_never_met(name: str, tmp_path:
 def test_a_call_in_a_group_of_its_own_is_no_divergence_of_the_others(tmp_path: Path) -> None:
     """Rank 0 alone created and used one, so that the next, of both, has another name there: NCCL gives up in it."""
     verdict = judge_directory(unpacked("eval_team", tmp_path).path)
-    assert (verdict.outcome, verdict.cls) == ("crashed", "process_group_mismatch")
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("crashed", "process_group_mismatch", (0,))
     assert verdict.where is not None
     assert (verdict.where.line, verdict.stands_at and verdict.stands_at.line) == (17, 51)
+
+
+def test_on_which_gpu_a_rank_is_does_not_make_its_calls_differ(tmp_path: Path) -> None:
+    """Both order groups and roots by what they saw; `torch.device("cuda", LOCAL_RANK)` differs by right."""
+    for name in ("collective_args_mismatch_broadcast_source", "collective_order_mismatch_two_groups"):
+        because = judge_directory(unpacked(name, tmp_path / name).path).because
+        assert because is None or "device" not in (because.code or "")
 
 
 def test_of_thousands_making_a_communicator_takes_longer(tmp_path: Path) -> None:

@@ -137,6 +137,10 @@ def test_the_way_leads_through_what_made_the_value(text: str, origin: str, throu
         "g = torch.Generator().manual_seed(3)\nfor n in torch.randperm(9, generator=g):  # HERE\n    train(n)\n",
         "def load():\n    return [1, 2]\n\nfor n in load():  # HERE\n    train(n)\n",
         "for n in again(3):  # HERE\n    train(n)\n\ndef again(n):\n    return again(n)\n",
+        # A device of its own says where a tensor is, and not what is in it.
+        "device = torch.device('cuda', dist.get_rank())\nfor n in torch.arange(9, device=device):  # HERE\n    train(n)\n",
+        "rank = dist.get_rank()\nfor n in torch.arange(9).to(f'cuda:{rank}'):  # HERE\n    train(n)\n",
+        "rank = int(os.environ['LOCAL_RANK'])\nfor n in torch.arange(9).cuda(rank):  # HERE\n    train(n)\n",
     ],
 )
 def test_what_is_alike_on_all_ranks_has_no_origin(text: str) -> None:

@@ -91,11 +91,13 @@ def _chosen(way: Way) -> int:
 
 
 def _link(step: Hop, ranks: tuple[int, ...]) -> Link:
-    text = (
-        f"`if {step.text}` may hold on some ranks only"
-        if step.is_condition
-        else (f"`{step.name}` gets its value here" if step.name else "the value comes from here")
-    )
+    text = f"`{step.name}` gets its value here" if step.name else "the value comes from here"
+    if step.is_condition:
+        text = (
+            f"`if {step.text}` may hold on some ranks only"
+            if step.is_test
+            else f"`{step.text}` may choose differently"
+        )
     return Link(at=step.scope.place(step.node.lineno), because=text, how="inferred", ranks=ranks)
 
 

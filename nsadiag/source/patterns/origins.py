@@ -22,7 +22,21 @@ RANDOM = frozenset({
     "dropout", "integers",
 })  # fmt: skip
 ENVIRONMENT = frozenset({"getenv", "gethostname", "node", "uname", "cpu_count", "hash", "set", "frozenset", "getpid", "id", "getloadavg", "virtual_memory"})  # fmt: skip
+# Calls and arguments that say where something is put: ranks have devices of their own by right, and what is there need not differ.
+PLACES = frozenset({"device", "to", "cuda"})
+PLACED = frozenset({"device", "device_id", "device_ids", "output_device", "map_location"})
 DATA = frozenset({"next", "__next__", "item", "tolist", "any", "all", "isnan", "isfinite", "loads", "load"})
+
+
+def contents(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and all nodes below, without those that only say on which device a value is."""
+    yield node
+    if isinstance(node, ast.Call) and name_of(node) in PLACES:
+        yield from contents(node.func)
+        return
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.keyword) and child.arg in PLACED):
+            yield from contents(child)
 
 
 def origin_of(node: ast.stmt) -> Origin:
@@ -42,7 +56,7 @@ def _first(origins: Iterable[Origin]) -> Origin:
 
 
 def _origins(node: ast.AST, is_own: Callable[[str], bool] = lambda _: False) -> Iterator[Origin]:
-    for each in ast.walk(node):
+    for each in contents(node):
         if isinstance(each, ast.Call):
             yield from _of_call(each) if not is_own(name_of(each)) else ()
         elif isinstance(each, ast.Subscript) and chain_of(each.value)[-1:] == ("environ",):

@@ -11,7 +11,7 @@ from nsadiag.evidence.rehearsal.reads import names_in
 from nsadiag.source.bindings import Binding
 from nsadiag.source.control import Program
 from nsadiag.source.model import Function, Scope, calls_in, last_name, name_of, own_nodes, returned_by
-from nsadiag.source.patterns.origins import origin_in
+from nsadiag.source.patterns.origins import contents, origin_in
 from nsadiag.source.vocabulary import is_rank
 
 DEEPEST = 8  # bindings and functions that stand for one another
@@ -39,6 +39,11 @@ class Hop:
     def text(self) -> str:
         """The expression as Python would write it."""
         return ast.unparse(self.node)
+
+    @property
+    def is_test(self) -> bool:
+        """Whether it is what an `if`, a `while` or the like asks."""
+        return self.is_condition and not isinstance(self.node, ast.IfExp)
 
     @property
     def is_only_read(self) -> bool:
@@ -123,7 +128,7 @@ class Ways:
     # -- functions ------------------------------------------------------------------------------------
 
     def _inside(self, node: ast.expr, scope: Scope, depth: int) -> Iterator[Way]:
-        for each in ast.walk(node):
+        for each in contents(node):
             for expression, inner, is_condition in self._answers(each, scope):
                 way = self.of(expression, inner, depth + 1)
                 if way is not NO_WAY:
@@ -272,7 +277,7 @@ def _narrows(step: Hop) -> bool:
 def _names(node: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
     """The names and whole attributes that the value depends on."""
     wanted = set(names_in(node))
-    for each in ast.walk(node):
+    for each in contents(node):
         if (isinstance(each, ast.Name) and (each.id,) in wanted) or (
             isinstance(each, ast.Attribute)
             and any(name[-1] == each.attr and len(name) > 1 for name in wanted)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.explain.candidate import Candidate, Kind, Proximity, Rejection, shown
 from nsadiag.analysis.explain.candidates.branch import guilty_side
 from nsadiag.analysis.explain.candidates.loop_exit import left_loop, uniform
+from nsadiag.analysis.explain.candidates.lost_step import bypasses
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
@@ -192,18 +193,32 @@ def units(context: Context) -> Iterator[Candidate]:
         return
     one, other, number = found.guilty[0], found.others[0], found.iteration + 1
     own, theirs = (event.name if event else "no further unit" for event in (found.own, found.theirs))
-    around = context.differing(context.path_of(one), context.path_of(other))
+    path = context.path_of(one)
+    condition = deciding(context.differing(path, context.path_of(other))) or _passing(context, path)
+    guilty, blocked = found.guilty, found.others
+    because = f"ran other modules in iteration {number}: {own}, where the others ran {theirs}"
+    if condition and len(guilty) == len(blocked) and DRAWS.search(condition.test):
+        each, names = f"each draws a random number of its own at `{shown(condition)}`", context.cell.names
+        because = f"ran other modules in iteration {number}, as {each} ({locations.short(condition.place)}): {own} on rank {names(guilty)}, where rank {names(blocked)} ran {theirs}"
+        guilty, blocked = tuple(sorted((*guilty, *blocked))), ()
     yield Candidate(
         kind=Kind.MODULES,
         proximity=Proximity.UNITS,
-        condition=deciding(around),
-        guilty=found.guilty,
-        blocked=found.others,
+        condition=condition,
+        guilty=guilty,
+        blocked=blocked,
         where=context.place_of(one),
         module=(found.own or found.theirs or found.common).name.partition(" ")[2],
-        because=f"ran other modules in iteration {number}: {own}, where the others ran {theirs}",
+        because=because,
         evidence=tuple(
             context.recorded(rank, f"ran {ran} in iteration {number}, after {found.common.name}")
             for rank, ran in ((one, own), (other, theirs))
         ),
     )
+
+
+def _passing(context: Context, path: CallPath) -> Condition | None:
+    """The one condition by which the innermost loop around the line goes on without coming to it."""
+    loop = next((each for each in reversed(context.around(path)) if each.is_loop), None) if path else None
+    past = bypasses(context.program, loop, path) if loop else []
+    return past[0] if len(past) == 1 else None

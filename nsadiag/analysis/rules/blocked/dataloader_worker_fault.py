@@ -16,11 +16,13 @@ from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, hung_ranks
 from nsadiag.analysis.relations.pending import was_given_up
 from nsadiag.analysis.rules.drafts import at_line, inside_rank
-from nsadiag.analysis.rules.exits.exception_advice import OF_A_WORKER
+from nsadiag.analysis.rules.exits.exception_advice import OF_A_WORKER, OF_ITS_OWN_EXIT
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.records import Act, Place, Strength
+from nsadiag.evidence.ring.blackbox import Kind
 
 LEAST_LOOKS = 4  # two pairs: a single pair may show one slow sample
 KILLED = re.compile(r"signal", re.IGNORECASE)
@@ -28,7 +30,7 @@ LATE = re.compile(r"DataLoader timed out after \d+ seconds")
 
 
 def dataloader_worker_fault(case: Case) -> Iterator[Draft | Declined]:
-    yield from _raised(case.cell)
+    yield from _raised(case)
     for blocked in hung_ranks(case):
         if blocked.state.doing == "loader":
             # An idle worker has no user code on its stack.
@@ -131,9 +133,9 @@ def _busy_worker(
     )
 
 
-def _raised(cell: CellEvidence) -> Iterator[Draft]:
+def _raised(case: Case) -> Iterator[Draft]:
     """A fault that torch noticed: it raised in the rank's loop, at whatever line that was."""
-    first = first_break(cell)
+    first = first_break(case.cell)
     raised = first.rank.exception if first and first.kind == "exception" else None
     if first is None or raised is None:
         return
@@ -149,11 +151,19 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
         strength=Strength.CONCLUSIVE,
         summary=f"A DataLoader worker of rank {number} {how}; the loader raised in the rank.",
         guilty_ranks=(number,),
-        at=locations.of_exception(exception) or locations.of_exception(raised),
+        at=_asked_at(case, number, exception) or locations.of_exception(raised),
         evidence={claim: f"{first.rank.source}/exception.json"},
-        fix=named.fix if named else OF_A_WORKER,
+        fix=named.fix if named else OF_ITS_OWN_EXIT if "exit code" in how else OF_A_WORKER,
         actions=_actions(named, said["end"] if said else ""),
     )
+
+
+def _asked_at(case: Case, rank: int, raised: Cause) -> Place | None:
+    """The line that asks the loader for batches; a signal's handler raises wherever its rank is just then."""
+    by_signal = raised.frames[-1:] and raised.frames[-1].file.endswith("_utils/signal_handling.py")
+    asked = case.begun(Kind.DATA) if by_signal else case.events[:0]
+    sites = [str(row.site) for row in asked[asked["rank"] == rank].itertuples()]
+    return locations.of_text(sites[-1]) if sites else locations.of_exception(raised)
 
 
 def _actions(named: ErrorCause | None, end: str) -> tuple[Act, ...]:

@@ -17,6 +17,7 @@ MEMORY = {
     "host": "The host is out of memory: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
 }
 OF_A_WORKER = "Find what ended the worker: dmesg shows the kernel's OOM killer; `num_workers=0` shows an exception where it occurs."
+OF_ITS_OWN_EXIT = "Something that the worker called ended its process with that code (os._exit, or a library's exit): `num_workers=0` makes it end the rank at that line, which its log or a debugger shows."
 NO_ORDER = "the errors are in several logs, and no line has a time: nothing tells which of them was the first"
 
 

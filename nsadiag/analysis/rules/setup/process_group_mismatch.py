@@ -97,13 +97,15 @@ def _by_members_alone(same: Table, after: Table) -> Table:
 
 def _differ(cell: CellEvidence, number: int, same: Table, asked: dict[int, str], alone: Table) -> Draft:
     """A draft for a group whose members differ between ranks; `alone`: the creations made only by the members."""
-    guilty = minority(asked, cell.weight) or tuple(sorted(asked))
+    members = tuple(sorted({int(rank) for rank in alone["rank"]}))
+    odd = minority(asked, cell.weight)
+    # Of two, the one that made a creation of its own is where the line is.
+    guilty = odd or members or tuple(sorted(asked))
     blocked = all_but(cell, guilty)
     rows = sorted(asked.items())
-    said = "; ".join(f"rank {r}: {members}" for r, members in rows[:6])
+    said = "; ".join(f"rank {r}: {who}" for r, who in rows[:6])
     # All ranks have to make the creation that some skipped; the next one is right.
-    passed_by = set(guilty).isdisjoint(alone["rank"].astype(int)) and len(alone) > 0
-    missed = _place(alone, int(alone.iloc[0]["rank"])) if passed_by else None
+    missed = _place(alone, members[0]) if members and (not odd or set(odd).isdisjoint(members)) else None
     why = f" Only its members create it,{at_line(missed)}; all ranks have to." if missed else ""
     peers_at = None
     if blocked:
