@@ -42,6 +42,7 @@ class Named:
     text: str
     file: str = ""
     line: int = 0
+    flow: str = ""  # of one whose turns alone were recorded: how control flows in it (evidence.ring.turns)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,118 @@
+"""Code objects of the user's: how control flows in each, what its lines read, and how often it turned where."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+from nsadiag.evidence.rehearsal.reads import Read
+from nsadiag.evidence.ring.turns import Flow, Row, Way
+
+OTHER: Any = object()  # a value that is no plain one
+_ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "INTERPRETER_EXIT"})
+_APPENDS = frozenset({"LIST_APPEND", "SET_ADD", "MAP_ADD"})
+_BRANCHES = ("POP_JUMP_", "FOR_ITER")
+
+
+class Site:
+    """A branch: how often it turned since the last call, and in all."""
+
+    __slots__ = ("before", "hits", "round", "since_ns", "total")
+
+    def __init__(self) -> None:
+        self.hits = self.total = self.before = self.since_ns = 0
+        self.round = -1
+
+
+class Unit:
+    """One code object."""
+
+    __slots__ = ("at", "code", "dropped", "entry", "kept", "number", "quiet", "reads", "sites", "way")
+
+    def __init__(self, code: CodeType, number: int, flow: list[Row], quiet: frozenset[int]) -> None:
+        self.code, self.number, self.way = code, number, Way(flow)
+        self.quiet = quiet  # branches that are not recorded
+        self.sites: dict[int, Site] = {}
+        self.entry = Site()
+        self.at = 0  # where its last turn led, of whatever frame
+        self.dropped = False
+        # What is read on the way from one turn to the next, as slots; slots that are given up are taken out.
+        self.kept: dict[tuple[int, int], list[Slot]] = {}
+        self.reads: dict[int, list[Slot]] = {}  # by line
+
+
+class Slot:
+    """A name that a line reads, and what it was last."""
+
+    __slots__ = ("bound", "last", "number", "others", "read", "text")
+
+    def __init__(self, number: int, read: Read) -> None:
+        self.number, self.read = number, read
+        self.last: object = OTHER
+        self.text = 0
+        self.others = 0  # in a row that are no plain value
+        self.bound = 0  # texts that it has had
+
+
+def flow_of(code: CodeType) -> tuple[list[Row], frozenset[int]]:
+    """The rows of a code object, and the branches of its comprehensions: a table of a million rows turns as often."""
+    instructions = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+    lines = [line or 0 for _, _, line in _by_unit(code)]
+    head = next((n for n, each in enumerate(instructions) if each.opname == "RESUME"), -1)
+    furthest: dict[int, int] = {}
+    for each in instructions:
+        if each.opname.startswith("JUMP_BACKWARD"):
+            furthest[each.argval] = each.offset
+    loops = [*furthest.items()]
+    quiet = frozenset(
+        each.offset // 2
+        for each in instructions
+        if each.opname.startswith(_BRANCHES)
+        and any(
+            begin <= each.offset <= end and _builds(instructions, begin, end, loops) for begin, end in loops
+        )
+    )
+    targets = {
+        each.argval for each in instructions if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs
+    }
+    rows: list[Row] = []
+    last = -1
+    for number, each in enumerate(instructions):
+        unit = each.offset // 2
+        line = lines[unit] if number > head and unit < len(lines) else 0
+        kind, target = _kind(each, quiet)
+        if kind != Flow.ON or line != last or each.offset in targets or (rows and rows[-1][2] != Flow.ON):
+            rows.append((unit, line, kind, target))
+            last = line
+    return rows, quiet
+
+
+def _by_unit(code: CodeType) -> Iterator[tuple[int, int, int | None]]:
+    for number, where in enumerate(code.co_positions()):
+        yield number, number, where[0]
+
+
+def _builds(instructions: list[dis.Instruction], begin: int, end: int, loops: list[tuple[int, int]]) -> bool:
+    """Whether the innermost loop between these is one of a comprehension."""
+    inner = [(b, e) for b, e in loops if begin <= b and e <= end and (b, e) != (begin, end)]
+    return any(
+        each.opname in _APPENDS
+        and begin <= each.offset <= end
+        and not any(b <= each.offset <= e for b, e in inner)
+        and (each.arg or 0) > 1
+        for each in instructions
+    )
+
+
+def _kind(each: dis.Instruction, quiet: frozenset[int]) -> tuple[int, int]:
+    if each.opname in _ENDS:
+        return Flow.END, 0
+    if each.opcode not in dis.hasjrel and each.opcode not in dis.hasjabs:
+        return Flow.ON, 0
+    target = int(each.argval) // 2
+    if each.opname.startswith(_BRANCHES):
+        return (Flow.EITHER if each.offset // 2 in quiet else Flow.BRANCH), target
+    # Its instructions are jumped to both ways: SEND goes on while there is something to wait for.
+    return (Flow.EITHER if each.opname == "SEND" else Flow.JUMP), target
