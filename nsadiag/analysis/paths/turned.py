@@ -13,6 +13,7 @@ from nsadiag.evidence.ring.turns import FRAME, HALF, Turn, Turns, Way, rows_of, 
 MOST_LINES = 60_000  # of one rank: what is aligned has a limit
 LINE, ENTER, LEAVE, RAISED, CALL, NAME, VALUE, FOLDED = (int(each) << WHAT for each in Word)
 
+Unread = tuple[str, str, int, str]  # a code object, and a name in it
 Dropped = frozenset[
     tuple[str, str, int, int]
 ]  # file, name and line of a code object; the branch in it, or FRAME
@@ -40,11 +41,16 @@ def _dropped(turns: Turns) -> Iterator[tuple[str, str, int, int]]:
             yield (*_key(turns.names[number]), low)
 
 
-def _unread(turns: Turns) -> Iterator[tuple[str, int]]:
+def _unread(turns: Turns) -> Iterator[Unread]:
     for word in turns.words:
         what, number, _ = split(word)
         if what == Turn.UNREAD and number in turns.names:
-            yield turns.names[number].text, turns.names[number].line
+            yield _name_of(turns.names, number)
+
+
+def _name_of(names: Mapping[int, Named], number: int) -> Unread:
+    code = names.get(names[number].code)
+    return (*(_key(code) if code else ("", "", 0)), names[number].text)
 
 
 @dataclass(slots=True)
@@ -59,7 +65,7 @@ class _Frame:
 class _Expansion:
     """One rank's words, line by line."""
 
-    def __init__(self, turns: Turns, dropped: Dropped, unread: frozenset[tuple[str, int]]) -> None:
+    def __init__(self, turns: Turns, dropped: Dropped, unread: frozenset[Unread]) -> None:
         self.names, self.begins = dict(turns.names), turns.begins
         self._ways: dict[int, Way] = {}
         self._quiet: dict[int, frozenset[int]] = {}

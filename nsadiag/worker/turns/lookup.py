@@ -10,9 +10,8 @@ from typing import Any
 from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.rehearsal.paths.values import ABSENT, LONGEST, PATHS, SIZED, text_of
-from nsadiag.worker.turns.units import OTHER
+from nsadiag.worker.turns.units import OPTIMIZED, OTHER
 
-_OPTIMIZED = 1  # inspect.CO_OPTIMIZED: its names have places of their own
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _MOST_KINDS = 512
 # `f_locals` of a running function is a dictionary in Python 3.12: asking for it would keep all its tensors.
@@ -21,7 +20,7 @@ _has_dictionary: dict[int, tuple[type, bool]] = {}
 
 
 def _local(frame: FrameType, name: str) -> Any:
-    if not frame.f_code.co_flags & _OPTIMIZED or sys.version_info >= (3, 13):
+    if not frame.f_code.co_flags & OPTIMIZED or sys.version_info >= (3, 13):
         return frame.f_locals.get(name, ABSENT)
     global _get_variable
     if _get_variable is None:
@@ -37,7 +36,7 @@ def _local(frame: FrameType, name: str) -> Any:
 def plain_value(frame: FrameType, read: Read) -> Any:
     """A number, None, a bool, or a text that stands for what it is; OTHER where it is nothing of these."""
     code, name = frame.f_code, read[0]
-    optimized = code.co_flags & _OPTIMIZED
+    optimized = code.co_flags & OPTIMIZED
     held: Any = ABSENT
     if not optimized or name in code.co_varnames or name in code.co_cellvars or name in code.co_freevars:
         held = _local(frame, name)

@@ -25,20 +25,17 @@ from nsadiag.worker.place import is_user_code, users_files
 from nsadiag.worker.recorder import Recorder
 from nsadiag.worker.turns.box import Box
 from nsadiag.worker.turns.lookup import plain_value
-from nsadiag.worker.turns.units import OTHER, Site, Slot, Unit, flow_of
+from nsadiag.worker.turns.units import MOST_OF_A_ROUND, OTHER, Seen, Site, Slot, Unit, flow_of
 
 TOOLS = (4, 3)  # numbers that no kind of tool has by convention
 MOST_SOURCE = 1 << 20  # bytes of a file
 MOST_UNITS = 2000
 MOST_CODE = 1 << HALF  # code units
-MOST_OF_A_ROUND = 2000  # times that a branch turns between two calls of a group
-PER_S = 5000  # and in a second, behind which it is given up
-WINDOW = 4096  # events, after each of which the share of time is looked at
-FREE = 100_000  # of the start, when everything is new
-MOST_PER_S = 5000  # events of all kinds, of some 0.7 us each: 0.35 % of the time
-MOST_HOPS = 8  # frames of a framework between a function of the user's and what it calls
-MOST_OTHERS = 3  # times that a name is seen to be no plain value
-MOST_BOUND = 200  # texts of one name, each of which is written to the disk
+PER_S = 5000  # times that a branch turns in a second, behind which it is given up
+WINDOW = 8192  # words, after each of which the share of time is looked at
+FREE = 200_000  # of the start, when everything is new
+MOST_PER_S = 10_000  # words, of some 0.35 us each: 0.35 % of the time
+MOST_HOPS = range(8)  # frames of a framework between a function of the user's and what it calls
 MOST_FRAMES = 1000
 NO_EXCEPTIONS = (StopIteration, StopAsyncIteration, GeneratorExit)
 # What Dynamo makes of a function stands in its file.
@@ -65,10 +62,10 @@ class TurnRecorder:
         self._pid = os.getpid()
         self._units: dict[int, Unit] = {}  # by address: a unit keeps its code
         self._sources: dict[str, tuple[dict[int, tuple[Read, ...]], frozenset[int]]] = {}
-        self._slots: list[Slot] = []
+        self._seen: list[Seen] = []
         self._count, self._limit = 0, BANK
         self._round = 0  # calls of groups so far
-        self._events, self._next_look, self._looked_ns = 0, WINDOW, monotonic_ns()
+        self._next_look, self._looked_ns = WINDOW, monotonic_ns()
         self._plain = {id(value): self._box.text(repr(value)) for value in (None, True, False)}
 
     def _free_tool(self) -> int:
@@ -133,41 +130,37 @@ class TurnRecorder:
         for frame in self._frames(innermost):
             unit = self._units.get(id(frame.f_code))
             if unit is not None and not unit.dropped:
-                self._put(HELD, unit.number, frame.f_lasti // 2)
+                self._put(HELD | unit.number << NUMBER | frame.f_lasti // 2)
 
     # -- words ----------------------------------------------------------------------------------------
 
-    def _put(self, what: int, number: int, low: int) -> None:
+    def _put(self, word: int) -> None:
         count = self._count
-        self._words[HEADER + count % ROOM] = what | number << NUMBER | low
+        self._words[HEADER + count % ROOM] = word
         self._words[1] = self._count = count + 1
 
     def _look(self, frame: FrameType) -> None:
         """Now and then: a full bank, and what the whole costs."""
         if self._count >= self._limit:
             self._limit = self._box.turn_bank(self._count)
-            for slot in self._slots:
-                slot.last = OTHER
+            for seen in self._seen:
+                seen.last = OTHER
             self._hold(frame)
-        if self._events >= self._next_look:
-            self._next_look = self._events + WINDOW
-            now = monotonic_ns()
-            passed, self._looked_ns = now - self._looked_ns, now
-            is_much = passed * MOST_PER_S < WINDOW * 1_000_000_000
-            if is_much and self._events > FREE:
-                self._drop_the_busiest()
-            for unit in self._units.values():
-                for site in (unit.entry, *unit.sites.values()):
-                    site.before = site.total
+        now = monotonic_ns()
+        passed, self._looked_ns = now - self._looked_ns, now
+        if passed * MOST_PER_S < WINDOW * 1_000_000_000 and self._count > FREE:
+            self._drop_the_busiest()
+        for unit in self._units.values():
+            for site in (unit.entry, *unit.sites.values()):
+                site.before = site.total
+        self._next_look = min(self._count + WINDOW, self._limit)
 
     def _drop_the_busiest(self) -> None:
-        """The function or branch that had most events since the last look."""
+        """The function or branch that had most events since the last look; sooner one of which nothing but its calls is recorded."""
         most, found = 0, None
         for unit in self._units.values():
-            if unit.dropped:
-                continue
-            own = 2 * (unit.entry.total - unit.entry.before)
-            if own > most:
+            own = (3 if unit.sites or unit.slots else 12) * (unit.entry.total - unit.entry.before)
+            if own > most and not unit.dropped:
                 most, found = own, (unit, FRAME)
             for offset, site in unit.sites.items():
                 if site.total - site.before > most:
@@ -175,26 +168,25 @@ class TurnRecorder:
         if found is not None and found[1] == FRAME:
             self._drop(found[0])
         elif found is not None:
-            unit, offset = found
-            unit.quiet |= {offset}
-            self._put(DROPPED, unit.number, offset)
+            self._quiet(*found)
 
     def _drop(self, unit: Unit) -> None:
         unit.dropped = True
-        self._put(DROPPED, unit.number, FRAME)
+        self._put(DROPPED | unit.number << NUMBER | FRAME)
         self._monitoring.set_local_events(self._tool, unit.code, 0)
 
+    def _quiet(self, unit: Unit, offset: int) -> None:
+        """Its next event is the last."""
+        unit.quiet |= {offset // 2}
+        unit.sites.pop(offset, None)
+        self._put(DROPPED | unit.number << NUMBER | offset // 2)
+
     def _is_hot(self, site: Site) -> bool:
-        """Whether it turned so often since the last call of a group, and so fast, that it is not worth it."""
-        site.total += 1
-        if site.round != self._round:
-            site.round, site.hits, site.since_ns = self._round, 0, monotonic_ns()
-        site.hits += 1
-        if site.hits < MOST_OF_A_ROUND:
-            return False
+        """Whether it turned so often without a call of a group, and so fast, that it is not worth it."""
         now = monotonic_ns()
-        is_hot = (now - site.since_ns) * PER_S < MOST_OF_A_ROUND * 1_000_000_000
-        site.hits, site.since_ns = 0, now
+        is_hot = site.round == self._round and (now - site.since_ns) * PER_S < MOST_OF_A_ROUND * 1_000_000_000
+        site.refills += 1
+        site.left, site.since_ns, site.round = MOST_OF_A_ROUND, now, self._round
         return is_hot
 
     # -- code objects ---------------------------------------------------------------------------------
@@ -243,7 +235,9 @@ class TurnRecorder:
             if unit is None or unit.dropped:
                 return self._monitoring.DISABLE
             self._enter(unit, sys._getframe(1), 0)
-            if self._is_hot(unit.entry):
+            entry = unit.entry
+            entry.left -= 1
+            if not entry.left and self._is_hot(entry):
                 self._drop(unit)
                 return self._monitoring.DISABLE
         except Exception as error:
@@ -255,51 +249,57 @@ class TurnRecorder:
             return
         try:
             unit = self._units.get(id(code))
-            if unit is not None and not unit.dropped:
-                unit.entry.total += 1
-                self._enter(unit, sys._getframe(1), offset // 2)
+            if unit is None or unit.dropped:
+                return
+            self._enter(unit, sys._getframe(1), offset // 2)
+            unit.entry.left -= 1
+            if not unit.entry.left and self._is_hot(unit.entry):
+                self._drop(unit)
         except Exception as error:
             pass_on(error)
 
     def _enter(self, unit: Unit, frame: FrameType, offset: int) -> None:
-        self._events += 2
-        if self._events >= self._next_look or self._count >= self._limit:
-            self._look(frame)
-        units = self._units
+        units, words, count = self._units, self._words, self._count
         above = frame.f_back
-        for _ in range(MOST_HOPS):
+        for _ in MOST_HOPS:
             if above is None:
                 break
             outer = units.get(id(above.f_code))
             if outer is not None:
-                self._put(AT, outer.number, above.f_lasti // 2)
+                words[HEADER + count % ROOM] = AT | outer.number << NUMBER | above.f_lasti // 2
+                count += 1
                 break
             above = above.f_back
-        self._put(START, unit.number, offset)
+        words[HEADER + count % ROOM] = START | unit.number << NUMBER | offset
+        words[1] = self._count = count + 1
         unit.at = offset
+        if count >= self._next_look:
+            self._look(frame)
 
     def _on_branch(self, code: CodeType, offset: int, destination: int) -> Any:
         if get_ident() != self._thread:
             return None
         try:
-            unit = self._units.get(id(code))
-            if unit is None:
-                return None
-            offset //= 2
-            if offset in unit.quiet:
-                return self._monitoring.DISABLE
-            self._events += 1
+            unit = self._units[id(code)]
             site = unit.sites.get(offset)
             if site is None:
-                site = unit.sites[offset] = Site()
-            if self._events >= self._next_look or self._count >= self._limit:
+                if offset // 2 in unit.quiet:
+                    return self._monitoring.DISABLE
+                site = unit.sites[offset] = Site(BRANCH | unit.number << NUMBER | offset // 2 << HALF)
+            slots = site.slots.get(unit.at)
+            if slots is None:
+                slots = site.slots[unit.at] = self._slots_between(unit, unit.at, offset // 2)
+            if slots:
+                self._values(unit, slots, sys._getframe(1))
+            unit.at = at = destination >> 1
+            count, words = self._count, self._words
+            words[HEADER + count % ROOM] = site.word | at
+            words[1] = self._count = count + 1
+            if count >= self._next_look:
                 self._look(sys._getframe(1))
-            self._values(unit, offset)
-            self._put(BRANCH, unit.number, offset << HALF | destination // 2)
-            unit.at = destination // 2
-            if self._is_hot(site):
-                unit.quiet |= {offset}
-                self._put(DROPPED, unit.number, offset)
+            site.left -= 1
+            if not site.left and self._is_hot(site):
+                self._quiet(unit, offset)
                 return self._monitoring.DISABLE
         except Exception as error:
             pass_on(error)
@@ -310,17 +310,34 @@ class TurnRecorder:
             return
         try:
             unit = self._units.get(id(code))
-            if unit is not None and not unit.dropped:
-                self._values(unit, offset // 2)
-                self._put(LEFT, unit.number, offset // 2)
+            if unit is None or unit.dropped:
+                return
+            site = unit.ends.get(offset)
+            if site is None:
+                site = unit.ends[offset] = Site(LEFT | unit.number << NUMBER | offset // 2)
+            slots = site.slots.get(unit.at)
+            if slots is None:
+                slots = site.slots[unit.at] = self._slots_between(unit, unit.at, offset // 2)
+            if slots:
+                self._values(unit, slots, sys._getframe(1))
+            count, words = self._count, self._words
+            words[HEADER + count % ROOM] = site.word
+            words[1] = self._count = count + 1
         except Exception as error:
             pass_on(error)
 
     def _on_unwind(self, code: CodeType, offset: int, _: object) -> None:
+        self._of_exception(LEFT, code, offset)
+
+    def _on_handled(self, code: CodeType, offset: int, _: object) -> None:
+        self._of_exception(HANDLED, code, offset)
+
+    def _of_exception(self, what: int, code: CodeType, offset: int) -> None:
         try:
             unit = self._units.get(id(code))
             if unit is not None and not unit.dropped and get_ident() == self._thread:
-                self._put(LEFT, unit.number, offset // 2)
+                self._put(what | unit.number << NUMBER | offset // 2)
+                unit.at = offset // 2
         except Exception as error:
             pass_on(error)
 
@@ -329,26 +346,15 @@ class TurnRecorder:
             unit = self._units.get(id(code))
             if unit is None or unit.dropped or get_ident() != self._thread:
                 return
-            kind = type(error)
-            offset //= 2
+            kind, offset = type(error), offset // 2
             if issubclass(kind, NO_EXCEPTIONS):
-                line = unit.way.at(offset)
-                if line not in self._source(code.co_filename)[1]:
+                ends = self._source(code.co_filename)[1]
+                if unit.way.at(offset) not in ends:
                     return
-            self._events += 1
-            self._put(AT, unit.number, offset)
-            self._put(RAISED, self._box.text(kind.__name__), offset)
+            self._put(AT | unit.number << NUMBER | offset)
+            self._put(RAISED | self._box.text(kind.__name__) << NUMBER | offset)
         except Exception as failure:
             pass_on(failure)
-
-    def _on_handled(self, code: CodeType, offset: int, _: object) -> None:
-        try:
-            unit = self._units.get(id(code))
-            if unit is not None and not unit.dropped and get_ident() == self._thread:
-                self._put(HANDLED, unit.number, offset // 2)
-                unit.at = offset // 2
-        except Exception as error:
-            pass_on(error)
 
     def call(self, text: str, number: int) -> None:
         """A call of a group begins, from the user's innermost frame."""
@@ -358,78 +364,82 @@ class TurnRecorder:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             unit = self._units.get(id(frame.f_code))
-            if unit is not None:
-                self._values(unit, frame.f_lasti // 2, frame)
-                self._put(AT, unit.number, frame.f_lasti // 2)
+            if unit is not None and not unit.dropped:
+                at = frame.f_lasti // 2
+                slots = unit.entry.slots.get(at)
+                if slots is None:
+                    slots = unit.entry.slots[at] = self._slots_between(unit, at, at)
+                self._values(unit, slots, frame)
+                self._put(AT | unit.number << NUMBER | at)
                 break
             frame = frame.f_back
-        self._put(CALL, self._box.text(text), number)
+        self._put(CALL | self._box.text(text) << NUMBER | number)
 
     # -- values ---------------------------------------------------------------------------------------
 
-    def _values(self, unit: Unit, offset: int, frame: FrameType | None = None) -> None:
-        """Those that have changed, of the names that are read between the code's last turn and here."""
-        key = (unit.at, offset)
-        slots = unit.kept.get(key)
-        if slots is None:
-            slots = unit.kept[key] = self._slots_between(unit, *key)
-        if not slots:
-            return
-        if frame is None:
-            frame = sys._getframe(2)
-        for slot in tuple(slots):
-            value = plain_value(frame, slot.read)
-            if value is slot.last and value is not OTHER:
+    def _values(self, unit: Unit, slots: list[Slot], frame: FrameType) -> None:
+        """Those that have changed since the code last read them."""
+        given_up = False
+        for slot in slots:
+            seen = slot.seen
+            value = frame.f_globals.get(slot.simple, OTHER) if slot.simple else OTHER
+            if type(value) is not int:
+                value = plain_value(frame, slot.read)
+            if value is seen.last and value is not OTHER:
                 continue
             self._write(slot, value)
-            if slot.others >= MOST_OTHERS or slot.bound > MOST_BOUND:
-                self._put(UNREAD, slot.number, 0)
-                _give_up(unit, slot)
+            given_up |= seen.is_given_up
+        if given_up:
+            for slot in [slot for slot in slots if slot.seen.is_given_up]:
+                self._put(UNREAD | slot.number << NUMBER)
+                unit.give_up(slot.seen)
 
-    def _write(self, slot: Slot, value: object) -> None:
-        kind = type(value)
+    def _write(self, slot: Slot, value: Any) -> None:
+        kind, seen = type(value), slot.seen
         if value is OTHER:
-            slot.others += 1
-            if slot.text or slot.last is not OTHER:
-                self._put(TEXT, slot.number, 0)
-            slot.text, slot.last = 0, OTHER
+            seen.others += 1
+            if seen.last is not OTHER:
+                self._put(TEXT | slot.number << NUMBER)
+            seen.text, seen.last = 0, OTHER
             return
-        slot.others = 0
-        if kind is int and -(1 << 31) <= value < 1 << 31:  # type: ignore[operator]
-            if value != slot.last or type(slot.last) is not int:
-                self._put(INT, slot.number, value & 0xFFFFFFFF)  # type: ignore[operator]
-            slot.last, slot.text = value, 0
+        seen.others = 0
+        if kind is int and -(1 << 31) <= value < 1 << 31:
+            if value != seen.last or type(seen.last) is not int:
+                self._put(INT | slot.number << NUMBER | value & 0xFFFFFFFF)
+            seen.last = value
         elif kind is float:
-            if value != slot.last:
-                self._put(FLOAT, slot.number, _bits(value))  # type: ignore[arg-type]
-            slot.last, slot.text = value, 0
+            if value != seen.last or type(seen.last) is not float:
+                self._put(FLOAT | slot.number << NUMBER | _bits(value))
+            seen.last = value
         else:
             text = self._plain.get(id(value)) or self._box.text(str(value))
-            if text != slot.text or slot.last is OTHER:
-                slot.bound += 1
-                self._put(TEXT, slot.number, text)
-            slot.text, slot.last = text, value
+            if text != seen.text or type(seen.last) in (int, float) or seen.last is OTHER:
+                seen.bound += id(value) not in self._plain
+                self._put(TEXT | slot.number << NUMBER | text)
+            seen.text, seen.last = text, value
 
     def _slots_between(self, unit: Unit, begin: int, end: int) -> list[Slot]:
+        """Each name that is read on the way, by the first line that reads it."""
         reads = self._source(unit.code.co_filename)[0]
-        found: dict[int, Slot] = {}
+        found: dict[Read, Slot] = {}
         way = unit.way.between(begin, end, unit.quiet) or ((unit.way.at(end), False),)
         for line, _ in way:
-            if line not in unit.reads:
-                names = reads.get(line, ())
-                rows = ((self._box.row(text=".".join(read), line=line), read) for read in names)
-                unit.reads[line] = [Slot(number, read) for number, read in rows if number]
-                self._slots.extend(unit.reads[line])
-            for slot in unit.reads[line]:
-                if slot.others < MOST_OTHERS and slot.bound <= MOST_BOUND:
-                    found[slot.number] = slot
+            for read in reads.get(line, ()):
+                slot = unit.slots.get((line, read)) or self._slot(unit, line, read)
+                if slot is not None and not slot.seen.is_given_up:
+                    found.setdefault(read, slot)
         return list(found.values())
 
-
-def _give_up(unit: Unit, slot: Slot) -> None:
-    for slots in unit.kept.values():
-        if slot in slots:
-            slots.remove(slot)
+    def _slot(self, unit: Unit, line: int, read: Read) -> Slot | None:
+        number = self._box.row(text=".".join(read), line=line, code=unit.number)
+        if not number:
+            return None
+        seen = unit.seen.get(read)
+        if seen is None:
+            seen = unit.seen[read] = Seen()
+            self._seen.append(seen)
+        slot = unit.slots[line, read] = Slot(number, read, seen, unit.code)
+        return slot
 
 
 def _is_compiled(code: CodeType) -> bool:

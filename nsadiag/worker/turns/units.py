@@ -11,49 +11,87 @@ from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.evidence.ring.turns import Flow, Row, Way
 
 OTHER: Any = object()  # a value that is no plain one
+OPTIMIZED = 1  # inspect.CO_OPTIMIZED: its names have places of their own
+MOST_OTHERS = 3  # times that a name is seen to be no plain value
+MOST_BOUND = 200  # texts of one name, each of which is written to the disk
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "INTERPRETER_EXIT"})
 _APPENDS = frozenset({"LIST_APPEND", "SET_ADD", "MAP_ADD"})
 _BRANCHES = ("POP_JUMP_", "FOR_ITER")
 
 
+MOST_OF_A_ROUND = 2000  # times that a branch turns between two calls of a group
+
+
 class Site:
-    """A branch: how often it turned since the last call, and in all."""
+    """A place of a code object's, by which events come, and how many more of them until it is looked at."""
 
-    __slots__ = ("before", "hits", "round", "since_ns", "total")
+    __slots__ = ("before", "left", "refills", "round", "since_ns", "slots", "word")
 
-    def __init__(self) -> None:
-        self.hits = self.total = self.before = self.since_ns = 0
+    def __init__(self, word: int) -> None:
+        self.word = word
+        self.left = MOST_OF_A_ROUND
+        self.refills = self.before = self.since_ns = 0
         self.round = -1
+        # What is read on the way here, by where the code's last turn led.
+        self.slots: dict[int, list[Slot]] = {}
+
+    @property
+    def total(self) -> int:
+        """The number of its events."""
+        return (self.refills + 1) * MOST_OF_A_ROUND - self.left
 
 
 class Unit:
     """One code object."""
 
-    __slots__ = ("at", "code", "dropped", "entry", "kept", "number", "quiet", "reads", "sites", "way")
+    __slots__ = ("at", "code", "dropped", "ends", "entry", "number", "quiet", "seen", "sites", "slots", "way")
 
     def __init__(self, code: CodeType, number: int, flow: list[Row], quiet: frozenset[int]) -> None:
         self.code, self.number, self.way = code, number, Way(flow)
         self.quiet = quiet  # branches that are not recorded
+        self.entry = Site(0)
+        # Of branches and of what leaves a frame, by offset.
         self.sites: dict[int, Site] = {}
-        self.entry = Site()
-        self.at = 0  # where its last turn led, of whatever frame
+        self.ends: dict[int, Site] = {}
+        self.at = 0  # where its last turn led, in whatever frame
         self.dropped = False
-        # What is read on the way from one turn to the next, as slots; slots that are given up are taken out.
-        self.kept: dict[tuple[int, int], list[Slot]] = {}
-        self.reads: dict[int, list[Slot]] = {}  # by line
+        self.slots: dict[tuple[int, Read], Slot] = {}  # by line and name
+        self.seen: dict[Read, Seen] = {}
+
+    def give_up(self, seen: Seen) -> None:
+        """Takes a name out of all that is read."""
+        for site in (*self.sites.values(), *self.ends.values(), self.entry):
+            for slots in site.slots.values():
+                slots[:] = [slot for slot in slots if slot.seen is not seen]
 
 
-class Slot:
-    """A name that a line reads, and what it was last."""
+class Seen:
+    """What a name of a code object was last."""
 
-    __slots__ = ("bound", "last", "number", "others", "read", "text")
+    __slots__ = ("bound", "last", "others", "text")
 
-    def __init__(self, number: int, read: Read) -> None:
-        self.number, self.read = number, read
+    def __init__(self) -> None:
         self.last: object = OTHER
         self.text = 0
         self.others = 0  # in a row that are no plain value
         self.bound = 0  # texts that it has had
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.others >= MOST_OTHERS or self.bound > MOST_BOUND
+
+
+class Slot:
+    """A name that a line reads."""
+
+    __slots__ = ("number", "read", "seen", "simple")
+
+    def __init__(self, number: int, read: Read, seen: Seen, code: CodeType) -> None:
+        self.number, self.read, self.seen = number, read, seen
+        is_global = not code.co_flags & OPTIMIZED or read[0] not in (
+            *code.co_varnames, *code.co_cellvars, *code.co_freevars,
+        )  # fmt: skip
+        self.simple = read[0] if is_global and len(read) == 1 and code.co_name == "<module>" else ""
 
 
 def flow_of(code: CodeType) -> tuple[list[Row], frozenset[int]]:
