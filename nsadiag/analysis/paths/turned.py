@@ -136,6 +136,9 @@ class _Expansion:
             self._leave()
 
     def _enter(self, number: int, offset: int, *, held: bool) -> None:
+        pending, self._pending = self._pending, []
+        for value in pending if self._stack else ():
+            self._value(*value)
         frame = _Frame(number, offset)
         if held or offset:
             frame.line = self._ways[number].at(offset)

@@ -56,6 +56,7 @@ class Flow(IntEnum):
     BRANCH = 2  # recorded
     EITHER = 3  # a turn that is not recorded: of a comprehension, or of what awaits
     END = 4
+    AWAIT = 5  # a jump back while there is something to wait for: its line goes on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +91,13 @@ class Way:
     """How control flows in one code object: the rows, and the lines between two offsets."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows, self._offsets = rows, [row[0] for row in rows]
+        self.rows, self._offsets = rows, [row[0] for row in rows]
         self._known: dict[tuple[int, int, int], tuple[Passed, ...] | None] = {}
 
     def at(self, offset: int) -> int:
         """The line at an offset; 0 where it has none."""
         index = bisect.bisect_right(self._offsets, offset) - 1
-        return self._rows[index][1] if index >= 0 else 0
+        return self.rows[index][1] if index >= 0 else 0
 
     def between(
         self, begin: int, end: int, unseen: frozenset[int] = frozenset()
@@ -112,10 +113,10 @@ class Way:
 
     def _shortest(self, begin: int, end: int, unseen: frozenset[int]) -> tuple[Passed, ...] | None:
         first, last = (max(bisect.bisect_right(self._offsets, each) - 1, 0) for each in (begin, end))
-        if not self._rows:
+        if not self.rows:
             return None
         if first == last and begin <= end:
-            return ((self._rows[first][1], False),)
+            return ((self.rows[first][1], False),)
         came: dict[int, int] = {}
         queue = deque([first])
         while queue:
@@ -131,20 +132,20 @@ class Way:
         way = [last]
         while came[way[-1]] != first:
             way.append(came[way[-1]])
-        passed = [(self._rows[first][1], False)]
+        passed = [(self.rows[first][1], False)]
         before = first
         for index in reversed(way):
-            passed.append((self._rows[index][1], index <= before))
+            passed.append((self.rows[index][1], index <= before and self.rows[before][2] != Flow.AWAIT))
             before = index
         return tuple(passed)
 
     def _after(self, index: int, unseen: frozenset[int]) -> Iterator[int]:
-        offset, _, kind, target = self._rows[index]
+        offset, _, kind, target = self.rows[index]
         to = max(bisect.bisect_right(self._offsets, target) - 1, 0)
         is_open = kind == Flow.EITHER or (kind == Flow.BRANCH and offset in unseen)
-        if kind == Flow.JUMP or is_open:
+        if kind in (Flow.JUMP, Flow.AWAIT) or is_open:
             yield to
-        if (kind == Flow.ON or is_open) and index + 1 < len(self._rows):
+        if (kind == Flow.ON or is_open) and index + 1 < len(self.rows):
             yield index + 1
 
 

@@ -131,6 +131,9 @@ class TurnRecorder:
             unit = self._units.get(id(frame.f_code))
             if unit is not None and not unit.dropped:
                 self._put(HELD | unit.number << NUMBER | frame.f_lasti // 2)
+                given: dict[Read, Slot] = {}
+                self._arguments(unit, given)
+                self._values(unit, [*given.values()], frame)
 
     # -- words ----------------------------------------------------------------------------------------
 
@@ -273,6 +276,9 @@ class TurnRecorder:
         words[HEADER + count % ROOM] = START | unit.number << NUMBER | offset
         words[1] = self._count = count + 1
         unit.at = offset
+        unit.depth += 1
+        if unit.depth > 1 and unit.is_alone:
+            unit.share()
         if count >= self._next_look:
             self._look(frame)
 
@@ -323,6 +329,7 @@ class TurnRecorder:
             count, words = self._count, self._words
             words[HEADER + count % ROOM] = site.word
             words[1] = self._count = count + 1
+            unit.depth -= 1
         except Exception as error:
             pass_on(error)
 
@@ -338,6 +345,7 @@ class TurnRecorder:
             if unit is not None and not unit.dropped and get_ident() == self._thread:
                 self._put(what | unit.number << NUMBER | offset // 2)
                 unit.at = offset // 2
+                unit.depth -= what == LEFT
         except Exception as error:
             pass_on(error)
 
@@ -426,9 +434,22 @@ class TurnRecorder:
         for line, _ in way:
             for read in reads.get(line, ()):
                 slot = unit.slots.get((line, read)) or self._slot(unit, line, read)
-                if slot is not None and not slot.seen.is_given_up:
+                is_old = slot is not None and slot.is_bound_once and unit.is_alone and begin != 0
+                if slot is not None and not slot.seen.is_given_up and not is_old:
                     found.setdefault(read, slot)
+        if begin == 0 and unit.is_alone:
+            self._arguments(unit, found)
         return list(found.values())
+
+    def _arguments(self, unit: Unit, found: dict[Read, Slot]) -> None:
+        """Those that are read later, and never bound again."""
+        reads = self._source(unit.code.co_filename)[0]
+        for line in sorted({row[1] for row in unit.way.rows}):
+            for read in reads.get(line, ()):
+                if len(read) == 1 and read not in found:
+                    slot = unit.slots.get((line, read)) or self._slot(unit, line, read)
+                    if slot is not None and slot.is_bound_once and not slot.seen.is_given_up:
+                        found[read] = slot
 
     def _slot(self, unit: Unit, line: int, read: Read) -> Slot | None:
         number = self._box.row(text=".".join(read), line=line, code=unit.number)

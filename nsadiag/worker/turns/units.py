@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
@@ -11,6 +12,7 @@ from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.evidence.ring.turns import Flow, Row, Way
 
 OTHER: Any = object()  # a value that is no plain one
+SUSPENDS = 0x20 | 0x80 | 0x200  # inspect.CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 OPTIMIZED = 1  # inspect.CO_OPTIMIZED: its names have places of their own
 MOST_OTHERS = 3  # times that a name is seen to be no plain value
 MOST_BOUND = 200  # texts of one name, each of which is written to the disk
@@ -44,7 +46,9 @@ class Site:
 class Unit:
     """One code object."""
 
-    __slots__ = ("at", "code", "dropped", "ends", "entry", "number", "quiet", "seen", "sites", "slots", "way")
+    __slots__ = (
+        "at", "code", "depth", "dropped", "ends", "entry", "is_alone", "number", "quiet", "seen", "sites", "slots", "way",
+    )  # fmt: skip
 
     def __init__(self, code: CodeType, number: int, flow: list[Row], quiet: frozenset[int]) -> None:
         self.code, self.number, self.way = code, number, Way(flow)
@@ -54,9 +58,18 @@ class Unit:
         self.sites: dict[int, Site] = {}
         self.ends: dict[int, Site] = {}
         self.at = 0  # where its last turn led, in whatever frame
+        self.depth = 0  # frames of it that are open
+        # Whether there was never more than one frame at a time: then what the code does not bind is what it was as the frame began.
+        self.is_alone = not code.co_flags & SUSPENDS
         self.dropped = False
         self.slots: dict[tuple[int, Read], Slot] = {}  # by line and name
         self.seen: dict[Read, Seen] = {}
+
+    def share(self) -> None:
+        """There are two frames of it at a time."""
+        self.is_alone = False
+        for site in (*self.sites.values(), *self.ends.values(), self.entry):
+            site.slots.clear()
 
     def give_up(self, seen: Seen) -> None:
         """Takes a name out of all that is read."""
@@ -84,14 +97,28 @@ class Seen:
 class Slot:
     """A name that a line reads."""
 
-    __slots__ = ("number", "read", "seen", "simple")
+    __slots__ = ("is_bound_once", "number", "read", "seen", "simple")
 
     def __init__(self, number: int, read: Read, seen: Seen, code: CodeType) -> None:
         self.number, self.read, self.seen = number, read, seen
         is_global = not code.co_flags & OPTIMIZED or read[0] not in (
             *code.co_varnames, *code.co_cellvars, *code.co_freevars,
         )  # fmt: skip
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        self.is_bound_once = len(read) == 1 and read[0] in arguments and read[0] not in _bound(code)
         self.simple = read[0] if is_global and len(read) == 1 and code.co_name == "<module>" else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _bound(code: CodeType) -> frozenset[str]:
+    """Names that the code binds itself, or that functions within it may."""
+    stores = (
+        each.argval
+        for each in dis.get_instructions(code)
+        if each.opname.startswith(("STORE_FAST", "DELETE_FAST"))
+    )
+    found = (name for each in stores for name in (each if isinstance(each, tuple) else (each,)))
+    return frozenset((*found, *code.co_cellvars))
 
 
 def flow_of(code: CodeType) -> tuple[list[Row], frozenset[int]]:
@@ -152,5 +179,6 @@ def _kind(each: dis.Instruction, quiet: frozenset[int]) -> tuple[int, int]:
     target = int(each.argval) // 2
     if each.opname.startswith(_BRANCHES):
         return (Flow.EITHER if each.offset // 2 in quiet else Flow.BRANCH), target
-    # Its instructions are jumped to both ways: SEND goes on while there is something to wait for.
-    return (Flow.EITHER if each.opname == "SEND" else Flow.JUMP), target
+    if each.opname == "SEND":
+        return Flow.EITHER, target
+    return (Flow.AWAIT if each.opname == "JUMP_BACKWARD_NO_INTERRUPT" else Flow.JUMP), target
