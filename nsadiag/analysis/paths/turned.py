@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nsadiag.evidence.rehearsal.paths import NUMBER, WHAT, Named, Walked, Word
 from nsadiag.evidence.ring.turns import FRAME, HALF, Turn, Turns, Way, rows_of, split
@@ -58,8 +58,6 @@ class _Frame:
     number: int
     at: int
     line: int = 0
-    # Values that were seen at the next turn, by the line that read them.
-    seen: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
 
 class _Expansion:
@@ -71,7 +69,7 @@ class _Expansion:
         self._quiet: dict[int, frozenset[int]] = {}
         self._silent: set[int] = set()
         self._unread = {
-            n for n, named in self.names.items() if (named.text, named.line) in unread and not named.file
+            n for n, named in self.names.items() if named.code and _name_of(self.names, n) in unread
         }
         by_key: dict[tuple[str, str, int], set[int]] = {}
         for *key, low in dropped:
@@ -85,7 +83,6 @@ class _Expansion:
                     self._silent.add(number)
         self._texts: dict[str, int] = {}
         self._stack: list[_Frame] = []
-        self._values: dict[tuple[int, int], tuple[int, int]] = {}  # code and name: line, value
         self._pending: list[tuple[int, int, int]] = []
         self.words = array.array("Q")
         self.calls: list[tuple[tuple[str, int], int, list[tuple[int, int]]]] = []

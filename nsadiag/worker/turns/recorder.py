@@ -292,6 +292,7 @@ class TurnRecorder:
                 if offset // 2 in unit.quiet:
                     return self._monitoring.DISABLE
                 site = unit.sites[offset] = Site(BRANCH | unit.number << NUMBER | offset // 2 << HALF)
+                site.round, site.since_ns = self._round, monotonic_ns()
             slots = site.slots.get(unit.at)
             if slots is None:
                 slots = site.slots[unit.at] = self._slots_between(unit, unit.at, offset // 2)
