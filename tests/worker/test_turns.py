@@ -282,10 +282,12 @@ def main(n):
 def test_after_many_rounds_what_is_left_begins_with_the_frames_that_are_open(
     recorded: Callable[[str], Recorded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nsadiag.worker.turns import recorder
+    from nsadiag.worker.turns import box, recorder
 
     for name in ("PER_S", "MOST_PER_S"):
         monkeypatch.setattr(recorder, name, 1 << 40)
+    for module in (box, recorder):
+        monkeypatch.setattr(module, "BANK", 4000)
     program = recorded("""
 def inner(k, call):
     if k % 2:
@@ -296,13 +298,13 @@ def main(n, call):
     for k in range(n):
         inner(k, call)
 """)
-    program.run(60_000, program.recorder.call)
+    program.run(3000, program.recorder.call)
     assert not program.turns.begins
     walked = program.walked
-    assert 1000 < len(walked.words) < 70_000
+    assert 1000 < len(walked.words) < 30_000
     code = [walked.names[w >> NUMBER & MOST_NUMBER].text for w in walked.words if w >> WHAT == Word.ENTER]
     assert {"main", "inner"} <= {*code}
-    assert program.values("k")[-1] == "59999"
+    assert program.values("k")[-1] == "2999"
 
 
 def test_other_threads_and_libraries_leave_no_word(recorded: Callable[[str], Recorded]) -> None:
