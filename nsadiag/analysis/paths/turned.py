@@ -72,8 +72,8 @@ class _Expansion:
             n for n, named in self.names.items() if named.code and _name_of(self.names, n) in unread
         }
         by_key: dict[tuple[str, str, int], set[int]] = {}
-        for *key, low in dropped:
-            by_key.setdefault((key[0], key[1], key[2]), set()).add(low)
+        for file, text, line, low in dropped:
+            by_key.setdefault((file, text, line), set()).add(low)
         for number, named in self.names.items():
             if named.flow:
                 lows = by_key.get(_key(named), set())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
@@ -124,7 +123,7 @@ def _bound(code: CodeType) -> frozenset[str]:
 def flow_of(code: CodeType) -> tuple[list[Row], frozenset[int]]:
     """The rows of a code object, and the branches of its comprehensions: a table of a million rows turns as often."""
     instructions = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
-    lines = [line or 0 for _, _, line in _by_unit(code)]
+    lines = [line or 0 for begin, end, line in code.co_lines() for _ in range(begin, end, 2)]
     head = next((n for n, each in enumerate(instructions) if each.opname == "RESUME"), -1)
     furthest: dict[int, int] = {}
     for each in instructions:
@@ -152,11 +151,6 @@ def flow_of(code: CodeType) -> tuple[list[Row], frozenset[int]]:
             rows.append((unit, line, kind, target))
             last = line
     return rows, quiet
-
-
-def _by_unit(code: CodeType) -> Iterator[tuple[int, int, int | None]]:
-    for number, where in enumerate(code.co_positions()):
-        yield number, number, where[0]
 
 
 def _builds(instructions: list[dis.Instruction], begin: int, end: int, loops: list[tuple[int, int]]) -> bool:
