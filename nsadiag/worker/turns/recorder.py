@@ -206,7 +206,10 @@ class TurnRecorder:
             flow, quiet = flow_of(code)
             text = " ".join(f"{at},{line},{int(kind)},{target}" for at, line, kind, target in flow)
             number = self._box.row(
-                text=code.co_qualname, file=code.co_filename, line=code.co_firstlineno, flow=text
+                text=getattr(code, "co_qualname", code.co_name),
+                file=code.co_filename,
+                line=code.co_firstlineno,
+                flow=text,
             )
             if not number:
                 return None

@@ -129,14 +129,12 @@ def flow_of(code: CodeType) -> tuple[list[Row], frozenset[int]]:
     for each in instructions:
         if each.opname.startswith("JUMP_BACKWARD"):
             furthest[each.argval] = each.offset
-    loops = [*furthest.items()]
+    appends = [each.offset for each in instructions if each.opname in _APPENDS and (each.arg or 0) > 1]
+    building = [loop for each in appends if (loop := _innermost(each, furthest))]
     quiet = frozenset(
         each.offset // 2
         for each in instructions
-        if each.opname.startswith(_BRANCHES)
-        and any(
-            begin <= each.offset <= end and _builds(instructions, begin, end, loops) for begin, end in loops
-        )
+        if each.opname.startswith(_BRANCHES) and any(begin <= each.offset <= end for begin, end in building)
     )
     targets = {
         each.argval for each in instructions if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs
@@ -153,16 +151,9 @@ def flow_of(code: CodeType) -> tuple[list[Row], frozenset[int]]:
     return rows, quiet
 
 
-def _builds(instructions: list[dis.Instruction], begin: int, end: int, loops: list[tuple[int, int]]) -> bool:
-    """Whether the innermost loop between these is one of a comprehension."""
-    inner = [(b, e) for b, e in loops if begin <= b and e <= end and (b, e) != (begin, end)]
-    return any(
-        each.opname in _APPENDS
-        and begin <= each.offset <= end
-        and not any(b <= each.offset <= e for b, e in inner)
-        and (each.arg or 0) > 1
-        for each in instructions
-    )
+def _innermost(offset: int, loops: dict[int, int]) -> tuple[int, int] | None:
+    around = [(begin, end) for begin, end in loops.items() if begin <= offset <= end]
+    return min(around, key=lambda loop: loop[1] - loop[0], default=None)
 
 
 def _kind(each: dis.Instruction, quiet: frozenset[int]) -> tuple[int, int]:
