@@ -6,6 +6,7 @@
     python benchmarks/cost/overhead.py --json
     python benchmarks/cost/overhead.py --jobs 14          # where cores are idle: as many starts beside each other
     python benchmarks/cost/overhead.py --without modules gradients   # and `light` without the one, and without the other
+    python benchmarks/cost/overhead.py --modes light light,paths --beside light --short-ms 10   # what `paths` adds
     python benchmarks/cost/overhead.py --modes armed thread   # in place of light, invariants and full: what `nsadiag arm` costs
 
 `thread` is the job as it is with a thread that sleeps: the C library locks and counts without atomic instructions in a process
@@ -42,6 +43,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 MODES = ("light", "invariants", "full")
+AGAIN = "@again"  # of a mode that stands beside itself: the control
 WITHOUT = "light-"  # a mode: what comes behind it are the probes that it lacks, joined by "+"
 TURN_S = 0.05
 # The interpreter keeps its frames in chunks of 16 KiB, and takes and returns one with every call that crosses the border
@@ -140,6 +142,7 @@ def nursery(folder: Path, width: int, length: int, cpu: int, depth: int, modes: 
 
 def serve(job: Job, mode: str, folder: Path, depth: int) -> None:
     """Answers each number of steps with the CPU seconds that they took, in so many more frames."""
+    mode = mode.removesuffix(AGAIN)
     if mode == "thread":
         threading.Thread(target=threading.Event().wait, daemon=True).start()
     elif mode not in ("none", "control"):
@@ -192,9 +195,9 @@ class Worker:
 
 
 def compare(
-    target_s: float, width: int, rounds: int, starts: int, jobs: int, modes: list[str]
+    target_s: float, width: int, rounds: int, starts: int, jobs: int, modes: list[str], beside: str
 ) -> dict[str, Any]:
-    """Per cent by which a step is longer in each mode, and MiB that a rank is larger."""
+    """Per cent by which a step is longer in each mode than in `beside`, and MiB that a rank is larger."""
     length = fitting_length(width, target_s)
     cpus = sorted(os.sched_getaffinity(0), reverse=True)
     free = queue.SimpleQueue[int]()
@@ -214,9 +217,10 @@ def compare(
         "step_ms": statistics.median(s / start.steps for start in found for s in start.seconds["none"]) * 1e3,
         **{
             mode: percent(
-                [start.seconds[mode] for start in found], [start.seconds["none"] for start in found]
+                [start.seconds[mode] for start in found], [start.seconds[beside] for start in found]
             )
-            for mode in modes[1:]
+            for mode in modes
+            if mode != beside
         },
         "rank_mib": statistics.median(
             max(start.peaks[mode] for mode in modes) - start.peaks["none"] for start in found
@@ -337,6 +341,8 @@ def main() -> None:
         "--without", nargs="+", default=[], metavar="PROBE[+PROBE]", help="light without these, as well"
     )
     parser.add_argument("--modes", nargs="+", default=MODES, help="probes to compare")
+    parser.add_argument("--beside", default="none", help="the mode with which all others are compared")
+    parser.add_argument("--short-ms", type=int, default=5, help="the length of the short step")
     parser.add_argument("--rounds", type=int, help="of the short step, over all starts; of the long one half")
     parser.add_argument("--nursery", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -346,16 +352,18 @@ def main() -> None:
         return
     from nsadiag.commands.output import machine, versions
 
-    modes = ["none", *arguments.modes, "control", *(WITHOUT + probe for probe in arguments.without)]
+    control = "control" if arguments.beside == "none" else arguments.beside + AGAIN
+    modes = ["none", *arguments.modes, control, *(WITHOUT + probe for probe in arguments.without)]
     rounds, starts = (240, 3) if arguments.quick else (1600, 8)
     rounds, starts = arguments.rounds or rounds, max(starts, arguments.jobs)
     p50, p99 = event_us()
-    short = compare(0.005, 32, rounds, starts, arguments.jobs, modes)
-    long = compare(0.100, 256, rounds // 2, starts, arguments.jobs, modes)
+    beside, short_ms = arguments.beside, arguments.short_ms
+    short = compare(short_ms / 1e3, 32, rounds, starts, arguments.jobs, modes, beside)
+    long = compare(0.100, 256, rounds // 2, starts, arguments.jobs, modes, beside)
     figures = {
         "event_us_p50": p50,
         "event_us_p99": p99,
-        **by_name(short, "5ms"),
+        **by_name(short, f"{short_ms}ms"),
         **by_name(long, "100ms"),
         "rank_mib": max(short["rank_mib"], long["rank_mib"]),
         "step_ms_short": short["step_ms"],

@@ -42,10 +42,10 @@ def unpacked(given: Path, scratch: Path) -> Path:
 
 
 def measured(
-    truths: Iterable[Path], jobs: int, seconds: int, keep: Path | None, *, confirm: bool
+    truths: Iterable[Path], jobs: int, seconds: int, keep: Path | None, *, confirm: bool, probes: str
 ) -> Iterator[Row]:
     with ThreadPoolExecutor(jobs) as pool:
-        todo = [pool.submit(one, truth, seconds, keep, confirm=confirm) for truth in truths]
+        todo = [pool.submit(one, truth, seconds, keep, confirm=confirm, probes=probes) for truth in truths]
         try:
             for done in as_completed(todo):
                 row = done.result()
@@ -59,13 +59,24 @@ def measured(
             pool.shutdown(cancel_futures=True)
 
 
-def one(truth: Path, seconds: int, keep: Path | None, *, confirm: bool) -> Row:
+def one(truth: Path, seconds: int, keep: Path | None, *, confirm: bool, probes: str) -> Row:
     """One program in a copy of its folder, so that no other job finds its files."""
     known = json.loads(truth.read_text())
     with tempfile.TemporaryDirectory(prefix="programs-") as scratch:
         folder, out = Path(scratch, "job"), Path(scratch, "run")
         shutil.copytree(truth.parent, folder)
-        command = ["run", "--json", "--force", "--out", str(out), "--timeout", str(seconds), "--"]
+        command = [
+            "run",
+            "--json",
+            "--force",
+            "--probes",
+            probes,
+            "--out",
+            str(out),
+            "--timeout",
+            str(seconds),
+            "--",
+        ]
         _nsadiag(command + command_of(known), folder)
         row = {"name": truth.stem, **judged(known, _verdict(out), folder)}
         if confirm and known["kind"] != "healthy":
@@ -199,6 +210,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=150, help="the limit of each")
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")
     parser.add_argument("--keep", type=Path, help="where to keep the run directories of wrong verdicts")
+    parser.add_argument("--probes", default="light", help="of `nsadiag run`; `light,paths` records paths")
     parser.add_argument("--confirm", action="store_true", help="rehearse each failed run afterwards")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="programs-") as scratch:
@@ -208,7 +220,14 @@ def main() -> None:
         truths = [path for path in truths if is_program(json.loads(path.read_text()), kinds)]
         rows = collected(
             options.rows,
-            measured(truths, options.jobs, options.seconds, options.keep, confirm=options.confirm),
+            measured(
+                truths,
+                options.jobs,
+                options.seconds,
+                options.keep,
+                confirm=options.confirm,
+                probes=options.probes,
+            ),
         )
     told = figures(rows)
     answer(told, table(told), as_json=options.json)

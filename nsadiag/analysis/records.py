@@ -22,6 +22,7 @@ from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.rehearsal.confirmation import Confirmation
 from nsadiag.evidence.rehearsal.paths import Walked
 from nsadiag.evidence.ring.reader import Recording
+from nsadiag.evidence.ring.turns import Turns
 from nsadiag.evidence.spans import rank_names
 from nsadiag.source.model import SourceModel
 
@@ -118,6 +119,7 @@ class RankEvidence:
         str, ...
     ] = ()  # documents that are not whole, but those of snapshots: what they would have said is not "nothing"
     walked: Walked | None = None  # the path that its code took, of a rehearsal
+    turned: Turns | None = None  # the turns that it took, of a job
 
     @property
     def last_capture(self) -> CaptureEvidence | None:

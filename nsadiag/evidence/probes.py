@@ -26,6 +26,7 @@ PROBE_NAMES = (
     "operations",
     "invariants",
     "parity",
+    "paths",
 )
 # What is recorded of a job that nobody has asked about (`nsadiag arm`): calls and steps, and nothing for each module,
 # parameter or gradient.
@@ -42,12 +43,13 @@ ARMED = (
     "threads",
     "stops",
 )
-# What `light` and `full` leave out: they wait for a GPU, and read every gradient.
-ON_REQUEST = ("invariants", "parity")
+# What `light` and `full` leave out: they wait for a GPU, read every gradient, or see every turn of the user's code.
+ON_REQUEST = ("invariants", "parity", "paths")
 NEEDS = {
     "operations": ("backward", "optimizer", "collectives"),
     "invariants": ("gradients", "backward", "optimizer", "collectives", "operations"),
     "parity": ("backward", "optimizer"),
+    "paths": ("collectives",),
     "memory": ("optimizer",),
     "settings": ("optimizer",),
     "held": ("optimizer",),

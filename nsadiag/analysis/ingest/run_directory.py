@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,13 +24,15 @@ from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, rea
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.recorder import Dump, settled
 from nsadiag.evidence.rehearsal.confirmation import Confirmation
-from nsadiag.evidence.rehearsal.paths import Named, Walked, read_path
+from nsadiag.evidence.rehearsal.paths import Named, read_path
 from nsadiag.evidence.ring.reader import read_blackbox
+from nsadiag.evidence.ring.turns import read_turns
 from nsadiag.evidence.spans import FEW, spans
 from nsadiag.evidence.stacks import process_in, stacks_in
 from nsadiag.source.archive import read_sources
 
 LOG_TAIL_BYTES = 64 * 1024
+T = TypeVar("T")
 Moment = TypeVar("Moment", Raised, SentSignal, training.Sample)
 # What faulthandler says when a signal kills the process, and what torchrun says of a rank that it reaped before us.
 
@@ -217,7 +219,8 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         stderr_tail=tail_of(directory.stderr, LOG_TAIL_BYTES),
         gaps=(),
         attempts=tuple(_ends_of_attempts(directory)),
-        walked=_walked(directory, unfit),
+        walked=_path(directory, read_path, unfit),
+        turned=_path(directory, read_turns, unfit),
         source=str(directory.path.relative_to(root)),
     )
     cut = _cut(directory)
@@ -234,13 +237,13 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
     )
 
 
-def _walked(directory: RankDir, unfit: Gaps) -> Walked | None:
-    """The path that its code took: of a rehearsal."""
+def _path(directory: RankDir, read: Callable[[bytes, tuple[Named, ...]], T | None], unfit: Gaps) -> T | None:
+    """The path that its code took in a rehearsal, or its turns in a job."""
     try:
         content = read_evidence(directory.path_words)
     except OSError:
         return None
-    return read_path(content, read_rows(Named, directory.path_names, unfit))
+    return read(content, read_rows(Named, directory.path_names, unfit))
 
 
 def _ends_of_attempts(directory: RankDir) -> Iterator[tuple[int, Raised]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.paths.walk import Announced, Exc, Executed, Frame, Walk
-from nsadiag.analysis.paths.walks import walks_of
+from nsadiag.analysis.paths.walks import are_turns, walks_of
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.rehearsal.paths import TENSOR
 from nsadiag.evidence.rehearsal.reads import Read
@@ -76,7 +76,9 @@ def _listed(seen: Sequence[str]) -> str:
 
 
 def endless_of_case(case: Case) -> tuple[Endless, ...]:
-    """The loops of all ranks of a rehearsal; nothing where no paths were recorded."""
+    """The loops of all ranks of a rehearsal; nothing where no paths were recorded, or turns alone: those of a loop may be given up."""
+    if are_turns(case):
+        return ()
     return tuple(endless_loops(case.cell.code, case.once(walks_of)))
 
 

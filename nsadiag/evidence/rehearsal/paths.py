@@ -42,6 +42,8 @@ class Named:
     text: str
     file: str = ""
     line: int = 0
+    code: int = 0  # of a name that is read there: the number of the code object
+    flow: str = ""  # of one whose turns alone were recorded: how control flows in it (evidence.ring.turns)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from nsadiag.worker.probes.training.scaler import scaler
 from nsadiag.worker.probes.training.settings import settings
 from nsadiag.worker.probes.training.stale_parameters import held
 from nsadiag.worker.probes.training.stop_flags import stops
+from nsadiag.worker.turns.install import paths
 
 Probe = Callable[[], AbstractContextManager[None]]
 
@@ -64,6 +65,7 @@ PROBES: dict[str, Probe] = {
     "operations": operations,
     "invariants": invariants,
     "parity": parity,
+    "paths": paths,
 }
 PROBES_VARIABLE = "NSADIAG_PROBES"
 _installed = ExitStack()

@@ -72,6 +72,8 @@ Event = tuple[int, int, int, int]  # name, a, b, c
 
 # Called when a process group was created.
 on_group: list[Callable[[], None]] = []
+# Called as one begins: its name, group and number, what tells it from others, and the group itself.
+on_begun: list[Callable[[str, str, int, str, Any], Any]] = []
 # Called before a collective or transfer is issued, with its name and arguments.
 on_issue: list[Callable[[str, tuple[Any, ...], dict[str, Any]], Any]] = []
 # Called before one is destroyed: forked ranks run no exit handlers.
@@ -139,15 +141,18 @@ def _begin(
         return None
     if op == "batch_isend_irecv":
         ops = argument(args, kwargs, "p2p_op_list", 0)
-        group, elements = group_name(ops[0].group), sum(each.tensor.numel() for each in ops)
+        given, elements = ops[0].group, sum(each.tensor.numel() for each in ops)
     else:
-        group, elements = group_name(group_of(args, kwargs)), _elements(args, kwargs)
+        given, elements = group_of(args, kwargs), _elements(args, kwargs)
+    group = group_name(given)
     key = _counted_as(op, group)
     counts = _counts.get(key) or _counts.setdefault(key, itertools.count(1))
     detail = detail_of(op, args, kwargs)
     event = (rank.names(op), next(counts), elements, rank.places.labelled(group, detail))
     rank.emit(kind, _BEGIN, *event)
     suppressed_exceptions.in_flight(op, group, event[1])
+    for subscriber in on_begun:
+        subscriber(op, group, event[1], detail, given)
     return group, detail, event
 
 
