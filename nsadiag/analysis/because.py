@@ -14,6 +14,7 @@ from nsadiag.analysis.paths.endless import endless_of_case
 from nsadiag.analysis.paths.partings import Alignment
 from nsadiag.analysis.paths.rounds import own_rounds
 from nsadiag.analysis.paths.telling import of_transfer, told
+from nsadiag.analysis.paths.untold import untold
 from nsadiag.analysis.paths.walk import Walk
 from nsadiag.analysis.paths.walks import walks_of
 from nsadiag.analysis.records import CellEvidence
@@ -102,6 +103,9 @@ def _of_spinning(case: Case, cause: Finding) -> Because | None:
 
 def _recorded(case: Case, cause: Finding) -> Because | None:
     walks = case.once(walks_of)
+    left_out = (untold(case.cell.code, walks, rank) for rank in (*cause.guilty_ranks, *cause.blocked_ranks))
+    if found := next(filter(None, left_out), None):
+        return found
     sides = []
     for pair in _pairs(cause, sorted(walks)):
         compared = Alignment(case.cell.code, walks[pair[0]], walks[pair[1]]).compared()

@@ -6,12 +6,15 @@ when they next meet it. One that sleeps at a line again and again polls for some
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 
+from nsadiag.evidence.rehearsal import SLEEPS
+from nsadiag.worker.rehearsal import touched
 from nsadiag.worker.rehearsal.link import Link
 
 SHORT_S = 0.02  # sleeps up to this are slept
@@ -21,11 +24,14 @@ OURS = "nsadiag"
 
 
 def install(link: Link) -> None:
-    """From here on `time.sleep` of this process is skipped where it may be."""
+    """From here on `time.sleep` of this process is skipped where it may be, unless sleeps are to be real."""
+    if os.environ.get(SLEEPS) == "real":
+        return
     sleep, skipped, calls = time.sleep, Counter[tuple[str, int]](), 0
 
     def skip(seconds: float) -> None:
         nonlocal calls
+        touched.slept()
         caller = sys._getframe(1)
         place = (caller.f_code.co_filename, caller.f_lineno)
         if calls != link.calls:
