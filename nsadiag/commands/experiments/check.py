@@ -175,7 +175,7 @@ def _rehearsed(
                 outlives_watch=False,
                 env={**_settings(coordinator, options), **ordered, **options.env, **more},
                 cwd=options.cwd,
-                make_watch=functools.partial(_watch, watches, coordinator),
+                make_watch=functools.partial(_watch, watches, coordinator, hold, request.out),
             )
             isolation = Isolation(**read_json(report, {}))
         finally:
@@ -183,7 +183,7 @@ def _rehearsed(
         touches = list(read_touches(directory))
         is_held = hold is not None and _text(held_file(coordinator.path)) == "done"
     found = _concluded(result, watches[0] if watches else None, coordinator.matching)
-    order = hold.words(tree) if hold else ""
+    order = hold.words() if hold else ""
     found = dataclasses.replace(found, isolation=isolation, on_cpu=CUDA in more, order=order)
     write_json(RunDir(path=result.directory).rehearsal, found.to_json())
     return _Rehearsed(checked=Checked(run=result, rehearsal=found), touches=touches, is_held=is_held)
@@ -200,7 +200,16 @@ def _settings(coordinator: Coordinator, options: CheckOptions) -> dict[str, str]
     return {SOCKET: str(coordinator.path), MEMORY: str(memory), **steps}
 
 
-def _watch(watches: list[RehearsalWatch], coordinator: Coordinator, *args: Any, **more: Any) -> Watch:
+def _watch(
+    watches: list[RehearsalWatch],
+    coordinator: Coordinator,
+    hold: Hold | None,
+    out: Path,
+    *args: Any,
+    **more: Any,
+) -> Watch:
+    if hold is not None:
+        write_json(RunDir(path=out).order, dataclasses.asdict(hold))
     watches.append(RehearsalWatch(*args, coordinator=coordinator, **more))
     return watches[0]
 

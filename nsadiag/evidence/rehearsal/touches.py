@@ -55,9 +55,14 @@ class Hold:
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
-    def words(self, tree: str) -> str:
+    @property
+    def read(self) -> Access:
+        """The one of the two that does not change the file."""
+        return self.late if self.late.what in READS else self.early
+
+    def words(self) -> str:
         """The order that it makes, as a person reads it."""
-        first, then = (_said(each, tree) for each in (self.early, self.late))
+        first, then = _said(self.early), _said(self.late)
         return f"{first[0]} had {first[1]} before {then[0]} {then[2]}"
 
 
@@ -65,11 +70,10 @@ PAST = {"look": "looked for", "list": "listed", "read": "opened", "write": "writ
 SIMPLE = PAST | {"write": "wrote"}
 
 
-def _said(access: Access, tree: str) -> tuple[str, str, str]:
+def _said(access: Access) -> tuple[str, str, str]:
     """The rank, and what it did, in two tenses."""
     file, line, _ = access.place.rsplit(":", 2)
-    name = str(Path(access.path).relative_to(tree))
-    about = f"{name} ({Path(file).name}:{line})"
+    about = f"{Path(access.path).name} ({Path(file).name}:{line})"
     return f"rank {access.rank}", f"{PAST[access.what]} {about}", f"{SIMPLE[access.what]} {about}"
 
 

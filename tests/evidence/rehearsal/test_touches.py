@@ -72,7 +72,4 @@ def test_a_hold_survives_the_environment_and_says_its_order() -> None:
     (hold,) = orders([touch(1, "look", 5, found=False), touch(0, "write", 400)])
     assert isinstance(hold, Hold)
     assert hold_of(hold.to_json()) == hold
-    assert (
-        hold.words("/job")
-        == "rank 0 had written a.pt (train.py:10) before rank 1 looked for a.pt (train.py:11)"
-    )
+    assert hold.words() == "rank 0 had written a.pt (train.py:10) before rank 1 looked for a.pt (train.py:11)"
