@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shutil
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,11 @@ from nsadiag.errors import (
     EXIT_USAGE,
     UsageError,
 )  # fmt: skip
-from nsadiag.evidence.layout import RunDir, read_json, write_json
+from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
 from nsadiag.evidence.rehearsal import CUDA, FILES, HOLD, MEMORY, SLEEPS, SOCKET, STEPS
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
 from nsadiag.evidence.rehearsal.isolation import Isolation
-from nsadiag.evidence.rehearsal.touches import READS, Hold, Touch, held_file, orders, read_touches
+from nsadiag.evidence.rehearsal.touches import Hold, Touch, gave_time, held_file, orders, read_touches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,16 +103,11 @@ def check_once(request: RunRequest, options: CheckOptions | None = None) -> Chec
         left_s = max(request.timeout_s - (time.monotonic() - began), 1.0)
         more = {CUDA: "cpu"}
         found = _rehearsed(dataclasses.replace(request, timeout_s=left_s), options, more)
-    if found.checked.rehearsal.answer in ACCUSES and any(_gave_time(touch) for touch in found.touches):
+    if found.checked.rehearsal.answer in ACCUSES and gave_time(found.touches):
         # It may fail for nothing but that sleeps took no time.
         left_s = max(request.timeout_s - (time.monotonic() - began), 1.0)
         found = _rehearsed(dataclasses.replace(request, timeout_s=left_s), options, {**more, SLEEPS: "real"})
     return _in_other_orders(request, options, more, found, began)
-
-
-def _gave_time(touch: Touch) -> bool:
-    """Whether its rank slept before it looked for what another may have written meanwhile."""
-    return touch.slept and touch.access.what in READS
 
 
 def _in_other_orders(
@@ -130,17 +126,28 @@ def _in_other_orders(
         left_s = request.timeout_s - took_s
         if left_s < took_s:
             break
-        first = out.rename(out.with_name(f"{out.name}.agreed"))
-        out.mkdir()
-        again = _rehearsed(dataclasses.replace(request, timeout_s=left_s), options, more, hold)
-        if again.is_held and again.checked.rehearsal.answer in ACCUSES:
-            shutil.rmtree(first)
+        left = dataclasses.replace(request, timeout_s=left_s)
+        again = _instead(out, functools.partial(_rehearsed, left, options, more, hold))
+        if again.tells:
             return again.checked
-        shutil.rmtree(out)
-        first.rename(out)
         if again.checked.run.exit_code == EXIT_INTERRUPTED:
             break
     return checked
+
+
+def _instead(out: Path, rehearse: Callable[[], _Rehearsed]) -> _Rehearsed:
+    """A rehearsal into the same directory, where what it leaves stays only if it tells; else what was there before."""
+    first = out.rename(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    tells = False
+    try:
+        make_private_dir(out)
+        found = rehearse()
+        tells = found.tells
+        return found
+    finally:
+        shutil.rmtree(first if tells else out, ignore_errors=True)
+        if not tells:
+            first.rename(out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +157,11 @@ class _Rehearsed:
     checked: Checked
     touches: list[Touch]
     is_held: bool  # the order that was asked for came about
+
+    @property
+    def tells(self) -> bool:
+        """Whether the order that was asked for came about, and led to what cannot go on."""
+        return self.is_held and self.checked.rehearsal.answer in ACCUSES
 
 
 def _rehearsed(

@@ -115,6 +115,15 @@ def read_touches(directory: Path) -> Iterator[Touch]:
                 continue
 
 
+def gave_time(touches: list[Touch]) -> bool:
+    """Whether a rank slept before it looked for a file, and never found it: sleeps that take no time may be the reason."""
+    found = {(touch.access.rank, touch.access.path) for touch in touches if touch.found}
+    return any(
+        touch.slept and touch.access.what in READS and (touch.access.rank, touch.access.path) not in found
+        for touch in touches
+    )
+
+
 def orders(touches: list[Touch]) -> list[Hold]:
     """Holds that turn the order of an access that reads and another rank's that writes; of either kind the first.
 

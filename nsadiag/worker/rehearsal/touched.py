@@ -115,6 +115,7 @@ class Touched:
         self._pid, self._stat = os.getpid(), os.stat
         self._rows = touches_file(socket, rank).open("a")
         self._counts = Counter[tuple[str, str, str]]()
+        self._found = set[tuple[str, str, str]]()
         self._is_inside = False
         self.known: dict[int, int] = {}
         self.calls, self.slept = 0, False
@@ -153,7 +154,7 @@ class Touched:
     def _take(self, what: What, path: str) -> None:
         place = user_place()
         key = what, path, place
-        if not place or self._counts[key] >= MOST_ALIKE or self._counts.total() >= MOST_TOUCHES:
+        if not place or len(self._counts) >= MOST_TOUCHES:
             return
         self._counts[key] += 1
         access = Access(rank=self._rank, what=what, path=path, place=place, nth=self._counts[key])
@@ -161,13 +162,18 @@ class Touched:
             self._wait(self._hold.early)
         if self._hold and self._hold.early == access and what in READS:
             mark_file(self._socket).touch()
+        found = self._signature(path) is not None
+        if self._counts[key] > MOST_ALIKE and (not found or key in self._found):
+            return
+        if found:
+            self._found.add(key)
         touch = Touch(
             access=access,
             calls=self.calls,
             known=self.known,
             at_ns=time.monotonic_ns(),
             slept=self.slept,
-            found=self._signature(path) is not None,
+            found=found,
         )
         self._rows.write(json.dumps(asdict(touch)) + "\n")
         self._rows.flush()

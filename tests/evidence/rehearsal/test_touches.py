@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsadiag.evidence.rehearsal.touches import Access, Hold, Touch, hold_of, orders
+from nsadiag.evidence.rehearsal.touches import Access, Hold, Touch, gave_time, hold_of, orders
 
 MS = 1_000_000
 
@@ -73,3 +73,10 @@ def test_a_hold_survives_the_environment_and_says_its_order() -> None:
     assert isinstance(hold, Hold)
     assert hold_of(hold.to_json()) == hold
     assert hold.words() == "rank 0 had written a.pt (train.py:10) before rank 1 looked for a.pt (train.py:11)"
+
+
+def test_a_rank_gave_time_where_it_slept_before_it_looked_in_vain() -> None:
+    in_vain = touch(1, "read", 5, found=False, slept=True)
+    assert gave_time([in_vain])
+    assert not gave_time([touch(1, "read", 5, found=False)])
+    assert not gave_time([in_vain, touch(1, "look", 900, slept=True)]), "it polls, and has found it"
