@@ -38,7 +38,7 @@ class Matching:
     known: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def known_after(self, met: Met) -> dict[int, int]:
-        """What all members know from this meeting on."""
+        """The calls of each rank that all members know of from this meeting on."""
         together: dict[int, int] = {}
         for call in met.calls:
             for rank, calls in (*self.known.get(call.rank, {}).items(), (call.rank, call.number)):
