@@ -35,7 +35,7 @@ from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_j
 from nsadiag.evidence.rehearsal import CUDA, FILES, HOLD, MEMORY, SLEEPS, SOCKET, STEPS
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
 from nsadiag.evidence.rehearsal.isolation import Isolation
-from nsadiag.evidence.rehearsal.touches import Hold, Touch, gave_time, held_file, orders, read_touches
+from nsadiag.evidence.rehearsal.touches import Hold, Touch, came_about, gave_time, orders, read_touches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,16 +193,12 @@ def _rehearsed(
         finally:
             coordinator.close()
         touches = list(read_touches(directory))
-        is_held = hold is not None and _text(held_file(coordinator.path)) == "done"
+        is_held = hold is not None and came_about(coordinator.path)
     found = _concluded(result, watches[0] if watches else None, coordinator.matching)
     order = hold.words() if hold else ""
     found = dataclasses.replace(found, isolation=isolation, on_cpu=CUDA in more, order=order)
     write_json(RunDir(path=result.directory).rehearsal, found.to_json())
     return _Rehearsed(checked=Checked(run=result, rehearsal=found), touches=touches, is_held=is_held)
-
-
-def _text(file: Path) -> str:
-    return file.read_text() if file.exists() else ""
 
 
 def _settings(coordinator: Coordinator, options: CheckOptions) -> dict[str, str]:

@@ -93,6 +93,12 @@ def held_file(socket: Path) -> Path:
     return socket.with_name("held")
 
 
+def came_about(socket: Path) -> bool:
+    """Whether the rank was held until the other access had happened."""
+    file = held_file(socket)
+    return file.exists() and file.read_text() == "done"
+
+
 def mark_file(socket: Path) -> Path:
     """It is there when the read that is waited for has happened."""
     return socket.with_name("happened")
@@ -110,7 +116,8 @@ def read_touches(directory: Path) -> Iterator[Touch]:
             try:
                 given = json.loads(line)
                 known = {int(rank): int(calls) for rank, calls in given.pop("known").items()}
-                yield Touch(**{**given, "access": Access(**given["access"]), "known": known})
+                numbers = {name: int(given.pop(name)) for name in ("calls", "at_ns")}
+                yield Touch(**given | numbers | {"access": Access(**given["access"]), "known": known})
             except (ValueError, TypeError, KeyError):
                 continue
 

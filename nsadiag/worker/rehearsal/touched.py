@@ -201,7 +201,8 @@ class Touched:
     def _signature(self, path: str) -> _Signature:
         try:
             about = self._stat(path)
-        except OSError:
+        except OSError as error:
+            pass_on(error)
             return None
         return about.st_ino, about.st_size, about.st_mtime_ns
 
