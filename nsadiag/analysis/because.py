@@ -13,12 +13,14 @@ from nsadiag.analysis.paths.chain import Chains
 from nsadiag.analysis.paths.endless import endless_of_case
 from nsadiag.analysis.paths.partings import Alignment
 from nsadiag.analysis.paths.rounds import own_rounds
-from nsadiag.analysis.paths.telling import of_transfer, told
+from nsadiag.analysis.paths.telling import because_of, of_transfer, told
+from nsadiag.analysis.paths.untold import untold
 from nsadiag.analysis.paths.walk import Walk
 from nsadiag.analysis.paths.walks import walks_of
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.evidence.records import Because, Evidence, Finding, Link, Place, ValueOfRanks, Verdict
+from nsadiag.evidence.rehearsal.touches import Hold
 from nsadiag.source import loops
 from nsadiag.source.model import place
 
@@ -39,7 +41,8 @@ def lines_of(case: Case, cause: Finding) -> BothLines:
     family = next((rule.family for rule in RULES if rule.name == cause.mechanism), None)
     parted = family in ("structure", "divergence") or cause.cls in UNLIKE
     # Where paths are recorded, calls that do not match are a divergence, whatever the rules made of a hang.
-    if cause.outcome not in ("hung", "crashed") or not (parted or cause.outcome == "hung"):
+    order = case.cell.order
+    if cause.outcome not in ("hung", "crashed") or not (parted or order or cause.outcome == "hung"):
         return BothLines()
     try:
         found = (
@@ -48,6 +51,7 @@ def lines_of(case: Case, cause: Finding) -> BothLines:
             or _of_spinning(case, cause)
             or (inferred(case, cause) if parted else None)
         )
+        found = _of_order(order, found) if order else found
         return BothLines(stands_at=_stands_at(case, cause) if parted or found else None, because=found)
     except Exception as error:
         return BothLines(failed=(f"the chain of causes failed: {error!r}",))
@@ -60,6 +64,18 @@ def confirmed(cell: CellEvidence, verdict: Verdict) -> Verdict:
         return verdict
     claim = Evidence(claim=f"confirm: {found.why}", source="confirmation.json#because")
     return dataclasses.replace(verdict, because=found.because, evidence=(*verdict.evidence, claim))
+
+
+def _of_order(order: Hold, found: Because | None) -> Because:
+    """The access that comes out in two ways: that all calls agreed where the two came the other way round is the proof."""
+    file, line, function = order.read.place.rsplit(":", 2)
+    at = place(file, int(line), None if function == "<module>" else function)
+    said = f"{order.words()}, and no call orders the two; the other way round all calls agreed"
+    link = Link(at=at, because=said, how="recorded", ranks=(order.read.rank,))
+    before = (
+        [each for each in found.chain if (each.at.file, each.at.line) != (at.file, at.line)] if found else []
+    )
+    return because_of((*before, link), len(before), "file system")
 
 
 def _of_a_loop(case: Case, cause: Finding) -> Because | None:
@@ -102,6 +118,9 @@ def _of_spinning(case: Case, cause: Finding) -> Because | None:
 
 def _recorded(case: Case, cause: Finding) -> Because | None:
     walks = case.once(walks_of)
+    left_out = (untold(case.cell.code, walks, rank) for rank in (*cause.guilty_ranks, *cause.blocked_ranks))
+    if found := next(filter(None, left_out), None):
+        return found
     sides = []
     for pair in _pairs(cause, sorted(walks)):
         compared = Alignment(case.cell.code, walks[pair[0]], walks[pair[1]]).compared()

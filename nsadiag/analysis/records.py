@@ -21,6 +21,7 @@ from nsadiag.evidence.messages import Fact
 from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.rehearsal.confirmation import Confirmation
 from nsadiag.evidence.rehearsal.paths import Walked
+from nsadiag.evidence.rehearsal.touches import Hold
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.ring.turns import Turns
 from nsadiag.evidence.spans import rank_names
@@ -240,6 +241,9 @@ class CellEvidence:
         None  # of a job of Ray's or of several launchers, which has processes in place of ranks
     )
     confirmation: Confirmation | None = None  # what a rehearsal of the same command recorded
+    order: Hold | None = (
+        None  # of what two ranks do to a file: the rehearsal's own; the other way round all calls agreed
+    )
 
     @cached_property
     def code(self) -> SourceModel:

@@ -170,6 +170,7 @@ class RunDir:
     watch = property(lambda self: self.path / "watch.json")
     rehearsal = property(lambda self: self.path / "rehearsal.json")
     confirmation = property(lambda self: self.path / "confirmation.json")
+    order = property(lambda self: self.path / "order.json")
     repair = property(lambda self: self.path / "fix.json")
     report_md = property(lambda self: self.path / "report.md")
     report_html = property(lambda self: self.path / "report.html")

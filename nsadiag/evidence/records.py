@@ -116,6 +116,12 @@ class Because:
     origin: Origin
     chain: tuple[Link, ...]
 
+    @property
+    def words(self) -> str:
+        """The sentence of the link at its line."""
+        own = (link.because for link in self.chain if (link.at.file, link.at.line) == (self.file, self.line))
+        return next(own, self.code or "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:

@@ -84,11 +84,13 @@ def _install() -> None:
     # What is compared with another run by what it computed is not asked about its path, unless that is wanted.
     compared = {rehearsal.WITNESS, rehearsal.PROOF} & os.environ.keys() and rehearsal.WALK not in os.environ
     if rehearsal.SOCKET in os.environ and not compared:
+        from nsadiag.worker.rehearsal import touched
         from nsadiag.worker.rehearsal.paths import recorder
 
-        session.on_opened.append(recorder.start)
-        if (opened := session.current()) is not None:
-            recorder.start(opened)
+        for start in (touched.start, recorder.start):
+            session.on_opened.append(start)
+            if (opened := session.current()) is not None:
+                start(opened)
     rank = session.current()
     if _start_server not in session.on_opened:
         session.on_opened.append(_start_server)

@@ -15,8 +15,11 @@ from pathlib import Path
 from nsadiag.agent.rehearsal.call_recorder import CallRecorder
 from nsadiag.agent.rehearsal.matching import Matching, Met
 from nsadiag.evidence.rehearsal.calls import SEND, Call, Hello, Message, data_file, read_message
+from nsadiag.evidence.rehearsal.touches import Hold, held_file, release_file
 
 POLL_S = 0.05
+# Without any message, while the rank that a held one waits for waits itself: the held one goes on.
+RELEASE_S = 0.5
 MOST_LINE = 2**24  # bytes of one message
 
 
@@ -33,8 +36,9 @@ class _Rank:
 class Coordinator(threading.Thread):
     """Listens on a socket of its own in a directory that is ours; everything that it knows is read under its lock."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, hold: Hold | None = None) -> None:
         super().__init__(name="nsadiag-coordinator", daemon=True)
+        self._hold = hold
         self.path = directory / "rehearsal.sock"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
@@ -49,6 +53,8 @@ class Coordinator(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.is_set():
+            if self._hold is not None:
+                self._release(self._hold)
             for key, events in self._selector.select(POLL_S):
                 if key.data is None:
                     connection, _address = self._listener.accept()
@@ -68,6 +74,14 @@ class Coordinator(threading.Thread):
             with suppress(OSError):
                 key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
+
+    def _release(self, hold: Hold) -> None:
+        """Lets a held rank go on when the one that it waits for waits for a call, or is over."""
+        if not held_file(self.path).exists() or time.monotonic() - self.heard < RELEASE_S:
+            return
+        waiting = {call.rank for call in self.matching.open_calls()} | self.matching.ended
+        if hold.early.rank in waiting:
+            release_file(self.path).touch()
 
     def _hear(self, rank: _Rank) -> None:
         try:
@@ -117,8 +131,9 @@ class Coordinator(threading.Thread):
         peers = [(c.rank, c.number, list(c.sent)) for c in calls]
         if calls[0].op == SEND:
             peers = peers[:1]
+        known = self.matching.known_after(met)
         for call in calls:
-            answer = {"number": call.number, "peers": peers, "ahead_s": met.ahead_s}
+            answer = {"number": call.number, "peers": peers, "ahead_s": met.ahead_s, "known": known}
             rank = self._ranks[call.rank]
             rank.unsent += (json.dumps(answer) + "\n").encode()
             self._send(rank)

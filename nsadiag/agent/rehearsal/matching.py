@@ -34,6 +34,18 @@ class Matching:
     transfers: list[Call] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
     met: int = 0
+    # By rank, the calls of each rank that were before its last answer.
+    known: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def known_after(self, met: Met) -> dict[int, int]:
+        """The calls of each rank that all members know of from this meeting on."""
+        together: dict[int, int] = {}
+        for call in met.calls:
+            for rank, calls in (*self.known.get(call.rank, {}).items(), (call.rank, call.number)):
+                together[rank] = max(together.get(rank, 0), calls)
+        for call in met.calls:
+            self.known[call.rank] = together
+        return together
 
     def add(self, call: Call) -> Iterator[Met]:
         """All that can be made now that this call is there."""

@@ -25,6 +25,7 @@ from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.recorder import Dump, settled
 from nsadiag.evidence.rehearsal.confirmation import Confirmation
 from nsadiag.evidence.rehearsal.paths import Named, read_path
+from nsadiag.evidence.rehearsal.touches import Hold
 from nsadiag.evidence.ring.reader import read_blackbox
 from nsadiag.evidence.ring.turns import read_turns
 from nsadiag.evidence.spans import FEW, spans
@@ -71,6 +72,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
         sources=read_sources(run),
         parity=read_value(ControlComparison, run.parity, unfit) or ControlComparison(),
         confirmation=read_value(Confirmation, run.confirmation, unfit),
+        order=read_value(Hold, run.order, unfit),
     )
     read_json(run.ends, {}, unfit)
     if ray := read_ray(run, unfit):

@@ -9,7 +9,7 @@ from nsadiag.analysis.paths.chain import Chains, Found
 from nsadiag.analysis.paths.partings import Compared, Parting
 from nsadiag.analysis.paths.walk import Announced, Executed, Walk
 from nsadiag.evidence.phrases import count, middle_left_out
-from nsadiag.evidence.records import Because, Link, Place, ValueOfRanks
+from nsadiag.evidence.records import Because, Link, Origin, Place, ValueOfRanks
 from nsadiag.evidence.rehearsal.calls import SEND
 from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.model import place
@@ -22,32 +22,33 @@ MOST_VALUES = 4
 def told(walks: Mapping[int, Walk], compared: Compared, chains: Chains, chain: tuple[Found, ...]) -> Because:
     """The chain as a value; its own line is that of the link that made the ranks differ."""
     links = tuple(_link(walks, compared, chains, found) for found in chain)
-    cause = chains.cause(chain)
+    return because_of(links, chains.cause(chain), chain[-1].origin)
+
+
+def because_of(links: tuple[Link, ...], cause: int, origin: Origin) -> Because:
+    """A chain, of which one link is the cause."""
     at = links[cause].at
     return Because(
         file=at.file, line=at.line, function=at.function, code=at.code,
         how="recorded" if any(link.how == "recorded" for link in links[: cause + 1]) else "inferred",
-        origin=chain[-1].origin, chain=links,
+        origin=origin, chain=links,
     )  # fmt: skip
 
 
 def of_transfer(call: Announced, rank: int) -> Because:
     """The line of a transfer that no peer answers, where the rank did in each round what it does in all."""
-    at = _place(call.step)
+    at = place_of(call.step)
     what = "sends" if call.op == SEND else "receives"
     link = Link(
         at=at, because=f"rank {rank} {what} here, and no peer does its part", how="recorded", ranks=(rank,)
     )
-    return Because(
-        file=at.file, line=at.line, function=at.function, code=at.code, how="recorded", origin="unknown",
-        chain=(link,),
-    )  # fmt: skip
+    return because_of((link,), 0, "unknown")
 
 
 def _link(walks: Mapping[int, Walk], compared: Compared, chains: Chains, found: Found) -> Link:
     statement = chains.statement(found)
     return Link(
-        at=_place(found.pair[0]),
+        at=place_of(found.pair[0]),
         because=_sentence(compared, found, statement),
         how="recorded" if found.is_recorded else "inferred",
         ranks=(compared.walks[0].rank,),
@@ -55,7 +56,8 @@ def _link(walks: Mapping[int, Walk], compared: Compared, chains: Chains, found: 
     )
 
 
-def _place(step: Executed) -> Place:
+def place_of(step: Executed) -> Place:
+    """Its line, as verdicts name it."""
     name = step.frame.code.text.rpartition(".")[2]
     return place(step.frame.file, step.line, None if name == "<module>" else name)
 

@@ -70,6 +70,13 @@ class Announced:
     def is_transfer(self) -> bool:
         return self.op in ("send", "recv")
 
+    @property
+    def peer(self) -> int | None:
+        """The rank that a transfer is for or from; None where any will do."""
+        about = [*self.text.split("\t")[3:4], ""][0].split(",")
+        within = about[2] if len(about) > 2 else ""
+        return self.members[int(within)] if within.isdigit() and int(within) < len(self.members) else None
+
 
 @dataclass(eq=False, slots=True)
 class Exc:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any, get_args
 
 TO_CONVERT = object()
+NUMBERS = {int: re.compile(r"-?[0-9]{1,15}"), float: re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")}
 
 
 def taken_as_they_are(parameters: list[Any]) -> list[Any]:
-    """The same, whose values skip typer's conversion where they are absent, have their type already, or are text or paths without conditions.
+    """The same, whose values skip typer's conversion where they are absent, have their type already, or are plain numbers, text or paths without conditions.
 
     Where a typer has another shape, nothing changes.
     """
@@ -51,6 +53,11 @@ def _as_it_is(parameter: Any, value: Any) -> Any:
 def _word(value: Any, wanted: Any, info: Any) -> Any:
     if type(value) is wanted and wanted in (str, bool, int, float):
         return value
+    if type(value) is str and wanted in NUMBERS and NUMBERS[wanted].fullmatch(value):
+        number = wanted(value)
+        low, high = info.min, info.max
+        is_within = (low is None or number >= low) and (high is None or number <= high)
+        return number if is_within else TO_CONVERT
     if wanted is Path and isinstance(value, (str, Path)) and _takes_any_path(info):
         is_there_and_secret = Path(value).exists() and not os.access(value, os.R_OK)
         return TO_CONVERT if is_there_and_secret else Path(value)

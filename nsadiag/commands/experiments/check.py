@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shutil
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,10 +31,11 @@ from nsadiag.errors import (
     EXIT_USAGE,
     UsageError,
 )  # fmt: skip
-from nsadiag.evidence.layout import RunDir, read_json, write_json
-from nsadiag.evidence.rehearsal import CUDA, MEMORY, SOCKET, STEPS
+from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
+from nsadiag.evidence.rehearsal import CUDA, FILES, HOLD, MEMORY, SLEEPS, SOCKET, STEPS
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
 from nsadiag.evidence.rehearsal.isolation import Isolation
+from nsadiag.evidence.rehearsal.touches import Hold, Touch, came_about, gave_time, orders, read_touches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,7 @@ class Checked:
 MEMORY_SHARE = 0.8  # of the memory that is free: for all ranks together
 LEAST_MEMORY = 2**30
 RAISED = "rank_exception"
+ACCUSES = ("differs", "raised")
 EXITS: dict[Answer, int] = {
     "agreed": EXIT_HEALTHY, "differs": EXIT_FINDING, "raised": EXIT_FINDING, "undecided": EXIT_ENVIRONMENT,
     "can't": EXIT_USAGE,
@@ -91,19 +95,83 @@ def check_once(request: RunRequest, options: CheckOptions | None = None) -> Chec
     run = output.prepare(request.out, name_of(request.command), force=request.force)
     request = dataclasses.replace(request, out=run.path, force=True)
     began = time.monotonic()
-    checked = _rehearsed(request, options, {})
+    found = _rehearsed(request, options, {})
     from nsadiag.commands.experiments.absent import DEVICE  # with the analysis, while the ranks import torch
 
-    if checked.rehearsal.answer == "can't" and DEVICE.search(checked.rehearsal.why):
+    more = {}
+    if found.checked.rehearsal.answer == "can't" and DEVICE.search(found.checked.rehearsal.why):
         left_s = max(request.timeout_s - (time.monotonic() - began), 1.0)
-        return _rehearsed(dataclasses.replace(request, timeout_s=left_s), options, {CUDA: "cpu"})
+        more = {CUDA: "cpu"}
+        found = _rehearsed(dataclasses.replace(request, timeout_s=left_s), options, more)
+    if found.checked.rehearsal.answer in ACCUSES and gave_time(found.touches):
+        # It may fail for nothing but that sleeps took no time.
+        left_s = max(request.timeout_s - (time.monotonic() - began), 1.0)
+        found = _rehearsed(dataclasses.replace(request, timeout_s=left_s), options, {**more, SLEEPS: "real"})
+    return _in_other_orders(request, options, more, found, began)
+
+
+def _in_other_orders(
+    request: RunRequest, options: CheckOptions, more: dict[str, str], found: _Rehearsed, began: float
+) -> Checked:
+    """The answer; where all calls agreed, and no call orders what two ranks did to a file, one with the other order of the two.
+
+    Only of an order that was seen to come about, and of files that the first rehearsal has not left behind.
+    """
+    checked, out = found.checked, request.out
+    is_apart = checked.rehearsal.isolation.files_apart and options.room is None
+    if out is None or checked.rehearsal.answer != "agreed" or checked.is_wrong or not is_apart:
+        return checked
+    for hold in orders(found.touches):
+        took_s = time.monotonic() - began
+        left_s = request.timeout_s - took_s
+        if left_s < took_s:
+            break
+        left = dataclasses.replace(request, timeout_s=left_s)
+        again = _instead(out, functools.partial(_rehearsed, left, options, more, hold))
+        if again.tells:
+            return again.checked
+        if again.checked.run.exit_code == EXIT_INTERRUPTED:
+            break
     return checked
 
 
-def _rehearsed(request: RunRequest, options: CheckOptions, more: dict[str, str]) -> Checked:
+def _instead(out: Path, rehearse: Callable[[], _Rehearsed]) -> _Rehearsed:
+    """A rehearsal into the same directory, where what it leaves stays only if it tells; else what was there before."""
+    first = out.rename(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    tells = False
+    try:
+        make_private_dir(out)
+        found = rehearse()
+        tells = found.tells
+        return found
+    finally:
+        shutil.rmtree(first if tells else out, ignore_errors=True)
+        if not tells:
+            first.rename(out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rehearsed:
+    """One rehearsal, and what its ranks did to files."""
+
+    checked: Checked
+    touches: list[Touch]
+    is_held: bool  # the order that was asked for came about
+
+    @property
+    def tells(self) -> bool:
+        """Whether the order that was asked for came about, and led to what cannot go on."""
+        return self.is_held and self.checked.rehearsal.answer in ACCUSES
+
+
+def _rehearsed(
+    request: RunRequest, options: CheckOptions, more: dict[str, str], hold: Hold | None = None
+) -> _Rehearsed:
     assert request.out is not None
+    tree = str(options.cwd or Path.cwd())
+    ordered = {FILES: tree, **({HOLD: hold.to_json()} if hold else {})}
     with scratch.made() as directory, scratch.made() as room:
-        coordinator = Coordinator(directory)
+        coordinator = Coordinator(directory, hold)
         coordinator.start()
         watches: list[RehearsalWatch] = []
         load_analysis()  # while torch is imported
@@ -117,17 +185,20 @@ def _rehearsed(request: RunRequest, options: CheckOptions, more: dict[str, str])
                 request,
                 launched=apart.line(started_directly(request.command, options.ranks)),
                 outlives_watch=False,
-                env={**_settings(coordinator, options), **options.env, **more},
+                env={**_settings(coordinator, options), **ordered, **options.env, **more},
                 cwd=options.cwd,
-                make_watch=functools.partial(_watch, watches, coordinator),
+                make_watch=functools.partial(_watch, watches, coordinator, hold, request.out),
             )
             isolation = Isolation(**read_json(report, {}))
         finally:
             coordinator.close()
+        touches = list(read_touches(directory))
+        is_held = hold is not None and came_about(coordinator.path)
     found = _concluded(result, watches[0] if watches else None, coordinator.matching)
-    found = dataclasses.replace(found, isolation=isolation, on_cpu=CUDA in more)
+    order = hold.words() if hold else ""
+    found = dataclasses.replace(found, isolation=isolation, on_cpu=CUDA in more, order=order)
     write_json(RunDir(path=result.directory).rehearsal, found.to_json())
-    return Checked(run=result, rehearsal=found)
+    return _Rehearsed(checked=Checked(run=result, rehearsal=found), touches=touches, is_held=is_held)
 
 
 def _settings(coordinator: Coordinator, options: CheckOptions) -> dict[str, str]:
@@ -137,7 +208,16 @@ def _settings(coordinator: Coordinator, options: CheckOptions) -> dict[str, str]
     return {SOCKET: str(coordinator.path), MEMORY: str(memory), **steps}
 
 
-def _watch(watches: list[RehearsalWatch], coordinator: Coordinator, *args: Any, **more: Any) -> Watch:
+def _watch(
+    watches: list[RehearsalWatch],
+    coordinator: Coordinator,
+    hold: Hold | None,
+    out: Path,
+    *args: Any,
+    **more: Any,
+) -> Watch:
+    if hold is not None:
+        write_json(RunDir(path=out).order, dataclasses.asdict(hold))
     watches.append(RehearsalWatch(*args, coordinator=coordinator, **more))
     return watches[0]
 

@@ -89,6 +89,7 @@ DOCUMENTS: dict[str, Shape] = {
     **results.DOCUMENTS,
     "answers.json": row_at(".captures:Answers"),
     "confirmation.json": row_at("..rehearsal.confirmation:Confirmation"),
+    "order.json": row_at("..rehearsal.touches:Hold"),
     "clock.json": record({}, {"mono_offset_ns": whole, "wall_offset_ns": whole, "rtt_ns": whole}),
     "ddp.json": rows(row_at(".training:WrappedModel")),
     "ends.json": table(row_at(".watch:End"), key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),

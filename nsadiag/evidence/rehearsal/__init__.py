@@ -4,6 +4,9 @@ SOCKET = "NSADIAG_REHEARSAL"  # variable with the path of the coordinator's sock
 # Variables with settings of the ranks.
 NETWORK = "NSADIAG_REHEARSAL_NETWORK"  # "refused": no connection to other hosts
 MEMORY = "NSADIAG_REHEARSAL_MEMORY"  # bytes for all ranks together
+FILES = "NSADIAG_REHEARSAL_FILES"  # a directory: they write down what they do to files below it
+HOLD = "NSADIAG_REHEARSAL_HOLD"  # a rank is held before an access to a file (`touches.py`)
+SLEEPS = "NSADIAG_REHEARSAL_SLEEPS"  # "real": no clock is put forward
 STEPS = "NSADIAG_REHEARSAL_STEPS"  # batches of an epoch
 CUDA = "NSADIAG_REHEARSAL_CUDA"  # "cpu": it stands in the place of GPUs
 WITNESS = (

@@ -92,6 +92,7 @@ class Rehearsal:
     ended: dict[str, str] = field(default_factory=dict)  # how each rank ended, by number
     isolation: Isolation = field(default_factory=Isolation)
     on_cpu: bool = False  # which stood in for the GPUs that the script names
+    order: str = ""  # of accesses to files, which no call gives: the one that was made for this answer
 
     @property
     def headline(self) -> str:
@@ -109,6 +110,8 @@ class Rehearsal:
         """Remarks on what was not rehearsed, and on what the script could not reach."""
         if self.on_cpu:
             yield "cuda: the CPU stood in for GPUs; the order of streams, kernels and NCCL were not rehearsed"
+        if self.order:
+            yield f"order: {self.order}; no call orders the two, and the other way round all calls agreed"
         yield from self.isolation.lines()
 
     def lines(self) -> Iterator[str]:

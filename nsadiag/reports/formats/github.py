@@ -35,7 +35,9 @@ def findings_of(report: Report) -> Iterable[Verdict]:
 
 def annotation_of(verdict: Verdict) -> Commands:
     """The command for one finding, at its line."""
-    said = verdict.summary + (f" {verdict.fix}" if verdict.fix else "")
+    because = verdict.because
+    cause = f" Because of {Path(because.file).name}:{because.line}: {because.words}." if because else ""
+    said = verdict.summary + cause + (f" {verdict.fix}" if verdict.fix else "")
     properties = {**_place(verdict.where or Where()), "title": f"nsadiag: {verdict.cls}"}
     return annotation(LEVELS.get(verdict.outcome, "error"), properties, said)
 

@@ -123,10 +123,15 @@ def _about(verdict: Verdict | None) -> str:
 
 def compile_run_page() -> None:
     """Compiles ahead of time what the page of a run is made of."""
-    from nsadiag.reports.pictures import view  # noqa: F401 - the analysis comes with its pictures
+    from nsadiag.reports.formats import issue, markdown
+    from nsadiag.reports.pictures import colours, view  # noqa: F401 - the analysis comes with its pictures
+    from nsadiag.reports.terminal import run  # noqa: F401
 
     for name in OF_A_RUN:
         template_of(name)
+    for name in ("run.md.jinja", issue.TEMPLATE):
+        markdown.template_of(name)
+    colours.coloured(["pass"])  # Pygments compiles its expressions at first use
 
 
 def template_of(name: str) -> Template:

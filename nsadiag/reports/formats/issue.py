@@ -19,6 +19,7 @@ from nsadiag.reports.pictures.tracebacks import without_ours
 if TYPE_CHECKING:
     from nsadiag.analysis.records import CellEvidence, RankEvidence
 
+TEMPLATE = "issue.md.jinja"
 FRAMES_SHOWN = 25
 ALIKE_SHOWN = 8
 RANKS_SHOWN, LINES_SHOWN, LONGEST_LINE = 64, 3, 400  # of the logs of each rank
@@ -33,7 +34,7 @@ def render_issue(report: Report) -> Markdown:
     cell = cell_of(found)
     stacks, words = _stacks(cell), _last_words(cell) if cell.collected else []
     run = _masked(dataclasses.replace(found, collected=None, command=tuple(mask_command(found.command))))
-    text = template_of("issue.md.jinja").render(
+    text = template_of(TEMPLATE).render(
         run=run,
         cells=_masked(cells),
         stacks=_masked(stacks),

@@ -35,7 +35,13 @@ def _rules(classes: set[str]) -> list[dict[str, Any]]:
 
 def _result(verdict: Verdict, calls: list[tuple[str, str]]) -> dict[str, Any]:
     said = one_line(verdict.summary + (f" {verdict.fix}" if verdict.fix else ""))
-    related = [_location(verdict.peers_at, "where the others are"), *(_called(*call) for call in calls)]
+    because = verdict.because
+    cause = [_place(because.file, because.line, f"because: {because.words}")] if because else []
+    related = [
+        *cause,
+        _location(verdict.peers_at, "where the others are"),
+        *(_called(*call) for call in calls),
+    ]
     at = _location(verdict.where)
     return {
         "ruleId": verdict.cls,

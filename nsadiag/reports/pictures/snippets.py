@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.secrets.published import mask_likely
-from nsadiag.reports.pictures.colours import coloured, cut
+from nsadiag.reports.pictures.colours import Pieces, coloured, cut
 
 AROUND = 5  # lines before and after
 LONGEST = 240  # characters of a line
@@ -53,16 +54,21 @@ def snippets_of(cell: CellEvidence, verdict: Verdict | None) -> list[Snippet]:
     return [snippet for snippet in found if snippet.lines][:MOST]
 
 
+@functools.lru_cache(maxsize=16)
+def _coloured(text: str) -> tuple[list[str], list[Pieces]]:
+    """The lines of a file as they are shown, and their pieces; a page shows several parts of the same."""
+    lines = [line.expandtabs(4) for line in mask_likely(text).splitlines()]
+    return lines, coloured(lines)
+
+
 def snippet_of(text: str, file: str, marks: Mapping[int, Iterable[str]], around: int = AROUND) -> Snippet:
     """The lines from before the first mark until after the last."""
-    lines = mask_likely(text).splitlines()
+    lines, colours = _coloured(text)
     first, last = max(min(marks) - around, 1), min(max(marks) + around, len(lines))
     while last > max(marks) and not lines[last - 1].strip():
         last -= 1
     while first < min(marks) and not lines[first - 1].strip():
         first += 1
-    lines = [line.expandtabs(4) for line in lines]
-    colours = coloured(lines)
     shown = tuple(
         Line(
             number=n,

@@ -221,6 +221,15 @@ def _targets(node: ast.expr) -> Iterator[Read]:
         yield chain_of(node)
 
 
+def gates_around(file: SourceFile, line: int) -> Iterator[Statement]:
+    """The conditions and loops of its function that the line is in, the innermost first."""
+    for node in reversed(file.path_to(line)):
+        if isinstance(node, Function):
+            return
+        if isinstance(node, ast.If | ast.While | ast.For | ast.AsyncFor) and node.lineno < line:
+            yield Statement(node)
+
+
 def joins_around(file: SourceFile | None, line: int) -> set[int]:
     """Lines of the `with Join([model]):` and `with model.join():` around a line, within its function."""
     around = file.around(line, ast.With) if file is not None else []

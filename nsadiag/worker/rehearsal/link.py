@@ -16,6 +16,7 @@ import torch
 
 from nsadiag.evidence.rehearsal import calls
 from nsadiag.worker.interruptions import pass_on
+from nsadiag.worker.rehearsal import touched
 from nsadiag.worker.rehearsal.paths.recorder import announced
 
 Peers = list[tuple[int, int]]  # rank and number of each call that was met
@@ -68,6 +69,7 @@ class Link:
             if data:
                 self._put(calls.data_file(self.path, self.rank, number), data)
             announced(number, calls.in_short(about))
+            touched.announced(number)
             self.say(do="call", number=number, ahead_s=self.ahead_s, **about)
         return future
 
@@ -92,6 +94,7 @@ class Link:
                 met = json.loads(line)
                 waiting = self._waiting.pop(met["number"])
                 self.ahead_s = max(self.ahead_s, met["ahead_s"])
+                touched.met({int(rank): calls for rank, calls in met["known"].items()})
                 self._sent = {(rank, number): sent for rank, number, sent in met["peers"]}
                 try:
                     result = waiting.compute([(rank, number) for rank, number, _ in met["peers"]])

@@ -21,7 +21,12 @@ UNSEEN = {
     "rank_conditional_save": "rank 1 polls for a file, which something outside the job could write: undecided",
 }
 # A verdict of another class, which is true as well.
-OTHER_CLASS: dict[str, str] = {}
+OTHER_CLASS: dict[str, str] = {
+    # That its rank has no token for the expert is data, and leads it past the expert's call.
+    "collective_order_mismatch_empty_expert": "data_divergent_control_flow",
+    # Each rank draws which layers it leaves out: what it drew is data of its own.
+    "divergent_module_execution_layer_drop": "data_divergent_control_flow",
+}
 FAST = (
     "rank_conditional_validation",
     "p2p_mismatch_tag_drift",

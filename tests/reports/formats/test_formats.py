@@ -174,6 +174,17 @@ def test_code_scanning_gets_each_finding_of_a_matrix_and_nothing_of_what_is_heal
     assert sarif(judged("healthy_ddp", tmp_path / "healthy").path) == []
 
 
+def test_the_cause_of_a_divergence_is_annotated_beside_the_line_at_which_a_rank_stands(stuck: RunDir) -> None:
+    at = {"file": "/job/train.py", "line": 12, "function": "load", "code": "if path.exists():"}
+    link = {"at": at, "because": "`path.exists()` held on rank 1", "how": "recorded", "ranks": [1]}
+    cause = {**at, "how": "recorded", "origin": "file system", "chain": [link]}
+    write_json(stuck.verdict, {**read_json(stuck.verdict), "because": cause})
+    first = sarif(stuck.path)[0]["relatedLocations"][0]
+    assert first["message"]["text"] == "because: `path.exists()` held on rank 1"
+    assert first["physicalLocation"]["region"] == {"startLine": 12}
+    assert "Because of train.py:12: `path.exists()` held on rank 1." in rendered(stuck.path, "github")
+
+
 def test_the_calls_of_a_rehearsal_are_in_its_documents(stuck: RunDir) -> None:
     calls = [
         {"rank": n, "number": 3, "op": op, "group": "0", "members": [0, 1], "place": PLACE}

@@ -1,4 +1,4 @@
-"""Paths that real processes record, without torch: `call(name)` stands for a collective of all ranks."""
+"""Paths that real processes record, without torch: `call(name)` stands for a collective of all ranks, and with `peer` for a transfer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ make_private_dir(directory.path.parent.parent)
 make_private_dir(directory.path.parent)
 make_private_dir(directory.path)
 members, numbers = ",".join(map(str, range(size))), itertools.count(1)
-builtins.call = lambda name, *what: recorder.announced(next(numbers), "\\t".join((name, "0", members, "", *map(str, what))))
+about = lambda peer: "" if peer is None else f",,{peer},0"
+builtins.call = lambda name, *what, peer=None: recorder.announced(
+    next(numbers), "\\t".join((name, "0", members, about(peer), *map(str, what)))
+)
 exec(os.environ.get("BEFORE", ""))
 recorder.start(Recorder(directory, rank, size))
 runpy.run_path(sys.argv[2], run_name="__main__")
