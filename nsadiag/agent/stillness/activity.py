@@ -6,11 +6,12 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsadiag.agent.processes import TICKS_PER_S, cpu_s, queued_s, stat_fields
+from nsadiag.agent.stillness.pulse import Pulse, Tally, tally
 from nsadiag.evidence.blocking import Waker, by_wchan
 from nsadiag.evidence.documents.kernel import KernelProcess
 
@@ -47,6 +48,7 @@ class Usage:
     in_kernel: bool  # the main thread, or a descendant, waits for a disk
     disk_kib: int  # that the whole machine has moved to and from its disks
     queued_s: float = 0.0  # that main threads, its own and its descendants', could have run and got no CPU
+    below: Mapping[int, Tally] = field(default_factory=dict)  # its descendants, by pid
 
 
 def _numbers(path: str) -> dict[str, int]:
@@ -118,6 +120,7 @@ def usage(pid: int) -> Usage | None:
         in_kernel=IN_KERNEL in (main[0], *(fields[0] for _, fields in below)),
         disk_kib=memory.get("pgpgin", 0) + memory.get("pgpgout", 0) + memory.get("nr_written", 0) * PAGE_KIB,
         queued_s=sum(queued_s(one) or 0.0 for one in (pid, *(child for child, _ in below))),
+        below={child: tally(child, fields[0]) for child, fields in below},
     )
 
 
@@ -194,6 +197,7 @@ class Activity:
         self.sampled = 0.0  # when; before the first sample of a silence, 0
         self._next = 0.0
         self._seen: dict[int, deque[Usage]] = {}
+        self._pulses: dict[int, Pulse] = {}  # of the processes below each rank
 
     def sample(self, pids: dict[int, int]) -> set[int]:
         """Ranks (of rank to pid) that worked since the sample before; empty as long as none is due."""
@@ -212,6 +216,10 @@ class Activity:
         """
         return {rank for rank, now in usages.items() if now is not None and self._worked(rank, now)}
 
+    def pulse(self, rank: int) -> Pulse:
+        """The pulse, in this silence, of the processes below that rank."""
+        return self._pulses.setdefault(rank, Pulse())
+
     def slowed(self) -> float | None:
         """Times as long as usual that things take the ranks in this silence, by how long they queued for a CPU.
 
@@ -223,6 +231,7 @@ class Activity:
         return max((b.t_s - a.t_s) / unqueued_s(a, b) for a, b in ends)
 
     def _worked(self, rank: int, now: Usage) -> bool:
+        self.pulse(rank).note(now.t_s, now.below)
         seen = self._seen.setdefault(rank, deque())
         did = work(seen[-1], now) if seen else None
         seen.append(now)
@@ -236,5 +245,6 @@ class Activity:
     def forget(self) -> None:
         """The silence is over; the next sample starts anew."""
         self._seen.clear()
+        self._pulses.clear()
         self.worked.clear()
         self.sampled = self._next = 0.0

@@ -457,7 +457,14 @@ class Watch:
         if rank.progress:
             worked, others = noted.get(number, (0, 0))
             events, beside = rank.progress.worked - worked, rank.progress.beside - others
-        return Seen(before=before.get(number), after=after.get(number), events=events, beside=beside)
+        return Seen(
+            before=before.get(number),
+            after=after.get(number),
+            events=events,
+            beside=beside,
+            pulse=self._activity.pulse(number),
+            times=self.patience.times(),
+        )
 
     def _was_it_a_moment_ago(self, reason: str, in_vain: set[int]) -> tuple[Judgement, str]:
         """Work that comes in bursts may fall between two captures: then the pause is no longer than its rhythm."""
