@@ -260,7 +260,11 @@ def main() -> None:
     threading.Thread(target=world.serve_forever, daemon=True).start()
 
     def measured():
-        chosen = [(name, case) for name, case in CASES.items() if re.search(options.only, name)]
+        chosen = [
+            (name, case)
+            for name, case in CASES.items()
+            if re.search(options.only, name) and case.backend in ("", BACKEND)
+        ]
         with ThreadPoolExecutor(options.jobs) as pool:
             waiting = [
                 pool.submit(one, name, case, world.server_address[1], options) for name, case in chosen

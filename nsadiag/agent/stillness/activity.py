@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsadiag.agent.processes import TICKS_PER_S, cpu_s, queued_s, stat_fields
-from nsadiag.agent.stillness.pulse import Pulse, Tally, tally
+from nsadiag.agent.stillness.offspring import Offspring, Tally, tally
 from nsadiag.evidence.blocking import Waker, by_wchan
 from nsadiag.evidence.documents.kernel import KernelProcess
 
@@ -197,7 +197,7 @@ class Activity:
         self.sampled = 0.0  # when; before the first sample of a silence, 0
         self._next = 0.0
         self._seen: dict[int, deque[Usage]] = {}
-        self._pulses: dict[int, Pulse] = {}  # of the processes below each rank
+        self._offspring: dict[int, Offspring] = {}  # of the processes below each rank
 
     def sample(self, pids: dict[int, int]) -> set[int]:
         """Ranks (of rank to pid) that worked since the sample before; empty as long as none is due."""
@@ -216,9 +216,9 @@ class Activity:
         """
         return {rank for rank, now in usages.items() if now is not None and self._worked(rank, now)}
 
-    def pulse(self, rank: int) -> Pulse:
-        """The pulse, in this silence, of the processes below that rank."""
-        return self._pulses.setdefault(rank, Pulse())
+    def offspring(self, rank: int) -> Offspring:
+        """The processes below that rank, as they were in this silence."""
+        return self._offspring.setdefault(rank, Offspring())
 
     def slowed(self) -> float | None:
         """Times as long as usual that things take the ranks in this silence, by how long they queued for a CPU.
@@ -231,7 +231,7 @@ class Activity:
         return max((b.t_s - a.t_s) / unqueued_s(a, b) for a, b in ends)
 
     def _worked(self, rank: int, now: Usage) -> bool:
-        self.pulse(rank).note(now.t_s, now.below)
+        self.offspring(rank).note(now.t_s, now.below)
         seen = self._seen.setdefault(rank, deque())
         did = work(seen[-1], now) if seen else None
         seen.append(now)
@@ -245,6 +245,6 @@ class Activity:
     def forget(self) -> None:
         """The silence is over; the next sample starts anew."""
         self._seen.clear()
-        self._pulses.clear()
+        self._offspring.clear()
         self.worked.clear()
         self.sampled = self._next = 0.0

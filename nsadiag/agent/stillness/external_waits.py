@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from nsadiag.agent.stillness.pulse import Beat, Pulse
+from nsadiag.agent.stillness.offspring import Beat, Offspring
 from nsadiag.agent.stillness.timed_waits import at_the_pipe, in_event_loop
 from nsadiag.evidence.blocking import (
     Waker,
@@ -104,12 +104,12 @@ def going_on(
     after: KernelProcess,
     frames: Stack,
     others: list[Stack],
-    pulse: Pulse,
+    offspring: Offspring,
     times: float,
 ) -> tuple[str | None, float, float]:
     """What processes do that the main thread waits for, in words, for how many seconds they may still pause, and in which silence.
 
-    `pulse` is that of the rank's descendants in this silence, on a machine where everything takes `times` as long as usual.
+    `offspring` are the rank's descendants in this silence, on a machine where everything takes `times` as long as usual.
     What writes gets somewhere, so that it is believed as long as it does. Where the kernel does not say which of them is waited
     for, it may be another one.
     """
@@ -127,7 +127,7 @@ def going_on(
     limits = {Beat.WROTE: ALWAYS_S if is_known else LONG_S if of_a_thread else PACED_S, Beat.READ: long_s, Beat.RAN: long_s,
               Beat.RAN_BESIDE: PACED_S}  # fmt: skip
     for beat, silence_s in limits.items():
-        left_s = pulse.left_s(beat, known, after.seconds, times=times)
+        left_s = offspring.left_s(beat, known, after.seconds, times=times)
         if left_s > 0:
             return f"waits for a process that {beat.value} a moment ago", left_s, silence_s
     return None, 0.0, 0.0

@@ -13,7 +13,7 @@ from nsadiag.agent.stillness.device_queue import held_up, queue_of
 from nsadiag.agent.stillness.external_waits import IDLE_S, PACED_S, Stack, going_on, patience, polls_children
 from nsadiag.agent.stillness.idle_consumers import idleness
 from nsadiag.agent.stillness.lost_workers import lost_worker
-from nsadiag.agent.stillness.pulse import Pulse
+from nsadiag.agent.stillness.offspring import Offspring
 from nsadiag.agent.stillness.timed_waits import in_event_loop, limit_s, naps, waited_for
 from nsadiag.evidence.blocking import by_frames, is_timer
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelChild, KernelProcess
@@ -191,7 +191,7 @@ class Seen:
     after: Usage | None = None
     events: int = 0
     beside: int = 0  # events of threads that do not train
-    pulse: Pulse | None = None  # of the processes below it, in this silence
+    offspring: Offspring | None = None  # of the processes below it, in this silence
     times: float = 1.0  # as long as usual that things take at the moment
 
 
@@ -217,7 +217,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     )
     stacks = [_stack(thread.frames) for thread in others]
     outside, outside_s = patience(*procs, stands, stacks)
-    going = going_on(*procs, stands, stacks, seen.pulse or Pulse(), seen.times)
+    going = going_on(*procs, stands, stacks, seen.offspring or Offspring(), seen.times)
     idle, idle_s = idleness(*procs, then, now, others)
     return Motion(
         rank=rank.rank,

@@ -462,7 +462,7 @@ class Watch:
             after=after.get(number),
             events=events,
             beside=beside,
-            pulse=self._activity.pulse(number),
+            offspring=self._activity.offspring(number),
             times=self.patience.times(),
         )
 

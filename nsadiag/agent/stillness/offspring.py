@@ -1,4 +1,4 @@
-"""The pulse of the processes below a rank: what each of them did in a silence, and after which pauses.
+"""The processes below a rank: what each of them did in a silence, and after which pauses.
 
 A tool that gets rid of a piece every few seconds stands, like a stuck one, in two looks that fall between two pieces: the rank
 that waits for it is as quiet as the whole tree of its processes. So each of these is followed as long as the silence lasts, and is
@@ -73,7 +73,7 @@ class _Rhythm:
     has_beaten: bool = False
 
 
-class Pulse:
+class Offspring:
     """What the processes below one rank have done in the present silence. Moments are monotonic seconds."""
 
     def __init__(self) -> None:
