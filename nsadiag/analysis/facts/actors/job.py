@@ -200,6 +200,11 @@ class ActorJob:
         told = waits.joining if waits else None
         return (told.world_size, told.at) if told else None
 
+    def joins_by_user(self, number: int) -> bool:
+        """Whether that group is one of the user's own making, whose members may be of any role."""
+        waits = self.waits.get(number)
+        return bool(waits and waits.joining and waits.joining.by_user)
+
     def age_s(self, task: RayTask) -> float:
         """For how long it has run."""
         began = task.started_ms or task.created_ms

@@ -333,7 +333,9 @@ class _Builder:
 
     def _of_forming(self, stand: Stand, forming: Forming) -> Iterator[CallWait]:
         """To whoever may be its other members; where that is nobody here, to somebody who may be elsewhere."""
-        keys = [each.key for each in forming.lacking]
+        lacking = {each.key: each.number for each in forming.lacking}
+        likely = {key for number in lacking.values() for key in self._of_absent(number)}
+        keys = [key for key in lacking if key in likely]
         if not keys:
             keys = [f"absent:{','.join(map(str, forming.come))}"]
             self.nodes[keys[0]] = Node(
