@@ -201,7 +201,7 @@ class ActorJob:
         return (told.world_size, told.at) if told else None
 
     def joins_by_user(self, number: int) -> bool:
-        """Whether that group is one of the user's own making, whose members may be of any role."""
+        """Whether that group is made by a function of the user's own, around torch's."""
         waits = self.waits.get(number)
         return bool(waits and waits.joining and waits.joining.by_user)
 
