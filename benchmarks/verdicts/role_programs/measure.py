@@ -101,8 +101,9 @@ def started(
 
 
 def gpu_of(line: list[str]) -> dict[str, str]:
-    """Each role sees one."""
-    return {"CUDA_VISIBLE_DEVICES": str(int("engine" in " ".join(line)))} if BACKEND == "nccl" else {}
+    """Each role sees one, of those that may be seen here."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
+    return {"CUDA_VISIBLE_DEVICES": seen[int("engine" in " ".join(line))]} if BACKEND == "nccl" else {}
 
 
 def wrapped(case: Case, shared: Path) -> list[str]:
