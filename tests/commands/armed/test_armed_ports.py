@@ -19,16 +19,20 @@ for _ in range(450):
     step()
     time.sleep(0.1)
 """
+# The store alone is tried again: init_process_group numbers its groups, also those that failed.
 RETRIES = """
-import time, torch.distributed
-init = torch.distributed.init_process_group
+import os, time
+from torch.distributed import DistNetworkError, TCPStore, distributed_c10d
+init, rank = distributed_c10d.init_process_group, int(os.environ["RANK"])
 def init_process_group(backend):
     while True:
         try:
-            return init(backend)
-        except torch.distributed.DistNetworkError:
+            store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2, rank == 0)
+            return init(backend, store=store, rank=rank, world_size=2)
+        except DistNetworkError:
             open("refused", "w").close()
             time.sleep(0.5)
+import torch.distributed
 torch.distributed.init_process_group = init_process_group
 """
 STANDS_S = 14.0  # of a taken port: longer than the silence after which the watcher looks
