@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,8 @@ IO_RATE = 21_000
 MAIN_IO_RATE = 4_000
 DISK_KIB_RATE = 64
 INTERVAL_S = 0.5
+STRAYS_AFTER_S = 2.0  # of a silence: to find them costs as much as to look at every process of the machine
+MOST_STRAYS = 64
 WINDOW_S = 10.0  # over which work must hold: a metrics thread's burst now and then does not
 LEAST_OF_A_CPU = 0.125  # that a thread is reckoned with at least, however long it has queued for one
 STARVED = 0.75  # of the time in a queue for a CPU
@@ -191,7 +193,11 @@ def _lasts(seen: Sequence[Usage]) -> bool:
 class Activity:
     """Follows silent ranks: when did each of them last work?"""
 
-    def __init__(self) -> None:
+    def __init__(self, strays: Callable[[], Iterable[int]] = tuple) -> None:
+        """`strays` says which processes of the job, by pid, descend from none of its ranks and launchers any more."""
+        self._find_strays = strays
+        self._strays: list[int] | None = None
+        self._silent_since = 0.0
         self.worked: dict[int, float] = {}  # rank to monotonic seconds
         self.did: dict[int, str] = {}
         self.sampled = 0.0  # when; before the first sample of a silence, 0
@@ -204,6 +210,9 @@ class Activity:
         started = time.monotonic()
         if started < self._next:
             return set()
+        self._silent_since = self._silent_since or started
+        if self._strays is None and started - self._silent_since > STRAYS_AFTER_S:
+            self._strays = sorted(self._find_strays())[:MOST_STRAYS]
         found = self.note({rank: usage(pid) for rank, pid in pids.items()})
         self.sampled = started
         self._next = started + max(INTERVAL_S, PAUSE_PER_COST * (time.monotonic() - started))
@@ -214,6 +223,14 @@ class Activity:
 
         On a crowded machine samples are seconds apart, and a look must not miss what was done since the last one.
         """
+        beside = {
+            pid: tally(pid, fields[0])
+            for pid in self._strays or ()
+            if (fields := stat_fields(pid)) is not None
+        }
+        for rank, now in usages.items():
+            if now is not None:
+                self.offspring(rank).note(now.t_s, now.below, beside)
         return {rank for rank, now in usages.items() if now is not None and self._worked(rank, now)}
 
     def offspring(self, rank: int) -> Offspring:
@@ -231,7 +248,6 @@ class Activity:
         return max((b.t_s - a.t_s) / unqueued_s(a, b) for a, b in ends)
 
     def _worked(self, rank: int, now: Usage) -> bool:
-        self.offspring(rank).note(now.t_s, now.below)
         seen = self._seen.setdefault(rank, deque())
         did = work(seen[-1], now) if seen else None
         seen.append(now)
@@ -246,5 +262,6 @@ class Activity:
         """The silence is over; the next sample starts anew."""
         self._seen.clear()
         self._offspring.clear()
+        self._strays, self._silent_since = None, 0.0
         self.worked.clear()
         self.sampled = self._next = 0.0

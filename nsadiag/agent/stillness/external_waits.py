@@ -123,14 +123,26 @@ def going_on(
     programs = any(_within(Waker.TOOL, each) for each in (files, *(map(_files, others) if at_a_lock else ())))
     if not known and (programs or polls_children(after, frames)):
         known = {child.pid for child in after.children}
+    of_a_stray = not known and _waits_beyond(after, frames)
+    if of_a_stray:
+        known = offspring.strays
     long_s = LONG_S if is_known else PACED_S
-    limits = {Beat.WROTE: ALWAYS_S if is_known else LONG_S if of_a_thread else PACED_S, Beat.READ: long_s, Beat.RAN: long_s,
+    limits = {Beat.WROTE: ALWAYS_S if is_known else LONG_S if of_a_thread or of_a_stray else PACED_S, Beat.READ: long_s, Beat.RAN: long_s,
               Beat.RAN_BESIDE: PACED_S}  # fmt: skip
     for beat, silence_s in limits.items():
         left_s = offspring.left_s(beat, known, after.seconds, times=times)
         if left_s > 0:
             return f"waits for a process that {beat.value} a moment ago", left_s, silence_s
     return None, 0.0, 0.0
+
+
+def _waits_beyond(proc: KernelProcess, frames: Stack) -> bool:
+    """Whether the main thread waits for whatever comes by a pipe, a socket or a file, from whomever."""
+    if not frames or has_own_limits(str(frames[0][1])):
+        return False
+    called = by_wchan(proc.wchan)
+    comes = called is not None and bool(called.waker & (Waker.CHILD | Waker.LOCAL | Waker.OUTSIDE))
+    return (comes and called is not None and called.state != "process") or polls(proc, frames) is not None
 
 
 def turns_of_tools(before: KernelProcess, after: KernelProcess, frames: Stack, others: list[Stack]) -> int:

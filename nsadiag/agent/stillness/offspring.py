@@ -79,10 +79,14 @@ class Offspring:
     def __init__(self) -> None:
         self._known: dict[int, Tally] | None = None
         self._rhythms: dict[tuple[int, Beat], _Rhythm] = {}
+        self.strays: set[int] = set()  # processes of the job that descend from none of its ranks any more
 
-    def note(self, now: float, below: Mapping[int, Tally]) -> None:
-        """Their counters at that moment; the first time says nothing."""
-        known = below if self._known is None else self._known
+    def note(self, now: float, below: Mapping[int, Tally], strays: Mapping[int, Tally] | None = None) -> None:
+        """Their counters at that moment, and those of the job's strays; the first time says nothing."""
+        new = (strays or {}).keys() - self.strays
+        self.strays |= new
+        below = {**below, **(strays or {})}
+        known = below if self._known is None else {**self._known, **{pid: below[pid] for pid in new}}
         for pid in known.keys() | below.keys():
             for beat in Beat:
                 rhythm = self._rhythms.setdefault((pid, beat), _Rhythm(last=now))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.jobs import Jobs
 from support.processes.warm_jobs import WarmJobs
 
 from nsadiag.agent.captures.kernel.proc import proc
@@ -160,3 +163,58 @@ def test_an_uploader_with_threads_is_waited_for_and_told_once_it_is_stuck(
         assert (found["outcome"], found["class"], found["guilty_ranks"]) == ("hung", "external_wait", [0])
     else:
         assert found["outcome"] == "healthy"
+
+
+DAEMON = """
+import os, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+file = open({path!r}, "wb", buffering=0)
+for n in range(8):
+    time.sleep(2.3)
+    file.write(b".")
+{then}
+"""
+OF_A_DAEMON = """
+import os, subprocess, sys, time
+import torch.distributed as dist, torch
+dist.init_process_group("gloo")
+for step in range(6):
+    dist.all_reduce(torch.ones(2))
+if dist.get_rank() == 0:
+    {before}
+    subprocess.run([sys.executable, "-c", {daemon!r}], check=True)
+    {wait}
+dist.barrier()
+dist.destroy_process_group()
+"""
+ENDS = {
+    "fifo": ("os.mkfifo({path!r})", "end = os.open({path!r}, os.O_RDONLY)\n    while os.read(end, 1): pass"),
+    "file": ("pass", "while not os.path.exists({path!r}) or os.path.getsize({path!r}) < 8: time.sleep(0.3)"),
+}
+
+
+def watched(jobs: Jobs, end: str, pieces: int, then: str) -> dict[str, Any]:
+    """The verdict of `nsadiag run`, where whatever is suspected ends a job at once."""
+    path = str(jobs.directory / "end")
+    before, wait = (text.format(path=path) for text in ENDS[end])
+    daemon = DAEMON.format(path=path, then=then).replace("range(8)", f"range({pieces})")
+    script, run = jobs.directory / "train.py", jobs.directory / "run"
+    script.write_text(OF_A_DAEMON.format(before=before, daemon=daemon, wait=wait))
+    line = ("torchrun", "--standalone", "--nproc-per-node=2", str(script))
+    jobs.run("run", "--quiet", "--patience", "1", "--out", str(run), "--", *line)
+    found: dict[str, Any] = json.loads((run / "verdict.json").read_text())
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ENDS)
+def test_a_daemon_that_goes_on_is_one_of_the_job(jobs: Jobs, end: str) -> None:
+    assert watched(jobs, end, 8, "")["outcome"] == "healthy"
+
+
+@pytest.mark.slow
+def test_a_daemon_that_has_come_to_stand_is_waited_for_in_vain(jobs: Jobs) -> None:
+    found = watched(jobs, "fifo", 2, "import threading\nthreading.Event().wait()")
+    assert (found["outcome"], found["guilty_ranks"]) == ("hung", [0])
