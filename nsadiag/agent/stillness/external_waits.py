@@ -133,7 +133,26 @@ def going_on(
         left_s = offspring.left_s(beat, known, after.seconds, times=times)
         if left_s > 0:
             return f"waits for a process that {beat.value} a moment ago", left_s, silence_s
-    return None, 0.0, 0.0
+    left_s, silence_s = _timed(before, after, known) if is_known or programs else (0.0, 0.0)
+    return (
+        ("waits for a process with a time limit of its own", left_s, silence_s)
+        if left_s > 0
+        else (None, 0.0, 0.0)
+    )
+
+
+def _timed(before: KernelProcess, after: KernelProcess, known: set[int]) -> tuple[float, float]:
+    """For how long a thread of these processes may still sleep, or one wait that has a limit, and in which silence that is no hang.
+
+    Of a limit nobody knows since when, so that it is over once the silence has lasted as long.
+    """
+    then, naps, limits = {child.pid: child for child in before.children}, [0.0], [0.0]
+    for child in after.children:
+        if child.pid in known and (earlier := then.get(child.pid)):
+            ends = set(earlier.threads_sleep_until_mono_ns) & set(child.threads_sleep_until_mono_ns)
+            naps += [(end - after.t_mono_ns) / 1e9 for end in ends]
+            limits += [child.wait_limit_s or 0.0] if child.wait_limit_s == earlier.wait_limit_s else []
+    return (max(naps), PACED_S) if max(naps) > 0 else (max(limits), min(max(limits), PACED_S))
 
 
 def _waits_beyond(proc: KernelProcess, frames: Stack) -> bool:
