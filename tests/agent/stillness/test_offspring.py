@@ -221,7 +221,29 @@ def test_a_daemon_that_goes_on_is_one_of_the_job(jobs: Jobs, end: str) -> None:
     assert watched(jobs, end, 8, "")["outcome"] == "healthy"
 
 
-@pytest.mark.slow
-def test_a_daemon_that_has_come_to_stand_is_waited_for_in_vain(jobs: Jobs) -> None:
-    found = watched(jobs, "fifo", 2, "import threading\nthreading.Event().wait()")
-    assert (found["outcome"], found["guilty_ranks"]) == ("hung", [0])
+@pytest.mark.parametrize("then", ["while true; do sleep 0.7; echo .; done", "echo .; exec sleep infinity"])
+def test_a_daemon_at_a_pipe_is_believed_as_long_as_it_writes(tmp_path: Path, then: str) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    daemon = subprocess.Popen(["sh", "-c", f"exec > {path}; {then}"])
+    source = f"import os\nend = os.open({str(path)!r}, os.O_RDONLY)\nwhile os.read(end, 9): pass"
+    rank = subprocess.Popen([sys.executable, "-c", source])
+    activity = Activity(lambda: [daemon.pid])
+    try:
+        until = time.monotonic() + SILENCE_S + 5
+        while time.monotonic() < until:
+            activity.sample({0: rank.pid})
+            time.sleep(0.1)
+        now = activity.sampled
+        before, after = (
+            dataclasses.replace(looked_at(rank.pid, tmp_path / str(number)), t_mono_ns=int(now * 1e9))
+            for number in (1, 2)
+        )
+        said, _, silence_s = going_on(before, after, [MAIN], [], activity.offspring(0), PACE)
+    finally:
+        for process in (daemon, rank):
+            process.kill()
+            process.wait()
+    assert (said, silence_s) == (
+        ("waits for a process that wrote something a moment ago", LONG_S) if "while" in then else (None, 0.0)
+    )
