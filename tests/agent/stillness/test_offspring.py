@@ -68,17 +68,18 @@ def seen(waits: str, tool: str, tmp_path: Path) -> tuple[str | None, float, floa
         "at a pipe": ([MAIN], []), "at a socket": ([MAIN], []),
     }  # fmt: skip
     rank = subprocess.Popen([sys.executable, "-c", source], start_new_session=True)
-    activity = Activity()
+    activity, moment_ns = Activity(), 0
     try:
         began = time.monotonic()
         while time.monotonic() < began + SILENCE_S:
             now = usage(rank.pid)
             assert now is not None
             activity.note({0: now})
+            moment_ns = int(now.t_s * 1e9)
             time.sleep(0.1)
         looks = [looked_at(rank.pid, tmp_path / str(number)) for number in (1, 2)]
         # On a crowded machine a look takes longer than the pieces do.
-        before, after = (dataclasses.replace(look, t_mono_ns=int(now.t_s * 1e9)) for look in looks)
+        before, after = (dataclasses.replace(look, t_mono_ns=moment_ns) for look in looks)
         return going_on(before, after, *frames[waits], activity.offspring(0), PACE)
     finally:
         os.killpg(rank.pid, signal.SIGKILL)
