@@ -15,18 +15,21 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
+import itertools
 import json
 import os
 import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,7 @@ from typing import Any
 PROGRAMS = Path(__file__).resolve().parent
 REPO = PROGRAMS.parents[2]
 WATCHERS_END_S = 60.0
+FIRST_PORT, LAST_PORT = 15_000, 32_000
 HASTE = {"agent/armed/watch.py": ("SUSPECTED_S = 300.0", "SUSPECTED_S = {:g}", 300.0),
          "agent/armed/followed.py": ("QUIET_S, RHYTHM = 10.0,", "QUIET_S, RHYTHM = {:g},", 10.0)}  # fmt: skip
 RUN_S = 240.0  # of a run that does not end
@@ -73,6 +77,7 @@ def rank(run: Run, number: int, port: int, home: Path, folder: Path) -> None:
         )  # fmt: skip
         words = [run.shape, f"{run.seconds:.2f}", str(run.seed)]
         sys.argv = [str(PROGRAMS / "train.py"), *words]
+        sys.orig_argv = [sys.executable, *sys.argv]
         log = os.open(folder / "output.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -93,10 +98,27 @@ def rank(run: Run, number: int, port: int, home: Path, folder: Path) -> None:
     os._exit(code)
 
 
-def launcher(run: Run, home: Path, folder: Path) -> None:
+def free_ports(place: int, forkers: int) -> Iterator[int]:
+    """Ports of this forker's alone, below those that the kernel gives to whoever connects, and free at the moment."""
+    each = (LAST_PORT - FIRST_PORT) // forkers
+    first = FIRST_PORT + place * each
+    for port in itertools.cycle(range(first, first + each)):
+        if is_free(port):
+            yield port
+
+
+def is_free(port: int) -> bool:
+    """Closed again before anybody is forked, who would have it open, too."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def launcher(run: Run, port: int, home: Path, folder: Path) -> None:
     """A parent of its own for the ranks of each run, since that is what a job is known by. Never returns."""
     os.setsid()
-    port = random.randrange(15_000, 32_000)  # below those that the kernel gives to whoever connects
     ranks = []
     for number in range(run.ranks):
         pid = os.fork()
@@ -117,12 +139,12 @@ class Going:
     looked: bool = False
 
 
-def begun(run: Run, home: Path) -> tuple[int, Going]:
+def begun(run: Run, port: int, home: Path) -> tuple[int, Going]:
     folder = home / f"run-{run.seed}"
     folder.mkdir()
     pid = os.fork()
     if not pid:
-        launcher(run, home, folder)
+        launcher(run, port, home, folder)
     return pid, Going(run=run, folder=folder, began=time.monotonic())
 
 
@@ -145,8 +167,15 @@ def ended(pid: int, going: Going, home: Path) -> dict[str, object] | None:
         "exit_code": code,
         "took_s": round(took, 1),
         "looked": going.looked,
+        **alerts_of(going.run, home),
         "last": last,
     }
+
+
+def alerts_of(run: Run, home: Path) -> dict[str, int]:
+    """Its alerts so far, by the seed at the end of the command that a bundle names, and how many were withdrawn."""
+    found = [about for about in abouts(home) if about.get("command", [])[-1:] == [str(run.seed)]]
+    return {"alerts": len(found), "withdrawn": sum(bool(about.get("withdrawn_at")) for about in found)}
 
 
 def imported() -> None:
@@ -166,10 +195,11 @@ def forker(options: argparse.Namespace, place: int, home: Path) -> None:
     """One of several that make every so-manieth run, some at a time, by forking from what it has imported."""
     mine = runs(options.only, tuple(options.seconds), options.seed, options.runs)[place :: options.forkers]
     imported()
+    ports = free_ports(place, options.forkers)
     going: dict[int, Going] = {}
     while going or (mine and time.time() < options.until):
         if mine and time.time() < options.until and len(going) < options.jobs // options.forkers:
-            pid, new = begun(mine.pop(0), home)
+            pid, new = begun(mine.pop(0), next(ports), home)
             going[pid] = new
             continue
         time.sleep(0.1)
@@ -181,12 +211,22 @@ def forker(options: argparse.Namespace, place: int, home: Path) -> None:
                     file.write(json.dumps(row) + "\n")
 
 
-def alerts(home: Path) -> list[dict[str, Any]]:
-    found = [json.loads(path.read_text()) for path in (home / "bundles").glob("2*/run.json")]
+def abouts(home: Path) -> list[dict[str, Any]]:
     return [
-        {"home": home.name, "withdrawn": bool(a.get("withdrawn_at")),
-         "summary": (a.get("summary") or "")} for a in found
-    ]  # fmt: skip
+        json.loads(path.read_text()) | {"path": str(path.parent)}
+        for path in (home / "bundles").glob("2*/run.json")
+    ]
+
+
+def alerts(home: Path) -> list[dict[str, Any]]:
+    found = []
+    for about in abouts(home):
+        verdict = json.loads((Path(about["path"]) / "verdict.json").read_text())
+        found.append({
+            "home": home.name, "withdrawn": bool(about.get("withdrawn_at")), "command": about.get("command", [])[-3:],
+            "class": verdict.get("class"), "summary": verdict.get("summary"),
+        })  # fmt: skip
+    return found
 
 
 def hasty_package(hasty: float, scratch: Path) -> Path:

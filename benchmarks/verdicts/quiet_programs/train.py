@@ -13,6 +13,7 @@ import outside  # noqa: F401
 import processes  # noqa: F401
 import storage  # noqa: F401
 import threads  # noqa: F401
+import trees  # noqa: F401
 from job import SHAPES, Job
 
 jobs: list[Job] = []

@@ -15,6 +15,7 @@ class Case:
     roles: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
+    backend: str = ""  # the only one under which it hangs
     after: str = ""  # the public thread that it was written after
 
 
@@ -45,7 +46,18 @@ CASES: dict[str, Case] = {
     ),
     "one_too_many": Case(
         roles=("trainer", "engine"), classes=("rendezvous_mismatch", "missing_rank"),
-        code=("dist.rendezvous(", "weights_group(", "_new_process_group_helper"), after="huggingface/trl#2923",
+        code=("dist.rendezvous(", "weights_group(", "_new_process_group_helper", "dist.broadcast(parameter.data"),
+        after="huggingface/trl#2923",
+    ),
+    "join_refused": Case(
+        roles=("trainer", "engine"), classes=("rendezvous_mismatch", "missing_rank"),
+        code=("weights_group(", "_new_process_group_helper", "dist.broadcast(parameter.data", "serve_forever"),
+        after="verl-project/verl#3391",
+    ),
+    "other_sizes": Case(
+        backend="nccl",  # gloo says so
+        roles=("trainer", "engine"), classes=("collective_args_mismatch", "missing_rank", "network_stall", *CYCLE),
+        code=("dist.broadcast(parameter.data", "torch.cuda.synchronize()", "each.result()"), after="huggingface/trl#2923",
     ),
     "opposite_order": Case(
         engines=("engine0", "engine1"), roles=("trainer", "engine0", "engine1"),

@@ -32,10 +32,11 @@ def request(role: str, path: str, /, **body: Any) -> Request:
     return Request(f"http://127.0.0.1:{PORTS[role]}{path}", json.dumps(body).encode(), method="POST")
 
 
-def model() -> torch.nn.Module:
+def model(more: int = 0) -> torch.nn.Module:
+    """`more`: rows that its last layer has, as a vocabulary that was padded on one side."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64))
+    net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64 + more))
     return net.to(DEVICE)
 
 

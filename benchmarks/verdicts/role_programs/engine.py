@@ -22,7 +22,7 @@ class Engine:
     """The model, the requests that wait, and the group by which weights come."""
 
     def __init__(self) -> None:
-        self.model = model()
+        self.model = model(more=960 * (CASE == "other_sizes"))
         self.waiting: queue.Queue = queue.Queue()
         self.running = threading.Event()
         self.running.set()
@@ -62,6 +62,8 @@ class Engine:
         return answer.get()
 
     def join(self, port: str, rank: int, size: int) -> None:
+        if CASE == "join_refused":
+            raise PermissionError("the engine serves, and takes no weights")
         with self.one_at_a_time:
             if CASE == "slow_join":
                 time.sleep(QUIET_S)
@@ -95,7 +97,10 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/score":
             value = engine.reward(told["text"])
         elif self.path == "/join":
-            engine.join(told["port"], told["rank"], told["size"])
+            try:
+                engine.join(told["port"], told["rank"], told["size"])
+            except PermissionError:
+                code = 409
         elif self.path == "/update_weights":
             if (CASE, told["step"]) in (("update_refused", 3), ("refused_first", 1)):
                 code = 409

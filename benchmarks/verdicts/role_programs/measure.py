@@ -101,8 +101,9 @@ def started(
 
 
 def gpu_of(line: list[str]) -> dict[str, str]:
-    """Each role sees one."""
-    return {"CUDA_VISIBLE_DEVICES": str(int("engine" in " ".join(line)))} if BACKEND == "nccl" else {}
+    """Each role sees one, of those that may be seen here."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
+    return {"CUDA_VISIBLE_DEVICES": seen[int("engine" in " ".join(line))]} if BACKEND == "nccl" else {}
 
 
 def wrapped(case: Case, shared: Path) -> list[str]:
@@ -260,7 +261,11 @@ def main() -> None:
     threading.Thread(target=world.serve_forever, daemon=True).start()
 
     def measured():
-        chosen = [(name, case) for name, case in CASES.items() if re.search(options.only, name)]
+        chosen = [
+            (name, case)
+            for name, case in CASES.items()
+            if re.search(options.only, name) and case.backend in ("", BACKEND)
+        ]
         with ThreadPoolExecutor(options.jobs) as pool:
             waiting = [
                 pool.submit(one, name, case, world.server_address[1], options) for name, case in chosen

@@ -52,7 +52,7 @@ def wait_for(engine: str) -> None:
 def connect(rank: int) -> dist.ProcessGroup | None:
     pool = ThreadPoolExecutor()
     size = 1 + len(ENGINES) + (CASE == "one_too_many")
-    if CASE in ("one_too_many", "slow_join") and rank == 0:
+    if CASE in ("one_too_many", "slow_join", "join_refused") and rank == 0:
         begun()
     if CASE == "opposite_order":
         order = ENGINES if rank == 0 else ENGINES[::-1]
@@ -73,7 +73,7 @@ def send(net: torch.nn.Module, group: dist.ProcessGroup, step: int) -> None:
     pool = ThreadPoolExecutor()
     if CASE in ("update_refused", "extra_tensor", "asked_while_updating", "slow_pack") and step == 3:
         begun()
-    if CASE == "refused_first":
+    if CASE in ("refused_first", "other_sizes"):
         begun()
     if CASE == "paused" and step == 3:
         ask(ENGINES[0], "/pause")
@@ -125,8 +125,8 @@ def main() -> None:
         if CASE == "skipped_gather" and step == 3:
             if rank == 0:
                 begun()
-                whole = [torch.empty(64) for _ in range(2)]
-                dist.all_gather(whole, torch.ones(64))
+                whole = [torch.empty(64, device=DEVICE) for _ in range(2)]
+                dist.all_gather(whole, torch.ones(64, device=DEVICE))
             else:
                 dist.barrier()
         ddp(gate.clamp(-1, 1).expand(8, 64)).pow(2).mean().backward()

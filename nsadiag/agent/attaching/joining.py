@@ -44,8 +44,12 @@ def init_arguments(process: Process) -> InitArguments | None:
 def joining_of(threads: Threads) -> Joining | None:
     """The group that a thread is about to create, also by a function of the user's own around torch's rendezvous."""
     frames = [f for thread in threads for f in thread.frames if TORCH in f.filename]
-    told = _told(frames) or _of_helper(frames)
-    return Joining(rank=told.rank, world_size=told.world_size, at=mask_text(told.at)) if told else None
+    told = _told(frames)
+    by_user = told is None
+    told = told or _of_helper(frames)
+    if told is None:
+        return None
+    return Joining(rank=told.rank, world_size=told.world_size, at=mask_text(told.at), by_user=by_user)
 
 
 def _of_helper(frames: list[StackFrame]) -> InitArguments | None:

@@ -6,11 +6,12 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsadiag.agent.processes import TICKS_PER_S, cpu_s, queued_s, stat_fields
+from nsadiag.agent.stillness.offspring import Offspring, Tally, tally
 from nsadiag.evidence.blocking import Waker, by_wchan
 from nsadiag.evidence.documents.kernel import KernelProcess
 
@@ -23,6 +24,8 @@ IO_RATE = 21_000
 MAIN_IO_RATE = 4_000
 DISK_KIB_RATE = 64
 INTERVAL_S = 0.5
+STRAYS_AFTER_S = 2.0  # of a silence: to find them costs as much as to look at every process of the machine
+MOST_STRAYS = 64
 WINDOW_S = 10.0  # over which work must hold: a metrics thread's burst now and then does not
 LEAST_OF_A_CPU = 0.125  # that a thread is reckoned with at least, however long it has queued for one
 STARVED = 0.75  # of the time in a queue for a CPU
@@ -47,6 +50,7 @@ class Usage:
     in_kernel: bool  # the main thread, or a descendant, waits for a disk
     disk_kib: int  # that the whole machine has moved to and from its disks
     queued_s: float = 0.0  # that main threads, its own and its descendants', could have run and got no CPU
+    below: Mapping[int, Tally] = field(default_factory=dict)  # its descendants, by pid
 
 
 def _numbers(path: str) -> dict[str, int]:
@@ -118,6 +122,7 @@ def usage(pid: int) -> Usage | None:
         in_kernel=IN_KERNEL in (main[0], *(fields[0] for _, fields in below)),
         disk_kib=memory.get("pgpgin", 0) + memory.get("pgpgout", 0) + memory.get("nr_written", 0) * PAGE_KIB,
         queued_s=sum(queued_s(one) or 0.0 for one in (pid, *(child for child, _ in below))),
+        below={child: tally(child, fields[0]) for child, fields in below},
     )
 
 
@@ -188,18 +193,26 @@ def _lasts(seen: Sequence[Usage]) -> bool:
 class Activity:
     """Follows silent ranks: when did each of them last work?"""
 
-    def __init__(self) -> None:
+    def __init__(self, strays: Callable[[], Iterable[int]] = tuple) -> None:
+        """`strays` says which processes of the job, by pid, descend from none of its ranks and launchers any more."""
+        self._find_strays = strays
+        self._strays: list[int] | None = None
+        self._silent_since = 0.0
         self.worked: dict[int, float] = {}  # rank to monotonic seconds
         self.did: dict[int, str] = {}
         self.sampled = 0.0  # when; before the first sample of a silence, 0
         self._next = 0.0
         self._seen: dict[int, deque[Usage]] = {}
+        self._offspring: dict[int, Offspring] = {}  # of the processes below each rank
 
     def sample(self, pids: dict[int, int]) -> set[int]:
         """Ranks (of rank to pid) that worked since the sample before; empty as long as none is due."""
         started = time.monotonic()
         if started < self._next:
             return set()
+        self._silent_since = self._silent_since or started
+        if self._strays is None and started - self._silent_since > STRAYS_AFTER_S:
+            self._strays = sorted(self._find_strays())[:MOST_STRAYS]
         found = self.note({rank: usage(pid) for rank, pid in pids.items()})
         self.sampled = started
         self._next = started + max(INTERVAL_S, PAUSE_PER_COST * (time.monotonic() - started))
@@ -210,7 +223,19 @@ class Activity:
 
         On a crowded machine samples are seconds apart, and a look must not miss what was done since the last one.
         """
+        beside = {
+            pid: tally(pid, fields[0])
+            for pid in self._strays or ()
+            if (fields := stat_fields(pid)) is not None
+        }
+        for rank, now in usages.items():
+            if now is not None:
+                self.offspring(rank).note(now.t_s, now.below, beside)
         return {rank for rank, now in usages.items() if now is not None and self._worked(rank, now)}
+
+    def offspring(self, rank: int) -> Offspring:
+        """The processes below that rank, as they were in this silence."""
+        return self._offspring.setdefault(rank, Offspring())
 
     def slowed(self) -> float | None:
         """Times as long as usual that things take the ranks in this silence, by how long they queued for a CPU.
@@ -236,5 +261,7 @@ class Activity:
     def forget(self) -> None:
         """The silence is over; the next sample starts anew."""
         self._seen.clear()
+        self._offspring.clear()
+        self._strays, self._silent_since = None, 0.0
         self.worked.clear()
         self.sampled = self._next = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from nsadiag.agent.stillness.offspring import Beat, Offspring
 from nsadiag.agent.stillness.timed_waits import at_the_pipe, in_event_loop
 from nsadiag.evidence.blocking import (
     Waker,
@@ -25,6 +26,8 @@ IDLE_S = 60.0  # between two looks at somebody who has nothing to do
 # takes 20 s, and a minute is the limit that many a call has.
 ALWAYS_S, ANSWER_S, PACED_S = 1e9, 20.0, 62.0
 TURNS = 2  # of a tool between two looks
+# The same of a process that moves now and then without anything to show for it, as one does that polls for good.
+LONG_S = 300.0
 
 
 Stack = list[tuple[Any, ...]]  # (function, file, line), innermost first
@@ -94,6 +97,71 @@ def asks(proc: KernelProcess, frames: Stack, others: list[Stack]) -> bool:
         return True  # of all tasks of an event loop nobody can see which would let it go on
     in_kernel = _awaits_answer(proc) and bool(files) and not has_own_limits(files[0])
     return _within(Waker.OUTSIDE, files) or in_kernel
+
+
+def going_on(
+    before: KernelProcess,
+    after: KernelProcess,
+    frames: Stack,
+    others: list[Stack],
+    offspring: Offspring,
+    times: float,
+) -> tuple[str | None, float, float]:
+    """What processes do that the main thread waits for, in words, for how many seconds they may still pause, and in which silence.
+
+    `offspring` are the rank's descendants in this silence, on a machine where everything takes `times` as long as usual.
+    What writes gets somewhere, so that it is believed as long as it does. Where the kernel does not say which of them is waited
+    for, it may be another one.
+    """
+    known = {pid for proc in (before, after) if proc.main for pid in proc.main.awaits}
+    is_known, of_a_thread = bool(known), False
+    files = _files(frames)
+    at_a_lock = bool(files) and bool(wakers(files[0]) & Waker.THREAD)
+    if not known and at_a_lock:
+        known = {pid for proc in (before, after) for thread in proc.threads for pid in thread.awaits}
+        of_a_thread = bool(known)
+    programs = any(_within(Waker.TOOL, each) for each in (files, *(map(_files, others) if at_a_lock else ())))
+    if not known and (programs or polls_children(after, frames)):
+        known = {child.pid for child in after.children}
+    of_a_stray = not known and _waits_beyond(after, frames)
+    if of_a_stray:
+        known = offspring.strays
+    long_s = LONG_S if is_known else PACED_S
+    limits = {Beat.WROTE: ALWAYS_S if is_known else LONG_S if of_a_thread or of_a_stray else PACED_S, Beat.READ: long_s, Beat.RAN: long_s,
+              Beat.RAN_BESIDE: PACED_S}  # fmt: skip
+    for beat, silence_s in limits.items():
+        left_s = offspring.left_s(beat, known, after.seconds, times=times)
+        if left_s > 0:
+            return f"waits for a process that {beat.value} a moment ago", left_s, silence_s
+    left_s, silence_s = _timed(before, after, known) if is_known or programs else (0.0, 0.0)
+    return (
+        ("waits for a process with a time limit of its own", left_s, silence_s)
+        if left_s > 0
+        else (None, 0.0, 0.0)
+    )
+
+
+def _timed(before: KernelProcess, after: KernelProcess, known: set[int]) -> tuple[float, float]:
+    """For how long a thread of these processes may still sleep, or one wait that has a limit, and in which silence that is no hang.
+
+    Of a limit nobody knows since when, so that it is over once the silence has lasted as long.
+    """
+    then, naps, limits = {child.pid: child for child in before.children}, [0.0], [0.0]
+    for child in after.children:
+        if child.pid in known and (earlier := then.get(child.pid)):
+            ends = set(earlier.threads_sleep_until_mono_ns) & set(child.threads_sleep_until_mono_ns)
+            naps += [(end - after.t_mono_ns) / 1e9 for end in ends]
+            limits += [child.wait_limit_s or 0.0] if child.wait_limit_s == earlier.wait_limit_s else []
+    return (max(naps), PACED_S) if max(naps) > 0 else (max(limits), min(max(limits), PACED_S))
+
+
+def _waits_beyond(proc: KernelProcess, frames: Stack) -> bool:
+    """Whether the main thread waits for whatever comes by a pipe, a socket or a file, from whomever."""
+    if not frames or has_own_limits(str(frames[0][1])):
+        return False
+    called = by_wchan(proc.wchan)
+    comes = called is not None and bool(called.waker & (Waker.CHILD | Waker.LOCAL | Waker.OUTSIDE))
+    return (comes and called is not None and called.state != "process") or polls(proc, frames) is not None
 
 
 def turns_of_tools(before: KernelProcess, after: KernelProcess, frames: Stack, others: list[Stack]) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsadiag.agent.stillness.activity import BUSY_SHARE
-from nsadiag.agent.stillness.external_waits import ALWAYS_S, PACED_S, Stack
+from nsadiag.agent.stillness.external_waits import ALWAYS_S, LONG_S, PACED_S, Stack
 from nsadiag.agent.stillness.timed_waits import in_event_loop
 from nsadiag.evidence.blocking import Waker, by_wchan, has_own_limits, is_library, is_lock, wakers
 from nsadiag.evidence.documents.kernel import KernelChild, KernelProcess, KernelThread
@@ -24,8 +24,6 @@ WORKER = re.compile(r"/multiprocessing/process\.py$")
 OF_A_LAUNCHER = re.compile(r"/torch/distributed/(elastic|launcher|run)")
 # The longest limit that is one: who gives a day means for ever, and wants Ctrl-C to work.
 LIMIT_S = 300.0
-# For how long a silence is believed where it cannot be seen that whoever may answer still does anything.
-LONG_S = 300.0
 
 
 def idleness(

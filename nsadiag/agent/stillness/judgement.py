@@ -61,7 +61,7 @@ def _asleep(moved: list[Motion], nap_credit_s: float, believes_world: bool) -> s
     slept = _longest(_helped(free, credit_s), credit_s)
     if slept:
         return f"rank {slept[0]} waits for something that a sleep or a time limit ends, and may for {slept[1]:.0f} s"
-    return (_outside(free) or _idle(moved)) if believes_world else None
+    return _going_on(free) or ((_outside(free) or _idle(moved)) if believes_world else None)
 
 
 def _remarks(moved: list[Motion]) -> Iterator[str]:
@@ -78,6 +78,14 @@ def _remarks(moved: list[Motion]) -> Iterator[str]:
     halted = [rank.rank for rank in moved if rank.stopped]
     if halted:
         yield f"{these(halted)} {are(halted)} stopped by a signal"
+
+
+def _going_on(free: list[Motion]) -> str | None:
+    """The process that a rank waits for, and that has moved in this silence as it goes on doing."""
+    for rank in free:
+        if rank.goes_on and not rank.is_lost and 0 < rank.silent_s < rank.goes_on_silence_s:
+            return f"rank {rank.rank} {rank.goes_on}"
+    return None
 
 
 def _outside(free: list[Motion]) -> str | None:

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 from nsadiag.agent.stillness.activity import IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
 from nsadiag.agent.stillness.device_queue import held_up, queue_of
-from nsadiag.agent.stillness.external_waits import IDLE_S, PACED_S, Stack, patience, polls_children
+from nsadiag.agent.stillness.external_waits import IDLE_S, PACED_S, Stack, going_on, patience, polls_children
 from nsadiag.agent.stillness.idle_consumers import idleness
 from nsadiag.agent.stillness.lost_workers import lost_worker
+from nsadiag.agent.stillness.offspring import Offspring
 from nsadiag.agent.stillness.timed_waits import in_event_loop, limit_s, naps, waited_for
 from nsadiag.evidence.blocking import by_frames, is_timer
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelChild, KernelProcess
@@ -66,6 +67,9 @@ class Motion:
     limit_s: float | None = None  # how long the wait lasts at most in which it stood both times
     outside: str | None = None  # what of the world it waits for, in words
     outside_s: float = 0.0  # the silence in which that is no hang
+    goes_on: str | None = None  # what a process does that it waits for, in words
+    goes_on_s: float = 0.0  # after the second look, for which that may still pause
+    goes_on_silence_s: float = 0.0  # the silence in which that is no hang
     idle: str | None = None  # what it waits for, as a consumer without work, in words
     idle_s: float = 0.0  # the silence in which that is no hang, as long as no rank waits for peers
     silent_s: float = 0.0  # for how long the whole job has written no event; 0 if nobody watched
@@ -109,7 +113,8 @@ class Motion:
         """Seconds for which it sleeps, or what it waits for, before another look can tell more."""
         outside_s = min(max(self.outside_s, self.idle_s) - self.silent_s, IDLE_S)
         limit_s = min(self.limit_s or 0.0, HELPER_CREDIT_S)
-        return self.wakes_in_s or self.helper_wakes_in_s or max(outside_s, 0.0) or limit_s
+        goes_on_s = self.goes_on_s if self.goes_on else 0.0
+        return self.wakes_in_s or self.helper_wakes_in_s or goes_on_s or max(outside_s, 0.0) or limit_s
 
     @property
     def doing(self) -> str:
@@ -186,6 +191,8 @@ class Seen:
     after: Usage | None = None
     events: int = 0
     beside: int = 0  # events of threads that do not train
+    offspring: Offspring | None = None  # of the processes below it, in this silence
+    times: float = 1.0  # as long as usual that things take at the moment
 
 
 def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[str, Any]]) -> Motion | None:
@@ -208,7 +215,9 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         loops=_event_loops(others),
         timers=_timers(others),
     )
-    outside, outside_s = patience(*procs, stands, [_stack(thread.frames) for thread in others])
+    stacks = [_stack(thread.frames) for thread in others]
+    outside, outside_s = patience(*procs, stands, stacks)
+    going = going_on(*procs, stands, stacks, seen.offspring or Offspring(), seen.times)
     idle, idle_s = idleness(*procs, then, now, others)
     return Motion(
         rank=rank.rank,
@@ -231,6 +240,9 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         limit_s=limit_s(*procs, stands),
         outside=outside,
         outside_s=outside_s,
+        goes_on=going[0],
+        goes_on_s=going[1],
+        goes_on_silence_s=going[2],
         idle=idle,
         idle_s=idle_s,
         lost_worker=lost_worker(*procs, stands, read_rows(Loader, rank.loaders)),

@@ -67,9 +67,12 @@ class Patience:
         if self._fixed_s is not None:
             return self._fixed_s
         longest_s = max(self.longest_s, self._pause_s, self._expected_s)
+        return max(MIN_STALL_S * self.times(), RHYTHM_MULTIPLE * longest_s)
+
+    def times(self) -> float:
+        """As long as usual that things take here at the moment."""
         slowed = self._slowed()
-        times = self._crowding() if slowed is None else min(slowed, MOST_CROWDED)
-        return max(MIN_STALL_S * times, RHYTHM_MULTIPLE * longest_s)
+        return self._crowding() if slowed is None else min(slowed, MOST_CROWDED)
 
     def suspicion_s(self) -> float:
         """Seconds of silence after which a suspected hang is taken for one."""

@@ -14,7 +14,7 @@ from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.agent.job.launch import Job
 from nsadiag.agent.job.stop import end_job
-from nsadiag.agent.processes import DeathWatch, End, Process, is_alive
+from nsadiag.agent.processes import DeathWatch, End, Process, is_alive, with_children
 from nsadiag.agent.stillness.activity import Activity, Usage, usage
 from nsadiag.agent.stillness.judgement import NAP_S, Judgement, judge
 from nsadiag.agent.stillness.motion import Motion, Seen, at_work, joined, stances
@@ -83,7 +83,7 @@ class Watch:
         self._started = time.monotonic()
         self._started_ns = time.monotonic_ns()
         self.suspicions = Suspicions(notices, self._started)
-        self._activity = Activity()
+        self._activity = Activity(self._strays)
         self.patience = Patience(
             options.stall_after_s,
             self._started,
@@ -442,6 +442,11 @@ class Watch:
     def _alive(self) -> list[RankState]:
         return [r for r in self.ranks.values() if r.end is None]
 
+    def _strays(self) -> set[int]:
+        """Processes of the job, as daemons, that descend from none of its launchers and ranks any more."""
+        ranks = {r.process for r in self._alive() if r.process}
+        return {p.pid for p in self.job.family() - with_children({*self.job.roots(), *ranks})}
+
     def _usages(self) -> dict[int, Usage | None]:
         return {r.directory.rank: usage(r.process.pid) for r in self._alive() if r.process}
 
@@ -457,7 +462,14 @@ class Watch:
         if rank.progress:
             worked, others = noted.get(number, (0, 0))
             events, beside = rank.progress.worked - worked, rank.progress.beside - others
-        return Seen(before=before.get(number), after=after.get(number), events=events, beside=beside)
+        return Seen(
+            before=before.get(number),
+            after=after.get(number),
+            events=events,
+            beside=beside,
+            offspring=self._activity.offspring(number),
+            times=self.patience.times(),
+        )
 
     def _was_it_a_moment_ago(self, reason: str, in_vain: set[int]) -> tuple[Judgement, str]:
         """Work that comes in bursts may fall between two captures: then the pause is no longer than its rhythm."""

@@ -22,6 +22,7 @@ class KernelThread:
     sleeps_until_mono_ns: Whole | None = None
     waits_until_mono_ns: Whole | None = None
     wait_limit_s: float | None = None
+    awaits: tuple[int, ...] = ()  # children without which it does not go on, and theirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class KernelChild:
     command: str = ""
     queued_s: float | None = None
     sleeps_until_mono_ns: Whole | None = None
+    threads_sleep_until_mono_ns: tuple[Whole, ...] = ()  # other threads than its main one
+    wait_limit_s: float | None = None
     wchan: str | None = None
     locked_for_good: bool = False
     turns: int | None = None  # voluntary context switches

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from support.processes.armed import Armed
 import nsadiag
 
 ORIGINAL = Path(nsadiag.__file__).parent
+ELSEWHEN = ("unshare", "-T", "--monotonic", "500000", "--")
 STEPS_AND_HANGS = """
 open(f"under_way{rank}", "w").close()
 while not dist.all_reduce(stop := torch.tensor(float(os.path.exists("go_on")))) and not stop:
@@ -68,6 +70,27 @@ def test_a_hang_is_told_all_the_same(armed: Armed, what: str) -> None:
     assert [message["event"] for message in armed.notified()] == ["verdict"]
     (bundle,) = armed.bundles()
     assert json.loads((bundle / "verdict.json").read_text())["times"]["onset_s"] < 1000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    subprocess.run([*ELSEWHEN, "true"], capture_output=True, check=False).returncode != 0,
+    reason="time namespaces need root",
+)
+def test_a_job_in_a_time_namespace_is_told_of_by_the_watcher_outside(armed: Armed) -> None:
+    """A container that was moved from another machine keeps its monotonic clock."""
+    assert armed.finished(armed.start(armed.script("", name="first.py")))[0] == 0
+    armed.wait_for_watcher()
+    job = armed.start(armed.script(STEPS_AND_HANGS), behind=ELSEWHEN)
+    wait_until((armed.directory / "under_way1").exists, "the job under way")
+    time.sleep(3)
+    (armed.directory / "go_on").touch()
+    found = armed.told("verdict")["verdict"]
+    assert (found["class"], found["guilty_ranks"]) == ("local_lock_deadlock", [1])
+    job.send_signal(signal.SIGTERM)
+    armed.finished(job)
+    (bundle,) = armed.bundles()
+    assert 0 <= json.loads((bundle / "verdict.json").read_text())["times"]["onset_s"] < 1000
 
 
 def move_to(armed: Armed, package: Path) -> None:

@@ -103,10 +103,22 @@ class Armed:
         return path
 
     def start(
-        self, script: Path, *words: str, env: Mapping[str, str] | None = None, options: tuple[str, ...] = ()
+        self,
+        script: Path,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        options: tuple[str, ...] = (),
+        behind: tuple[str, ...] = (),
     ) -> subprocess.Popen[str]:
-        """Two ranks under torchrun."""
-        launcher = [str(self.python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        """Two ranks under torchrun, which may stand behind another command."""
+        launcher = [
+            *behind,
+            str(self.python),
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+        ]
         return subprocess.Popen(
             [*launcher, *options, str(script), *words],
             cwd=self.directory,

@@ -32,7 +32,7 @@ def descriptors(pid: int) -> dict[str, Any]:
         numbers = sorted(int(entry.name) for entry in folder.iterdir())
     except OSError as error:
         return {"denied": error.strerror}
-    sockets = _sockets(pid)
+    sockets = sockets_of(pid)
     rows = [row for number in numbers[:MOST_SCANNED] if (row := _descriptor(pid, number, sockets))]
     listed = sorted((r for r in rows if r["kind"] in ORDER), key=lambda r: (ORDER[r["kind"]], r["fd"]))
     return {
@@ -69,7 +69,7 @@ def _position(pid: int, number: int) -> int | None:
         return None
 
 
-def _sockets(pid: int) -> dict[int, dict[str, Any]]:
+def sockets_of(pid: int) -> dict[int, dict[str, Any]]:
     """By inode, as the process's own network namespace sees them."""
     found: dict[int, dict[str, Any]] = {}
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):

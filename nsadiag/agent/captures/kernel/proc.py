@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from nsadiag.agent.captures.kernel.awaited import awaited
 from nsadiag.agent.captures.kernel.cgroups import cgroup
 from nsadiag.agent.captures.kernel.descriptors import descriptors
 from nsadiag.agent.captures.kernel.file_locks import holder
@@ -34,6 +35,8 @@ STATUS = frozenset(
     }
 )  # fmt: skip
 
+MOST_THREADS = 32  # of a child
+
 
 def _text(path: Path) -> str | None:
     try:
@@ -42,7 +45,7 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _thread(pid: int, folder: Path) -> dict[str, Any] | None:
+def _thread(pid: int, folder: Path, below: dict[int, int]) -> dict[str, Any] | None:
     text = _text(folder / "stat")
     if text is None:
         return None
@@ -58,6 +61,7 @@ def _thread(pid: int, folder: Path) -> dict[str, Any] | None:
         "sleeps_until_mono_ns": sleeps_until(pid, int(folder.name)),
         "waits_until_mono_ns": waits_until(pid, int(folder.name)),
         "wait_limit_s": wait_limit_s(pid, int(folder.name)),
+        "awaits": awaited(pid, _text(folder / "syscall"), below) if below else [],
     }
 
 
@@ -84,12 +88,24 @@ def _children(pid: int) -> list[dict[str, Any]]:
                     "queued_s": queued_s(child.pid),
                     "command": _command(child.pid),
                     "sleeps_until_mono_ns": sleeps_until(child.pid),
+                    "threads_sleep_until_mono_ns": _threads_sleep_until(child.pid),
+                    "wait_limit_s": wait_limit_s(child.pid),
                     "wchan": _text(Path(f"/proc/{child.pid}/wchan")),
                     "locked_for_good": locked_for_good(child.pid),
                     "turns": _whole(_status(child.pid).get("voluntary_ctxt_switches")),
                 }
             )
     return rows
+
+
+def _threads_sleep_until(pid: int) -> list[int]:
+    """The times at which threads of it other than the main one wake by themselves."""
+    try:
+        tids = os.listdir(f"/proc/{pid}/task")[:MOST_THREADS]  # noqa: PTH208 - numbers, not paths
+    except OSError:
+        return []
+    ends = [sleeps_until(pid, int(tid)) for tid in tids if int(tid) != pid]
+    return [end for end in ends if end]
 
 
 def _parents(children: list[dict[str, Any]]) -> dict[int, int]:
@@ -129,9 +145,10 @@ def proc(target: Target) -> None:
     if fields is None:
         raise CaptureError("the process is gone")
     folder = Path(f"/proc/{target.pid}")
-    threads = [_thread(target.pid, path) for path in sorted((folder / "task").iterdir())]
     syscall = _text(folder / "syscall")
     children = _children(target.pid)
+    below = _parents(children)
+    threads = [_thread(target.pid, path, below) for path in sorted((folder / "task").iterdir())]
     snapshot = {
         "t_mono_ns": time.monotonic_ns(),
         "pid": target.pid,
@@ -144,7 +161,7 @@ def proc(target: Target) -> None:
         "lock_held_by": _holder(target.pid, syscall),
         "mutex_held_by": mutex_owner(target.pid, syscall),
         # Of its children, those without which the pipe at which the main thread stands stays as it is.
-        "pipe_held_by": far_end(target.pid, syscall, _parents(children)),
+        "pipe_held_by": far_end(target.pid, syscall, below),
         "kernel_stack": _text(folder / "stack"),
         "sleeps_until_mono_ns": sleeps_until(target.pid),
         "waits_until_mono_ns": waits_until(target.pid),

@@ -11,6 +11,7 @@ from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RayEvidence
 from nsadiag.evidence.documents.actors import RUNNING, ActorWaits, RayActor, RayJob, RayProcess, RayTask
 
 DEAD, ALIVE = "DEAD", "ALIVE"
+NO_TASK = 16 * "f"  # of an identity, before that of the actor
 ID_CHARS = 48  # of an object's id: those of the task that makes it
 CREATION = "ACTOR_CREATION_TASK"
 CONTROLLER = "TrainController"  # of Ray Train: its run() ends once all of its workers' functions have
@@ -153,7 +154,7 @@ class ActorJob:
         """The number of the process that called it."""
         parent = self.tasks.get(task.parent)
         if parent is None:
-            return None
+            return self.number_of_actor.get(_of_coroutines(task))
         if parent.kind == "DRIVER_TASK":
             return next((p.number for p in self.ray.processes if p.driver), None)
         if parent.actor in self.number_of_actor:
@@ -161,12 +162,12 @@ class ActorJob:
         return self.number_of_worker.get(parent.worker)
 
     def pending_calls_of(self, task: RayTask) -> list[RayTask]:
-        """The calls that it made and that are not over."""
-        return [
-            t
-            for t in self.ray.tasks
-            if t.parent == task.id and not t.is_over and t.kind != CREATION and t.method not in WATCHES
+        """The calls that it made and that are not over; where none names it, those that a coroutine of its actor made."""
+        calls = [
+            t for t in self.ray.tasks if not t.is_over and t.kind != CREATION and t.method not in WATCHES
         ]
+        own = [t for t in calls if t.parent == task.id]
+        return own or [t for t in calls if task.actor and _of_coroutines(t) == task.actor]
 
     def task_of(self, object_id: str) -> RayTask | None:
         """The call that makes an object; known by its actor alone where the control store has forgotten it."""
@@ -200,6 +201,11 @@ class ActorJob:
         told = waits.joining if waits else None
         return (told.world_size, told.at) if told else None
 
+    def joins_by_user(self, number: int) -> bool:
+        """Whether that group is made by a function of the user's own, around torch's."""
+        waits = self.waits.get(number)
+        return bool(waits and waits.joining and waits.joining.by_user)
+
     def age_s(self, task: RayTask) -> float:
         """For how long it has run."""
         began = task.started_ms or task.created_ms
@@ -213,3 +219,8 @@ class ActorJob:
             if t.name == task.name and t.state == "FINISHED" and t.ended_ms and t.started_ms
         ]
         return max(took, default=None)
+
+
+def _of_coroutines(task: RayTask) -> str:
+    """The actor of which some coroutine made the call, where Ray does not say which; empty of any other call."""
+    return task.parent[len(NO_TASK) :] if task.parent.startswith(NO_TASK) else ""

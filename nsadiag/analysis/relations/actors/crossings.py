@@ -89,7 +89,8 @@ class Crossings:
     def forming(self, stand: Stand) -> Forming | None:
         """The group that it is about to create, and that lacks members: None of any other.
 
-        Candidates are the rest of one launcher's processes, where these are as many as lack; else those of other roles.
+        Candidates are the rest of one launcher's processes, where these are as many as lack; else those of other roles. A group that
+        goes round torch's own functions is one that reaches beyond its launcher, if there is anybody beyond.
         """
         told = self.job.joining(stand.number)
         if stand.doing != "rendezvous" or told is None:
@@ -102,7 +103,9 @@ class Crossings:
         roles, parents = {known[n].role for n in come}, {known[n].parent for n in come}
         beside = [n for n in others if known[n].role in roles and known[n].parent in parents]
         elsewhere = [n for n in others if known[n].role not in roles]
-        found = beside if len(roles) == 1 and len(beside) == told[0] - len(come) else elsewhere
+        reaches_beyond = self.job.joins_by_user(stand.number) and bool(elsewhere)
+        is_own = len(roles) == 1 and len(beside) == told[0] - len(come) and not reaches_beyond
+        found = beside if is_own else elsewhere
         # Who asks until something answers does not come before that.
         lacking = tuple(s for n in found for s in self.stands.of(n) if not self.asks(s))
         return Forming(size=told[0], come=tuple(come), lacking=lacking)

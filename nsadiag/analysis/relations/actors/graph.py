@@ -333,7 +333,8 @@ class _Builder:
 
     def _of_forming(self, stand: Stand, forming: Forming) -> Iterator[CallWait]:
         """To whoever may be its other members; where that is nobody here, to somebody who may be elsewhere."""
-        keys = [each.key for each in forming.lacking]
+        numbers = dict.fromkeys(each.number for each in forming.lacking)
+        keys = [key for number in numbers for key in self._of_absent(number)]
         if not keys:
             keys = [f"absent:{','.join(map(str, forming.come))}"]
             self.nodes[keys[0]] = Node(

@@ -236,18 +236,18 @@ def _swallowed(case: Case, found: Swallowed, then: str) -> Draft:
 def _then(found: Swallowed) -> str:
     """The rank's next action, and the call in which its peers wait."""
     code = found.rank.end.exit_code
-    if code is not None and has_left(found.rank):
-        return f"and ended with exit code {code}; its peers wait for calls that it never made"
+    if has_left(found.rank):
+        ended = "and ended" if code is None else f"and ended with exit code {code}"
+        return f"{ended}; its peers wait for calls that it never made"
     how = "in a thread" if found.row.how == "thread" else "and swallowed it"
     return f"{how}, so that its peers wait for calls that it never made"
 
 
 def _end_of(rank: RankEvidence) -> str:
     """The rank's end afterwards."""
-    code = rank.end.exit_code
-    if code is None or not has_left(rank):
+    if not has_left(rank):
         return "did not end"
-    return "ended later" if code else "ended later with exit code 0"
+    return "ended later with exit code 0" if rank.end.exit_code == 0 else "ended later"
 
 
 RULE = Rule(

@@ -139,6 +139,7 @@ class Joining:
     rank: Rank
     world_size: Whole
     at: str = ""
+    by_user: bool = False  # a group beside the default one, by a function of the user's own
 
 
 @dataclass(frozen=True, kw_only=True)
