@@ -21,8 +21,10 @@ from nsadiag.source.patterns.single_call import given_first, only_use
 INFERRED = "the line is inferred, from the step's operations and the sources"
 
 
-def with_line(told: dict[str, Any], proof: Proof, directory: Path) -> dict[str, Any]:
+def with_line(told: dict[str, Any], proof: Proof, directory: Path, line: tuple[str, str] | None = None) -> dict[str, Any]:
     """The changes that a better line makes in the document; nothing where none is known. `directory`: the ranks' run."""
+    if line is not None:
+        return {"place": line[0], "claims": [*told["claims"], line[1]]}
     cell = load_cell(directory)
     own = judge(cell) if told["control"] == "one process" else None
     if own is not None and own.outcome == "wrong" and own.where is not None and own.where.file:

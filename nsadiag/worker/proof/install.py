@@ -29,6 +29,7 @@ from nsadiag.worker.proof import loaders, quiet
 from nsadiag.worker.proof.journal import journal
 from nsadiag.worker.proof.moved import Mover
 from nsadiag.worker.proof.starts import Starts
+from nsadiag.worker.proof.statements import Statements
 
 WAIT_NS = 20 * 10**9  # for peers that are still in their last step
 POLL_S = 0.02
@@ -64,6 +65,7 @@ class State:
         self.outputs: Counter[str] = Counter()
         self.locals: dict[int, torch.Tensor] = {}  # by address of the parameter
         self.random: int | None = None
+        self.statements = Statements(wanted.traced - 1, lambda: self.step, lambda: not self.depth) if wanted.traced else None
 
 
 _state: State
@@ -83,6 +85,8 @@ def install(text: str) -> None:
     optim.register_optimizer_step_pre_hook(_before_step)
     optim.register_optimizer_step_post_hook(_after_step)
     session.on_leaving.append(_done)
+    if _state.statements is not None:
+        _state.statements.begin()
 
 
 # -- modules --------------------------------------------------------------------------------------
@@ -145,6 +149,8 @@ def _learn(state: State, module: Module) -> None:
         state.starts = state.starts or Starts(state.wanted.others)
         if state.starts.give(state.named):
             state.started = "given"
+    if state.statements is not None:
+        state.statements.holds({name: parameter for parameter, name in state.named.values()})
     for name, part in module.named_modules():
         state.modules[id(part)] = qualified(name) or type(part).__name__
     if is_a(module, DistributedDataParallel):
@@ -247,6 +253,8 @@ def _before_step(optimizer: Any, *_: Any) -> None:
         return
     if state.wanted.stop and state.step == state.wanted.stop:
         end()
+    if state.wanted.traced and state.step >= state.wanted.traced:
+        end()
     try:
         _take(state, optimizer, gradients=True)
     except Exception as error:
@@ -320,6 +328,8 @@ def end() -> None:
     """The end of this process, once its peers have come to theirs, too."""
     state, rank = _state, session.current()
     state.over = True
+    if state.statements is not None:
+        state.statements.end()
     assert rank is not None
     _done(rank)
     folder, until = rank.directory.path.parent, perf_counter_ns() + WAIT_NS
