@@ -15,6 +15,7 @@ and truth.json with `world_size`, `expected_outcome` (`wrong` or `healthy`), `ar
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -157,6 +158,10 @@ class Forked(Runner):
             sys.stderr.flush()
             os._exit(1)
         os._exit(0)
+
+    def _traced(self, *of: Any) -> tuple[str, str] | None:
+        with contextlib.chdir(self._cwd):  # where its sources are
+            return super()._traced(*of)
 
     def judge(self) -> None:
         return

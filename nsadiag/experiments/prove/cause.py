@@ -11,6 +11,7 @@ from nsadiag.experiments.prove.statements import Made, Reads, Statements, Touch,
 
 Found = tuple[str, str]  # the line, and what it shows
 SHARE = 1e-3
+LEAVES_OUT = "what is right is changed from here on, without"
 
 
 def cause_of(proof: Proof, made: Statements) -> Found | None:
@@ -75,7 +76,8 @@ class _Search:
         return not made.whole.stored and (values == list(range(self._world)) or set(values) == {float(self._world)})
 
     def _parted(self) -> Found | None:
-        place = self._made.parted
+        held = [{row.name for row in rank.rows("parameter", self._made.step)} for rank in self._made.ranks]
+        place = self._made.parted if all(each == held[0] for each in held) else ""  # stages do other things
         return (place, "some ranks come to this line, and others do not") if place else None
 
     # -- backward ---------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ class _Search:
         if at is None:
             return None
         at = max(n for n, m in enumerate(forward) if n >= at and self._made_of(m, forward[at]))
-        return self._user_of(forward[at]), f"the gradient of {_named(forward[at])} is a part of one process's here, and nothing adds the parts up"
+        return self._user_of(forward[at]), f"behind this line the gradient of {_named(forward[at])} is none of one process's, while what follows is right"
 
     def _made_of(self, made: Made, first: Made) -> bool:
         """The same value under another name."""
@@ -144,7 +146,7 @@ class _Search:
         seen = {line for touch in wrong for line in touch.stack}
         other = [touch.stack[0] for touch in right if touch.stack[0] not in seen]
         if other:
-            return other[0], f"this line changes what is right, and leaves {pair.name} out"
+            return other[0], f"{LEAVES_OUT} {pair.name}"
         return None
 
     def _turned(self, name: str, ranks: Sequence[Sequence[Touch]]) -> str:

@@ -12,10 +12,12 @@ from nsadiag.analysis.relations.invariants.operations import couples, reduces_gr
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place
+from nsadiag.experiments.prove.cause import LEAVES_OUT
 from nsadiag.experiments.prove.compare import Proof
 from nsadiag.experiments.prove.factors import common_factor
 from nsadiag.experiments.prove.record import Run
 from nsadiag.source.patterns.gradient_cuts import backward_behind, gradient_scaling
+from nsadiag.source.patterns.selection import chosen_by
 from nsadiag.source.patterns.single_call import given_first, only_use
 
 INFERRED = "the line is inferred, from the step's operations and the sources"
@@ -24,7 +26,9 @@ INFERRED = "the line is inferred, from the step's operations and the sources"
 def with_line(told: dict[str, Any], proof: Proof, directory: Path, line: tuple[str, str] | None = None) -> dict[str, Any]:
     """The changes that a better line makes in the document; nothing where none is known. `directory`: the ranks' run."""
     if line is not None:
-        return {"place": line[0], "claims": [*told["claims"], line[1]]}
+        at = locations.of_text(line[0])
+        chosen = chosen_by(load_cell(directory).code, at.file, at.line) if at is not None and line[1].startswith(LEAVES_OUT) else None
+        return {"place": _text(chosen) if chosen else line[0], "claims": [*told["claims"], line[1]]}
     cell = load_cell(directory)
     own = judge(cell) if told["control"] == "one process" else None
     if own is not None and own.outcome == "wrong" and own.where is not None and own.where.file:
