@@ -184,7 +184,12 @@ def forked(subject: Subject, folder: Path) -> Row:
         found = runner.proved(with_batch(alone(command), option, subject.ranks))
     except Exception as error:
         return {"answer": "error", "why": repr(error)}
-    return {"answer": found.answer, "why": found.why, "document": found.document, **named_line(subject, found.document)}
+    return {
+        "answer": found.answer,
+        "why": found.why,
+        "document": found.document,
+        **named_line(subject, found.document),
+    }
 
 
 def named_line(subject: Subject, document: dict[str, Any]) -> Row:
@@ -192,7 +197,10 @@ def named_line(subject: Subject, document: dict[str, Any]) -> Row:
     file, number, _ = (document.get("place") or "::").rsplit(":", 2)
     text = subject.files.get(Path(file).name, b"").decode().splitlines()
     code = text[int(number) - 1].strip() if number.isdigit() and 0 < int(number) <= len(text) else ""
-    return {"line": code, "right": any(code in place or place in code for place in subject.places) if code else False}
+    return {
+        "line": code,
+        "right": any(code in place or place in code for place in subject.places) if code else False,
+    }
 
 
 def cold(subject: Subject, folder: Path) -> Row:
@@ -220,7 +228,11 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
             row = cold(subject, place) if options.cold else forked(subject, place)
             row = {"name": subject.name, "kind": subject.kind, "healthy": subject.healthy, **row}
             said = f"{'healthy' if subject.healthy else 'faulty'}): {row['answer']}: {row['why']}"
-            print(f"{subject.name} ({said}\n    {row.get('right')}: {row.get('line')}", file=sys.stderr, flush=True)
+            print(
+                f"{subject.name} ({said}\n    {row.get('right')}: {row.get('line')}",
+                file=sys.stderr,
+                flush=True,
+            )
             yield row
 
 

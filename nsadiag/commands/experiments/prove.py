@@ -152,7 +152,11 @@ class Runner:
         if failed is not None:
             return None
         one, failed = self._alone(single, "lines-alone", dataclasses.replace(asked, others=others))
-        return None if failed is not None else cause_of(proof, Statements(Run(ranks.directory), Run(one), proof.steps))
+        return (
+            None
+            if failed is not None
+            else cause_of(proof, Statements(Run(ranks.directory), Run(one), proof.steps))
+        )
 
     def against(self, good: Path | Worktree) -> Proved:
         """Beside an earlier proof's run, or what another commit computes."""

@@ -12,9 +12,9 @@ from nsadiag.evidence.documents.values import Measured, Whole
 # rank; `gradient`, `parameter`: as an optimizer's step finds them; `loss`: of a backward pass; `step`: an optimizer's;
 # `value`: what a line made, `pulled` its gradient; `touched`: a gradient or parameter that a line changed (`notes`: which, and the
 # lines that called it);
-# `loader`: of data; `dealt`: a batch's indices; `batch`: a stream's, by tensor; `joined`: those of all ranks were put together; `saved`: a state; `done`: the
+# `loader`: of data; `dealt`: a batch's indices; `batch`: a stream's, by tensor; `joined`: those of all ranks were put together; `saved`: a state (`notes`: its kinds); `put`: one that is put back (`name`: its kind); `done`: the
 # last line.
-What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "dealt", "batch", "joined", "saved", "value", "pulled", "touched", "done"]  # fmt: skip
+What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "dealt", "batch", "joined", "saved", "put", "value", "pulled", "touched", "done"]  # fmt: skip
 DONE = "proof.done"
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nsadiag.evidence.rehearsal.proof import Kept
 from nsadiag.experiments.prove.compare import Proof
 from nsadiag.experiments.prove.factors import common_factor
-from nsadiag.experiments.prove.relation import relation
-from nsadiag.experiments.prove.statements import Made, Reads, Statements, Touch, line_of
+from nsadiag.experiments.prove.record import Array
+from nsadiag.experiments.prove.relation import Relation, relation
+from nsadiag.experiments.prove.statements import Made, Reads, Statements, Touch
 
 Found = tuple[str, str]  # the line, and what it shows
 SHARE = 1e-3
@@ -31,7 +33,13 @@ class _Search:
             return self._numbers() or self._behind("parameter")
         if self._proof.rates is not None and self._proof.steps:
             return self._numbers()
-        return self._forward() or self._parted() or self._scaled() or self._behind("gradient") or self._backward()
+        return (
+            self._forward()
+            or self._parted()
+            or self._scaled()
+            or self._behind("gradient")
+            or self._backward()
+        )
 
     # -- forward ----------------------------------------------------------------------------------
 
@@ -40,7 +48,10 @@ class _Search:
         for made in self._made.made:
             if made.graded and not made.backward and not self._explained(made):
                 origin = self._origin(made)
-                return origin.place, f"{_named(origin)} is the first value that is none of one process's: no copy of it, no cut and no part of a sum"
+                return (
+                    origin.place,
+                    f"{_named(origin)} is the first value that is none of one process's: no copy of it, no cut and no part of a sum",
+                )
         return None
 
     def _explained(self, made: Made) -> bool:
@@ -50,7 +61,9 @@ class _Search:
         """What the line reads is wrong already: where that was made."""
         for _ in range(12):
             made = self._made.same_before(made)
-            before = [each for name in self._reads.at(made.place) if (each := self._last(name, made)) is not None]
+            before = [
+                each for name in self._reads.at(made.place) if (each := self._last(name, made)) is not None
+            ]
             wrong = [each for each in before if not self._explained(each) and not self._is_rank(each)]
             if not wrong:
                 break
@@ -73,7 +86,9 @@ class _Search:
     def _is_rank(self, made: Made) -> bool:
         """The rank itself, or the number of ranks: no mistake."""
         values = [row.value for row in made.rows]
-        return not made.whole.stored and (values == list(range(self._world)) or set(values) == {float(self._world)})
+        return not made.whole.stored and (
+            values == list(range(self._world)) or set(values) == {float(self._world)}
+        )
 
     def _parted(self) -> Found | None:
         held = [{row.name for row in rank.rows("parameter", self._made.step)} for rank in self._made.ranks]
@@ -83,39 +98,50 @@ class _Search:
     # -- backward ---------------------------------------------------------------------------------
 
     def _scaled(self) -> Found | None:
-        """All gradients by one factor, as backward leaves them: the line that made the loss's factor."""
+        """All gradients by one factor: the line that made the loss's factor, where backward leaves it, or a line shows where it comes in."""
         factor = common_factor(self._proof.differing)
-        if not factor or self._right or self._changed_later():
-            return None
         losses = [m for m in self._made.made if m.graded and not m.backward and m.size == 1]
-        if not losses:
+        if not factor or self._right or not losses:
             return None
-        last = losses[-1]
-        times = _times(last)
-        before = [m for m in losses if abs(_times(m) - times / factor) < SHARE * times / factor]
-        after = [m for m in losses if abs(_times(m) - times) < SHARE * times and (not before or m.whole.number > before[-1].whole.number)]
-        made = self._made.same_before(after[0]) if after else last
+        times = _times(losses[-1])
+        before = [m.whole.number for m in losses if _is_near(_times(m), times / factor)]
+        if self._changed_later() and not before:
+            return None
+        after = [m for m in losses if _is_near(_times(m), times) and m.whole.number > max(before, default=-1)]
+        made = self._made.same_before(after[0] if after else losses[-1])
         return made.place, f"{_named(made)} has the factor {factor:.4g} that all gradients have"
 
     def _changed_later(self) -> bool:
         """Whether lines behind backward change these gradients."""
-        return any(len(_places(named.get(name, []))) > 1 for named in self._made.touches("gradient") for name in self._wrong)
+        ranks = self._made.touches("gradient")
+        return any(
+            len({t.stack[0] for t in named.get(name, [])}) > 1 for named in ranks for name in self._wrong
+        )
 
     def _backward(self) -> Found | None:
         """From the last value of forward: the first whose gradient is none of one process's."""
         forward = [m for m in self._made.made if m.graded and not m.backward and m.pulled.kind != "unknown"]
         wrong = [n for n, m in enumerate(forward) if m.pulled.kind == "other"]
-        first = wrong[-1] if wrong else 0
-        parts = [n for n, m in enumerate(forward) if n >= first and m.found.kind == "equal" and m.pulled.kind == "partial"]
-        at = parts[0] if parts else first if wrong else None
-        if at is None:
+        if not wrong:
             return None
+        first = wrong[-1]
+        parts = [
+            n
+            for n, m in enumerate(forward)
+            if n >= first and m.found.kind == "equal" and m.pulled.kind == "partial"
+        ]
+        at = parts[0] if parts else first
         at = max(n for n, m in enumerate(forward) if n >= at and self._made_of(m, forward[at]))
-        return self._user_of(forward[at]), f"behind this line the gradient of {_named(forward[at])} is none of one process's, while what follows is right"
+        return (
+            self._user_of(forward[at]),
+            f"behind this line the gradient of {_named(forward[at])} is none of one process's, while what follows is right",
+        )
 
     def _made_of(self, made: Made, first: Made) -> bool:
         """The same value under another name."""
-        return made.whole.local == first.whole.local and self._made.same_before(made) is self._made.same_before(first)
+        return made.whole.local == first.whole.local and self._made.same_before(
+            made
+        ) is self._made.same_before(first)
 
     def _user_of(self, made: Made) -> str:
         """The next line that reads it, in the function where it has its name."""
@@ -135,10 +161,8 @@ class _Search:
         ranks = self._made.touches(kind)
         pair = max(self._proof.differing, key=lambda each: each.relative)
         mine = [named.get(pair.name, []) for named in ranks]
-        if kind == "gradient" and (turned := self._turned(pair.name, mine)):
-            return turned, f"from this line on the gradient of {pair.name} is none of one process's"
         wrong = [touch for name in sorted(self._wrong) for touch in ranks[pair.rank].get(name, [])]
-        right = [touch for name in sorted(self._right) for named in ranks for touch in named.get(name, [])]
+        right = [touch for name in sorted(self._right) for touch in ranks[pair.rank].get(name, [])]
         known = {line for touch in right for line in touch.stack}
         alone = [line for touch in wrong[::-1] for line in touch.stack if line not in known]
         if alone and right:
@@ -147,6 +171,8 @@ class _Search:
         other = [touch.stack[0] for touch in right if touch.stack[0] not in seen]
         if other:
             return other[0], f"{LEAVES_OUT} {pair.name}"
+        if kind == "gradient" and (turned := self._turned(pair.name, mine)):
+            return turned, f"from this line on the gradient of {pair.name} is none of one process's"
         return None
 
     def _turned(self, name: str, ranks: Sequence[Sequence[Touch]]) -> str:
@@ -154,22 +180,33 @@ class _Search:
         one = self._made.one.named("gradient", self._made.step).get(name)
         if one is None or not ranks or len({len(each) for each in ranks}) != 1 or not ranks[0]:
             return ""
-        whole, before = self._made.one.numbers(one), False
-        for turn, touch in enumerate(ranks[0]):
-            rows = [each[turn].row for each in ranks]
-            parts = [rank.numbers(row) for rank, row in zip(self._made.ranks, rows, strict=True)]
-            found = relation(parts, whole)
-            if before and found.kind == "other":
-                return touch.stack[0]
-            before = found.kind in ("partial", "equal", "cut")
-        return ""
+        whole = self._made.one.numbers(one)
+        found = [self._beside([each[turn].row for each in ranks], whole) for turn in range(len(ranks[0]))]
+        if len(found) < 2 or _is_right(found[-1]):
+            return ""
+        right = [turn for turn, each in enumerate(found) if _is_right(each)]
+        if (
+            found[-1].kind == "equal"
+        ):  # reduced: wrong by a factor since the last time that it was right, else since it was reduced
+            same = [
+                turn
+                for turn, each in enumerate(found)
+                if each.kind == "equal" and turn > max(right, default=0)
+            ]
+            return ranks[0][same[0]].stack[0] if same else ""
+        whole_or_part = [turn for turn, each in enumerate(found) if each.kind not in ("other", "unknown")]
+        turn = max(whole_or_part, default=-1) + 1
+        return ranks[0][turn].stack[0] if 0 < turn < len(found) else ""
+
+    def _beside(self, rows: list[Kept], whole: Array) -> Relation:
+        return relation([rank.numbers(row) for rank, row in zip(self._made.ranks, rows, strict=True)], whole)
 
     # -- numbers ----------------------------------------------------------------------------------
 
     def _numbers(self) -> Found | None:
         """The first number that all ranks share, which is neither one process's nor its part, nor the number of ranks."""
         for place, name, values, whole in self._made.numbers():
-            if len(set(values)) != 1 or values[0] in (whole, float(self._world)) or not line_of(place):
+            if len(set(values)) != 1 or not whole or values[0] in (whole, float(self._world)):
                 continue
             if abs(values[0] * self._world - whole) > SHARE * abs(whole):
                 return place, f"{name} is {values[0]:.6g} on each rank, {whole:.6g} in one process"
@@ -185,7 +222,9 @@ def _named(made: Made) -> str:
     return "what it returns" if name == "return" else name
 
 
-def _places(touches: Sequence[Touch]) -> set[str]:
-    return {touch.stack[0] for touch in touches}
+def _is_near(value: float, wanted: float) -> bool:
+    return abs(value - wanted) < SHARE * abs(wanted)
 
 
+def _is_right(found: Relation) -> bool:
+    return found.kind in ("equal", "cut") and _is_near(found.factor, 1)

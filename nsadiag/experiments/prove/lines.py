@@ -12,6 +12,7 @@ from nsadiag.analysis.relations.invariants.operations import couples, reduces_gr
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.rehearsal.proof import Kept
 from nsadiag.experiments.prove.cause import LEAVES_OUT
 from nsadiag.experiments.prove.compare import Proof
 from nsadiag.experiments.prove.factors import common_factor
@@ -20,14 +21,21 @@ from nsadiag.source.patterns.gradient_cuts import backward_behind, gradient_scal
 from nsadiag.source.patterns.selection import chosen_by
 from nsadiag.source.patterns.single_call import given_first, only_use
 
+KINDS = {"rate": "schedule", "update": "optimizer", "start": "model"}  # of states, by what differs first
 INFERRED = "the line is inferred, from the step's operations and the sources"
 
 
-def with_line(told: dict[str, Any], proof: Proof, directory: Path, line: tuple[str, str] | None = None) -> dict[str, Any]:
+def with_line(
+    told: dict[str, Any], proof: Proof, directory: Path, line: tuple[str, str] | None = None
+) -> dict[str, Any]:
     """The changes that a better line makes in the document; nothing where none is known. `directory`: the ranks' run."""
     if line is not None:
         at = locations.of_text(line[0])
-        chosen = chosen_by(load_cell(directory).code, at.file, at.line) if at is not None and line[1].startswith(LEAVES_OUT) else None
+        chosen = (
+            chosen_by(load_cell(directory).code, at.file, at.line)
+            if at is not None and line[1].startswith(LEAVES_OUT)
+            else None
+        )
         return {"place": _text(chosen) if chosen else line[0], "claims": [*told["claims"], line[1]]}
     cell = load_cell(directory)
     own = judge(cell) if told["control"] == "one process" else None
@@ -48,8 +56,22 @@ def _after(proof: Proof, case: Case, run: Run) -> Place | None:
     if proof.what == "data":
         asked = [loader.place for rank in case.cell.ranks for loader in rank.loaders]
         return locations.of_text(asked[0]) if asked else None
-    saved = [row.place for rank in run.ranks for row in rank.all_of("saved") if row.place]
-    return given_first(case.cell.code, locations.of_text(saved[0])) if saved else None
+    saved = [row for rank in run.ranks for row in rank.all_of("saved") if row.place]
+    again = [rank.all_of("put") for rank in Run(run.directory / "proof" / "again").ranks]
+    if found := _put_back(KINDS.get(str(proof.what), ""), saved, again):
+        return locations.of_text(found)
+    return given_first(case.cell.code, locations.of_text(saved[0].place)) if saved else None
+
+
+def _put_back(kind: str, saved: list[Kept], again: list[list[Kept]]) -> str:
+    """The line that reads what comes back otherwise; where it is saved and not put back, the last that puts others back."""
+    puts = next((rows for rows in again if rows), [])
+    at = next((n for n, row in enumerate(puts) if row.name == kind), None)
+    if at is not None:
+        files = [row.place for row in puts[:at] if row.name == "file"]
+        return files[-1] if files else puts[at].place
+    is_saved = any(kind in row.notes for row in saved)
+    return puts[-1].place if puts and is_saved else ""
 
 
 def _within(proof: Proof, case: Case) -> Place | None:

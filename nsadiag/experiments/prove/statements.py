@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from nsadiag.evidence.rehearsal.proof import Kept
 from nsadiag.evidence.rehearsal.reads import Read, reads_by_line
 from nsadiag.experiments.prove.record import Array, Rank, Run
 from nsadiag.experiments.prove.relation import UNKNOWN, Relation, joined, relation
-
-import numpy as np
 
 Key = tuple[str, str]  # a line, and a name
 
@@ -79,11 +79,15 @@ class Statements:
             found = Made(key, turn, own, whole)
             value = self._one(self.one, whole)
             found.size = value.size
-            found.found = relation([self._one(r, row) for r, row in zip(self.ranks, own, strict=True)], value, self._tolerance)
+            found.found = relation(
+                [self._one(r, row) for r, row in zip(self.ranks, own, strict=True)], value, self._tolerance
+            )
             found.pulled = self._of_gradient(own, whole)
             every.append(found)
         if len(rows) > 1 and any(each.found.kind == "other" for each in every):
-            parts = [[self._one(rank, row) for row in each] for rank, each in zip(self.ranks, held, strict=True)]
+            parts = [
+                [self._one(rank, row) for row in each] for rank, each in zip(self.ranks, held, strict=True)
+            ]
             together = joined(parts, [self._one(self.one, row) for row in rows], self._tolerance)
             if together.kind in ("cut", "equal"):
                 for each in every:
@@ -101,7 +105,9 @@ class Statements:
     @cached_property
     def _pulled(self) -> list[dict[int, Kept]]:
         """By number of the value: of each rank, and of the one process."""
-        return [{row.number: row for row in each.rows("pulled", self.step)} for each in (*self.ranks, self.one)]
+        return [
+            {row.number: row for row in each.rows("pulled", self.step)} for each in (*self.ranks, self.one)
+        ]
 
     def _one(self, rank: Rank, row: Kept) -> Array:
         if row.stored:
@@ -196,4 +202,7 @@ class Reads:
                 self._files[file] = reads_by_line(Path(file).read_bytes())
             except (OSError, SyntaxError, ValueError, RecursionError):
                 self._files[file] = {}
-        return tuple(".".join(name[:2]) if name[0] == "self" else name[0] for name in self._files[file].get(line_of(place), ()))
+        return tuple(
+            ".".join(name[:2]) if name[0] == "self" else name[0]
+            for name in self._files[file].get(line_of(place), ())
+        )

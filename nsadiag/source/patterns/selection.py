@@ -16,6 +16,8 @@ def chosen_by(code: SourceModel, path: str, line: int) -> Place | None:
         return None
     loop = max(loops, key=lambda each: each.lineno)
     over = loop.iter.id if isinstance(loop.iter, ast.Name) else None
-    named = [n.lineno for n in file.all(ast.Assign) for t in n.targets if isinstance(t, ast.Name) and t.id == over]
+    named = [
+        n.lineno for n in file.all(ast.Assign) for t in n.targets if isinstance(t, ast.Name) and t.id == over
+    ]
     made = [each for each in named if each < loop.lineno]
     return place(path, max(made) if made else loop.lineno, None)

@@ -25,7 +25,7 @@ from nsadiag.worker.probes.autograd.module_calls import qualified
 from nsadiag.worker.probes.correctness.shards import Named, Piece, named, pieces_of
 from nsadiag.worker.probes.generators import checksum
 from nsadiag.worker.probes.values import is_a, stepped_by, tensors_among
-from nsadiag.worker.proof import loaders, quiet
+from nsadiag.worker.proof import loaders, quiet, states
 from nsadiag.worker.proof.journal import journal
 from nsadiag.worker.proof.moved import Mover
 from nsadiag.worker.proof.starts import Starts
@@ -65,7 +65,11 @@ class State:
         self.outputs: Counter[str] = Counter()
         self.locals: dict[int, torch.Tensor] = {}  # by address of the parameter
         self.random: int | None = None
-        self.statements = Statements(wanted.traced - 1, lambda: self.step, lambda: not self.depth) if wanted.traced else None
+        self.statements = (
+            Statements(wanted.traced - 1, lambda: self.step, lambda: not self.depth)
+            if wanted.traced
+            else None
+        )
 
 
 _state: State
@@ -79,7 +83,8 @@ def install(text: str) -> None:
     loaders.install(_state.wanted.others)
     Module.__call__ = _recorded(Module.__call__)
     torch.autograd.backward = _with_loss(torch.autograd.backward)
-    torch.save = _noted(torch.save)
+    torch.save = states.taken(torch.save, _written)
+    states.install(_written)
     for name in EXCHANGES if distributed.is_available() else ():
         setattr(distributed, name, _exchanging(getattr(distributed, name)))
     optim.register_optimizer_step_pre_hook(_before_step)
@@ -232,16 +237,11 @@ def _exchanging(original: Any) -> Any:
     return collective
 
 
-def _noted(original: Any) -> Any:
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        found = original(*args, **kwargs)
-        if not _state.over:
-            with tolerated(Exception):
-                journal.write("saved", _state.step, place=user_place())
-        return found
-
-    return save
+def _written(what: str, **about: Any) -> None:
+    """A state is taken or put back."""
+    if not _state.over:
+        with tolerated(Exception):
+            journal.write(what, _state.step, place=user_place(), **about)
 
 
 # -- the optimizer's step -------------------------------------------------------------------------

@@ -22,7 +22,9 @@ MOST_CHECKED = 1 << 22  # of all parameters, which are looked at after each line
 MOST_PARTS = 16  # of a list or an object
 MOST_NUMBERS = 4096  # of a list of them
 
-Seen = dict[str, tuple[int, Any, int]]  # by name: address, the object, which is kept alive by it, and its version
+Seen = dict[
+    str, tuple[int, Any, int]
+]  # by name: address, the object, which is kept alive by it, and its version
 
 
 class Statements:
@@ -135,7 +137,13 @@ class Statements:
             return
         backward = torch._C._current_graph_task_id() != -1
         for text, part in _parts(name, value):
-            about = {"name": text, "number": self._rows, "place": place, "notes": ["backward"] * backward, "local_name": local}
+            about = {
+                "name": text,
+                "number": self._rows,
+                "place": place,
+                "notes": ["backward"] * backward,
+                "local_name": local,
+            }
             if isinstance(part, float):
                 journal.write("value", step, value=part if math.isfinite(part) else None, **about)
             elif whole and part.numel() <= MOST_ELEMENTS:
@@ -200,16 +208,16 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(value, torch.Tensor):
         yield name, value
-    elif isinstance(value, bool | int | float):
+    elif isinstance(value, int | float) and not isinstance(value, bool):
         yield name, float(value)
     elif isinstance(value, list | tuple | range) and value:
         if len(value) <= MOST_NUMBERS and all(type(each) is int for each in value):
             yield name, torch.tensor(list(value))
         elif not isinstance(value, range):
             for number, each in enumerate(value[:MOST_PARTS]):
-                if isinstance(each, torch.Tensor | bool | int | float):
+                if isinstance(each, torch.Tensor | int | float):
                     yield from _parts(f"{name}[{number}]", each)
     elif isinstance(value, dict):
         for key, each in list(value.items())[:MOST_PARTS]:
-            if isinstance(each, torch.Tensor | bool | int | float):
+            if isinstance(each, torch.Tensor | int | float):
                 yield from _parts(f"{name}[{key!r}]", each)
