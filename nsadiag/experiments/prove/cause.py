@@ -65,8 +65,15 @@ class _Search:
                 each for name in self._reads.at(made.place) if (each := self._last(name, made)) is not None
             ]
             wrong = [each for each in before if not self._explained(each) and not self._is_rank(each)]
-            if not wrong:
-                break
+            if not wrong:  # a part of a sum, used as if it were all of it
+                return next(
+                    (
+                        each
+                        for each in before
+                        if each.graded and each.size > 1 and each.found.kind == "partial"
+                    ),
+                    made,
+                )
             made = max(wrong, key=lambda each: (each.size > 1, each.whole.number))
         return made
 
