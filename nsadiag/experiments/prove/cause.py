@@ -13,6 +13,8 @@ from nsadiag.experiments.prove.statements import Made, Reads, Statements, Touch
 
 Found = tuple[str, str]  # the line, and what it shows
 SHARE = 1e-3
+NEITHER = "the first value that is none of one process's: no copy of it, no cut and no part of a sum"
+PART = "each rank's part of a sum, and used as if it were all of it"
 LEAVES_OUT = "what is right is changed from here on, without"
 
 
@@ -48,10 +50,8 @@ class _Search:
         for made in self._made.made:
             if made.graded and not made.backward and not self._explained(made):
                 origin = self._origin(made)
-                return (
-                    origin.place,
-                    f"{_named(origin)} is the first value that is none of one process's: no copy of it, no cut and no part of a sum",
-                )
+                says = PART if origin.found.kind == "partial" else NEITHER
+                return origin.place, f"{_named(origin)} is {says}"
         return None
 
     def _explained(self, made: Made) -> bool:
@@ -65,15 +65,11 @@ class _Search:
                 each for name in self._reads.at(made.place) if (each := self._last(name, made)) is not None
             ]
             wrong = [each for each in before if not self._explained(each) and not self._is_rank(each)]
-            if not wrong:  # a part of a sum, used as if it were all of it
-                return next(
-                    (
-                        each
-                        for each in before
-                        if each.graded and each.size > 1 and each.found.kind == "partial"
-                    ),
-                    made,
-                )
+            if not wrong:
+                sums = [
+                    each for each in before if each.graded and each.size > 1 and each.found.kind == "partial"
+                ]
+                return sums[0] if sums else made
             made = max(wrong, key=lambda each: (each.size > 1, each.whole.number))
         return made
 
@@ -114,7 +110,7 @@ class _Search:
         before = [m.whole.number for m in losses if _is_near(_times(m), times / factor)]
         if self._changed_later() and not before:
             return None
-        after = [m for m in losses if _is_near(_times(m), times) and m.whole.number > max(before, default=-1)]
+        after = [m for m in losses if before and _is_near(_times(m), times) and m.whole.number > max(before)]
         made = self._made.same_before(after[0] if after else losses[-1])
         return made.place, f"{_named(made)} has the factor {factor:.4g} that all gradients have"
 
