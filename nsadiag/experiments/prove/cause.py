@@ -94,9 +94,13 @@ class _Search:
         )
 
     def _parted(self) -> Found | None:
-        held = [{row.name for row in rank.rows("parameter", self._made.step)} for rank in self._made.ranks]
-        place = self._made.parted if all(each == held[0] for each in held) else ""  # stages do other things
+        place = self._made.parted if self._are_replicas() else ""  # stages do other things
         return (place, "some ranks come to this line, and others do not") if place else None
+
+    def _are_replicas(self) -> bool:
+        """Whether all ranks hold parameters of the same names."""
+        held = [{row.name for row in rank.rows("parameter", self._made.step)} for rank in self._made.ranks]
+        return all(each == held[0] for each in held)
 
     # -- backward ---------------------------------------------------------------------------------
 
@@ -174,9 +178,18 @@ class _Search:
         other = [touch.stack[0] for touch in right if touch.stack[0] not in seen]
         if other:
             return other[0], f"{LEAVES_OUT} {pair.name}"
+        if place := self._of_some(mine):
+            return place, f"this line changes {pair.name} on some ranks, and not on others"
         if kind == "gradient" and (turned := self._turned(pair.name, mine)):
             return turned, f"from this line on the gradient of {pair.name} is none of one process's"
         return None
+
+    def _of_some(self, ranks: Sequence[Sequence[Touch]]) -> str:
+        """The first line that changes it on some ranks alone, where all hold the same parameters."""
+        if not self._are_replicas() or not all(ranks):
+            return ""
+        places = [[touch.stack[0] for touch in each] for each in ranks]
+        return next((at for each in places for at in each if not all(at in other for other in places)), "")
 
     def _turned(self, name: str, ranks: Sequence[Sequence[Touch]]) -> str:
         """Each change beside what one process has in the end."""

@@ -111,7 +111,8 @@ class Statements:
 
     def _one(self, rank: Rank, row: Kept) -> Array:
         if row.stored:
-            return rank.numbers(row)
+            with np.errstate(invalid="ignore"):  # of memory that nobody has written to
+                return rank.numbers(row)
         return np.array(np.nan if row.value is None else row.value)
 
     def same_before(self, made: Made) -> Made:
