@@ -130,8 +130,10 @@ class _Search:
         forward = [m for m in self._made.made if m.graded and not m.backward and m.pulled.kind != "unknown"]
         wrong = [n for n, m in enumerate(forward) if m.pulled.kind == "other"]
         if not wrong:
-            return None
+            return self._own_backward()
         first = wrong[-1]
+        if own := self._own_backward(self._made.arrived(forward[first])):
+            return own
         parts = [
             n
             for n, m in enumerate(forward)
@@ -143,6 +145,19 @@ class _Search:
             self._user_of(forward[at]),
             f"behind this line the gradient of {_named(forward[at])} is none of one process's, while what follows is right",
         )
+
+    def _own_backward(self, until: int | None = None) -> Found | None:
+        """In a `backward` of the user's, before that gradient arrives: the first value that is none of one process's."""
+        for made in self._made.made:
+            returned = made.key[1] == "return" and not made.place.endswith(
+                ">"
+            )  # what else there is may not be filled yet
+            if made.backward and returned and made.whole.stored and made.found.kind == "other":
+                if until is None or made.whole.offset < until:
+                    origin = self._origin(made)
+                    return origin.place, f"in backward, {_named(origin)} is {NEITHER}"
+                break
+        return None
 
     def _made_of(self, made: Made, first: Made) -> bool:
         """The same value under another name."""

@@ -17,9 +17,9 @@ from nsadiag.experiments.prove.cause import LEAVES_OUT
 from nsadiag.experiments.prove.compare import Proof
 from nsadiag.experiments.prove.factors import common_factor
 from nsadiag.experiments.prove.record import Run
-from nsadiag.source.patterns.gradient_cuts import backward_behind, gradient_scaling
+from nsadiag.source.patterns.gradient_cuts import gradient_scaling
 from nsadiag.source.patterns.selection import chosen_by
-from nsadiag.source.patterns.single_call import given_first, only_use
+from nsadiag.source.patterns.single_call import given_first
 
 KINDS = {"rate": "schedule", "update": "optimizer", "start": "model"}  # of states, by what differs first
 INFERRED = "the line is inferred, from the step's operations and the sources"
@@ -78,11 +78,9 @@ def _within(proof: Proof, case: Case) -> Place | None:
     """The operations of a step."""
     if not proof.pairs or proof.rates is not None:
         return None
-    if proof.output is not None:
-        return only_use(case.cell.code, proof.output.module.rpartition(".")[2])
-    if proof.what != "gradient":
+    if proof.output is not None or proof.what != "gradient":
         return None
-    return _in_backward(proof, case) if proof.at_backward else _behind_backward(proof, case)
+    return _in_backward(case) if proof.at_backward else _behind_backward(proof, case)
 
 
 def _behind_backward(proof: Proof, case: Case) -> Place | None:
@@ -95,12 +93,8 @@ def _behind_backward(proof: Proof, case: Case) -> Place | None:
     return locations.of_text(done[-1].place) if done else None
 
 
-def _in_backward(proof: Proof, case: Case) -> Place | None:
-    """The user's own backward behind the last module that is wrong, else a collective of forward: what it returns carries no gradient."""
-    order = {part.name: n for n, part in enumerate(proof.layout.parts.values())} if proof.layout else {}
-    last = max(proof.differing, key=lambda pair: order.get(pair.name, 0))
-    if own := backward_behind(case.cell.code, last.name.rpartition(".")[0].rpartition(".")[2]):
-        return own
+def _in_backward(case: Case) -> Place | None:
+    """A collective of forward: what it returns carries no gradient."""
     plain = [o for o in _operations(case) if couples(o) and not o.inside]
     return locations.of_text(plain[0].place) if plain else None
 

@@ -109,6 +109,11 @@ class Statements:
             {row.number: row for row in each.rows("pulled", self.step)} for each in (*self.ranks, self.one)
         ]
 
+    def arrived(self, made: Made) -> int:
+        """The place of its gradient in the one process's record, which is in the order of time."""
+        row = self._pulled[-1].get(made.whole.number)
+        return row.offset if row is not None else -1
+
     def _one(self, rank: Rank, row: Kept) -> Array:
         if row.stored:
             with np.errstate(invalid="ignore"):  # of memory that nobody has written to

@@ -100,7 +100,8 @@ class Statements:
             self._attributes(frame.f_locals.get("self"), seen, place)
             if event == "return" and given is not None:
                 self._value("return", given, place)
-            if self._checks and self._outside() and self._step() >= self._wanted:
+            outside = self._outside() and torch._C._current_graph_task_id() == -1
+            if self._checks and outside and self._step() >= self._wanted:
                 self._touched([place, *self._stack(frame.f_back)])
         if event == "return":
             self._frames.pop(id(frame), None)
