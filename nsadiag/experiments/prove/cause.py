@@ -50,7 +50,7 @@ class _Search:
         for made in self._made.made:
             if made.graded and not made.backward and not self._explained(made):
                 origin = self._origin(made)
-                says = PART if origin.found.kind == "partial" else NEITHER
+                says = PART if self._explained(origin) else NEITHER
                 return origin.place, f"{_named(origin)} is {says}"
         return None
 
@@ -207,26 +207,23 @@ class _Search:
         return next((at for each in places for at in each if not all(at in other for other in places)), "")
 
     def _turned(self, name: str, ranks: Sequence[Sequence[Touch]]) -> str:
-        """Each change beside what one process has in the end."""
-        one = self._made.one.named("gradient", self._made.step).get(name)
-        if one is None or not ranks or len({len(each) for each in ranks}) != 1 or not ranks[0]:
+        """The change from which on it is none of what one process has there, or only by a factor."""
+        if not ranks or len({len(each) for each in ranks}) != 1 or len(ranks[0]) < 2:
             return ""
-        whole = self._made.one.numbers(one)
-        found = [self._beside([each[turn].row for each in ranks], whole) for turn in range(len(ranks[0]))]
-        if len(found) < 2 or _is_right(found[-1]):
+        wholes = self._made.beside(name, "gradient", ranks)
+        if len(wholes) != len(ranks[0]):
             return ""
-        right = [turn for turn, each in enumerate(found) if _is_right(each)]
-        if (
-            found[-1].kind == "equal"
-        ):  # reduced: wrong by a factor since the last time that it was right, else since it was reduced
-            same = [
-                turn
-                for turn, each in enumerate(found)
-                if each.kind == "equal" and turn > max(right, default=0)
-            ]
-            return ranks[0][same[0]].stack[0] if same else ""
-        whole_or_part = [turn for turn, each in enumerate(found) if each.kind not in ("other", "unknown")]
-        turn = max(whole_or_part, default=-1) + 1
+        found = [self._beside([each[n].row for each in ranks], whole) for n, whole in enumerate(wholes)]
+        if _is_right(found[-1]) or found[-1].kind == "unknown":
+            return ""
+        right = max((n for n, each in enumerate(found) if _is_right(each)), default=0)
+        if found[-1].kind in ("equal", "cut"):  # by a factor: since it was right, else since it was reduced
+            turn = next((n for n in range(right + 1, len(found)) if found[n].kind == found[-1].kind), 0)
+        else:
+            turn = (
+                max((n for n, each in enumerate(found) if each.kind not in ("other", "unknown")), default=-1)
+                + 1
+            )
         return ranks[0][turn].stack[0] if 0 < turn < len(found) else ""
 
     def _beside(self, rows: list[Kept], whole: Array) -> Relation:

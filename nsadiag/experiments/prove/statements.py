@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -70,6 +70,8 @@ class Statements:
                 continue
             if len(held[0]) == len(rows):
                 found += self._compared(key, held, rows)
+            elif held[0]:
+                found.append(self._together(key, held, rows))
         return sorted(found, key=lambda each: each.whole.number)
 
     def _compared(self, key: Key, held: list[list[Kept]], rows: list[Kept]) -> Iterator[Made]:
@@ -93,6 +95,16 @@ class Statements:
                 for each in every:
                     each.found, each.pulled = together, UNKNOWN
         yield from every
+
+    def _together(self, key: Key, held: list[list[Kept]], rows: list[Kept]) -> Made:
+        """What ranks made more or less often than one process, as they went through their part of a batch."""
+        parts = [[self._one(rank, row) for row in each] for rank, each in zip(self.ranks, held, strict=True)]
+        wholes = [self._one(self.one, row) for row in rows]
+        found = Made(key, 0, [each[0] for each in held], rows[0], size=wholes[0].size)
+        together = joined(parts, wholes, self._tolerance)
+        if together.kind != "other" or found.size == 1:
+            found.found = together
+        return found
 
     def _of_gradient(self, own: list[Kept], whole: Kept) -> Relation:
         theirs = self._pulled[-1].get(whole.number)
@@ -150,16 +162,26 @@ class Statements:
 
     def touches(self, kind: str) -> list[dict[str, list[Touch]]]:
         """The changes of gradients or parameters by name, of each rank."""
+        return [self._touches(rank, kind) for rank in self.ranks]
+
+    def beside(self, name: str, kind: str, ranks: Sequence[Sequence[Touch]]) -> list[Array]:
+        """What one process has after each of these changes: where its line changes nothing there, what it had before."""
+        left, held = list(self._touches(self.one, kind).get(name, [])), None
+        found: list[Array | None] = []
+        for touch in ranks[0]:
+            at = next((n for n, each in enumerate(left) if each.stack[0] == touch.stack[0]), None)
+            if at is not None:
+                held, left = self.one.numbers(left[at].row), left[at + 1 :]
+            found.append(held)
+        return [each for each in found if each is not None]
+
+    def _touches(self, rank: Rank, kind: str) -> dict[str, list[Touch]]:
         steps = (self.step,) if kind == "gradient" else (self.step, self.step + 1)
-        found = []
-        for rank in self.ranks:
-            named: dict[str, list[Touch]] = defaultdict(list)
-            for step in steps:
-                for row in rank.rows("touched", step):
-                    if row.notes[0] == kind:
-                        named[row.name].append(Touch((row.place, *row.notes[1:]), row))
-            found.append(named)
-        return found
+        named: dict[str, list[Touch]] = defaultdict(list)
+        for row in (row for step in steps for row in rank.rows("touched", step)):
+            if row.notes[0] == kind:
+                named[row.name].append(Touch((row.place, *row.notes[1:]), row))
+        return named
 
     def numbers(self) -> Iterator[tuple[str, str, list[float], float]]:
         """Numbers of all steps so far: line, name, of each rank, of the one process; the first time that the line ran."""

@@ -98,5 +98,7 @@ def test_a_gradient_is_wrong_from_the_line_on_that_clips_each_ranks_own(tmp_path
         ({"w": mean}, [touched(5, "w", a), touched(6, "w", b), touched(7, "w", mean)])
         for a, b in zip(own, clipped, strict=True)
     ]
-    told = found(tmp_path, ranks, ({"w": GRADIENT}, []))
+    told = found(
+        tmp_path, ranks, ({"w": GRADIENT}, [touched(5, "w", 2 * GRADIENT), touched(6, "w", GRADIENT)])
+    )
     assert told is not None and told[0] == "train.py:6:<module>"
