@@ -58,7 +58,7 @@ class _Search:
         return made.found.explains(self._world, made.size)
 
     def _origin(self, made: Made) -> Made:
-        """What the line reads is wrong already: where that was made."""
+        """The line that made what is wrong already in what this one reads."""
         for _ in range(12):
             made = self._made.same_before(made)
             before = [
@@ -98,7 +98,7 @@ class _Search:
         return (place, "some ranks come to this line, and others do not") if place else None
 
     def _are_replicas(self) -> bool:
-        """Whether all ranks hold parameters of the same names."""
+        """True where all ranks hold parameters of the same names."""
         held = [{row.name for row in rank.rows("parameter", self._made.step)} for rank in self._made.ranks]
         return all(each == held[0] for each in held)
 

@@ -18,8 +18,8 @@ from nsadiag.experiments.prove.compare import Proof
 from nsadiag.experiments.prove.factors import common_factor
 from nsadiag.experiments.prove.record import Run
 from nsadiag.source.patterns.gradient_cuts import gradient_scaling
-from nsadiag.source.patterns.selection import chosen_by
 from nsadiag.source.patterns.single_call import given_first
+from nsadiag.source.ways.chosen import chosen_by
 
 KINDS = {"rate": "schedule", "update": "optimizer", "start": "model"}  # of states, by what differs first
 INFERRED = "the line is inferred, from the step's operations and the sources"

@@ -1,4 +1,4 @@
-"""What each line of the user's made in the step that differs, on the ranks and in one process: the line at which they part."""
+"""The values that each line of the user's made in the step that differs, on the ranks and in one process: the line at which they part."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Statements:
         yield from every
 
     def _together(self, key: Key, held: list[list[Kept]], rows: list[Kept]) -> Made:
-        """What ranks made more or less often than one process, as they went through their part of a batch."""
+        """A value that ranks made more or less often than one process, as they went through their part of a batch."""
         parts = [[self._one(rank, row) for row in each] for rank, each in zip(self.ranks, held, strict=True)]
         wholes = [self._one(self.one, row) for row in rows]
         found = Made(key, 0, [each[0] for each in held], rows[0], size=wholes[0].size)
@@ -165,7 +165,7 @@ class Statements:
         return [self._touches(rank, kind) for rank in self.ranks]
 
     def beside(self, name: str, kind: str, ranks: Sequence[Sequence[Touch]]) -> list[Array]:
-        """What one process has after each of these changes: where its line changes nothing there, what it had before."""
+        """The one process's value after each of these changes: where its line changes nothing there, what it had before."""
         left, held = list(self._touches(self.one, kind).get(name, [])), None
         found: list[Array | None] = []
         for touch in ranks[0]:
