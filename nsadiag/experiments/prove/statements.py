@@ -63,7 +63,7 @@ class Statements:
         """In the order of the one process; what not all ranks made as often is not among them."""
         theirs = _by_key(self.one, self.step)
         mine = [_by_key(rank, self.step) for rank in self.ranks]
-        found = []
+        found: list[Made] = []
         for key, rows in theirs.items():
             held = [each.get(key, []) for each in mine]
             if any(len(each) != len(held[0]) for each in held):

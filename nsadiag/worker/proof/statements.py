@@ -68,7 +68,8 @@ class Statements:
         return self._local
 
     def _enter(self, frame: FrameType) -> None:
-        code, seen = frame.f_code, {}
+        code = frame.f_code
+        seen: Seen = {}
         self._frames[id(frame)] = (frame, 0, seen)
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         caller = self._stack(frame.f_back)[:1]
