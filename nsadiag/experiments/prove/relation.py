@@ -51,7 +51,7 @@ def relation(parts: Sequence[Array], whole: Array, tolerance: float = 1e-4) -> R
 
 
 def joined(parts: Sequence[Sequence[Array]], wholes: Sequence[Array], tolerance: float = 1e-4) -> Relation:
-    """Of values that a line made several times in a step: ranks go through a batch in other pieces than one process does."""
+    """The same of values that a line made several times in a step: ranks go through a batch in other pieces than one process does."""
     every = [each for rank in parts for each in rank]
     if {each.ndim for each in every} != {wholes[0].ndim} or not wholes[0].ndim:
         if {each.size for each in [*every, *wholes]} != {1}:

@@ -60,7 +60,7 @@ class Statements:
 
     @cached_property
     def made(self) -> list[Made]:
-        """In the order of the one process; what not all ranks made as often is not among them."""
+        """All, in the order of the one process; what not all ranks made as often is not among them."""
         theirs = _by_key(self.one, self.step)
         mine = [_by_key(rank, self.step) for rank in self.ranks]
         found: list[Made] = []

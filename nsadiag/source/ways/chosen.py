@@ -9,7 +9,7 @@ from nsadiag.source.model import SourceFile, SourceModel, place
 
 
 def chosen_by(code: SourceModel, path: str, line: int) -> Place | None:
-    """Of the innermost loop around that line: the condition on the way to it, else what the loop goes over, where that is made."""
+    """For the innermost loop around that line: the condition on the way to it, else what the loop goes over, where that is made."""
     file = code.file(path)
     loops = [n for n in file.all(ast.For) if n.lineno < line <= (n.end_lineno or 0)] if file else []
     if file is None or not loops:
