@@ -15,6 +15,7 @@ and truth.json with `world_size`, `expected_outcome` (`wrong` or `healthy`), `ar
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -120,11 +121,12 @@ class Forked(Runner):
             port = free.getsockname()[1]
         shared = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1,
                   PROOF: asked.to_json(), "NSADIAG_RUN_DIR": run.path, "NSADIAG_PROBES": "none"}  # fmt: skip
-        with tempfile.TemporaryDirectory(prefix="proved-") as text:  # what one run saves no other finds
-            place = Path(shutil.copytree(self._cwd, f"{text}/cwd", ignore=shutil.ignore_patterns("run")))
-            words = request.command[at + 1 :]
-            started = [self._fork(place, run, rank, ranks, shared, words) for rank in range(ranks)]
-            codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
+        place = self._cwd / "job"  # the same for all runs, so that their lines are the same
+        shutil.rmtree(place, ignore_errors=True)  # what one run saves no other finds
+        shutil.copytree(self._cwd, place, ignore=shutil.ignore_patterns("run", "job"))
+        words = request.command[at + 1 :]
+        started = [self._fork(place, run, rank, ranks, shared, words) for rank in range(ranks)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
         result = RunResult(directory=run.path, verdict=None, exit_code=0)
         if not any(codes) or came_to_the_end(run.path, asked):
             return result, None
@@ -157,6 +159,10 @@ class Forked(Runner):
             os._exit(1)
         os._exit(0)
 
+    def _traced(self, *of: Any) -> tuple[str, str] | None:
+        with contextlib.chdir(self._cwd):  # where its sources are
+            return super()._traced(*of)
+
     def judge(self) -> None:
         return
 
@@ -178,7 +184,23 @@ def forked(subject: Subject, folder: Path) -> Row:
         found = runner.proved(with_batch(alone(command), option, subject.ranks))
     except Exception as error:
         return {"answer": "error", "why": repr(error)}
-    return {"answer": found.answer, "why": found.why, "document": found.document}
+    return {
+        "answer": found.answer,
+        "why": found.why,
+        "document": found.document,
+        **named_line(subject, found.document),
+    }
+
+
+def named_line(subject: Subject, document: dict[str, Any]) -> Row:
+    """The line of a proof, and whether it is the right one."""
+    file, number, _ = (document.get("place") or "::").rsplit(":", 2)
+    text = subject.files.get(Path(file).name, b"").decode().splitlines()
+    code = text[int(number) - 1].strip() if number.isdigit() and 0 < int(number) <= len(text) else ""
+    return {
+        "line": code,
+        "right": any(code in place or place in code for place in subject.places) if code else False,
+    }
 
 
 def cold(subject: Subject, folder: Path) -> Row:
@@ -206,7 +228,11 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
             row = cold(subject, place) if options.cold else forked(subject, place)
             row = {"name": subject.name, "kind": subject.kind, "healthy": subject.healthy, **row}
             said = f"{'healthy' if subject.healthy else 'faulty'}): {row['answer']}: {row['why']}"
-            print(f"{subject.name} ({said}", file=sys.stderr, flush=True)
+            print(
+                f"{subject.name} ({said}\n    {row.get('right')}: {row.get('line')}",
+                file=sys.stderr,
+                flush=True,
+            )
             yield row
 
 

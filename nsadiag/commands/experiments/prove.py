@@ -137,7 +137,26 @@ class Runner:
             asked = [Asked(steps=self._options.steps, others=others, moved=MOVED, seed=seed) for seed in range(1, RUNS + 1)]  # fmt: skip
             moved = [self._alone(single, f"moved-{each.seed}", each)[0] for each in asked]
             proof = prove(ranks, other, spread_of(other, [Run(path) for path in moved]))
-        return self._told(proof, "one process")
+        found = self._traced(proof, single, others) if proof.judgement == "differs" else None
+        return self._told(proof, "one process", found)
+
+    def _traced(self, proof: Proof, single: list[str], others: str) -> tuple[str, str] | None:
+        """Both once more: what each line makes in the step that differs, and the line at which they part."""
+        from nsadiag.experiments.prove.cause import cause_of
+        from nsadiag.experiments.prove.record import Run
+        from nsadiag.experiments.prove.statements import Statements
+
+        asked = Asked(steps=proof.steps + 2, traced=proof.steps + 1)
+        request = dataclasses.replace(self._request, out=self._beside("lines"), probes="none")
+        ranks, failed = self.launched(request, asked)
+        if failed is not None:
+            return None
+        one, failed = self._alone(single, "lines-alone", dataclasses.replace(asked, others=others))
+        return (
+            None
+            if failed is not None
+            else cause_of(proof, Statements(Run(ranks.directory), Run(one), proof.steps))
+        )
 
     def against(self, good: Path | Worktree) -> Proved:
         """Beside an earlier proof's run, or what another commit computes."""
@@ -200,14 +219,14 @@ class Runner:
             return dataclasses.replace(failed, directory=self._directory)
         return self._told(Proof(judgement="not_comparable", why=f"{says}: {failed.why}"), control)
 
-    def _told(self, proof: Proof, control: str) -> Proved:
+    def _told(self, proof: Proof, control: str, line: tuple[str, str] | None = None) -> Proved:
         from nsadiag.experiments.prove.lines import with_line
         from nsadiag.experiments.prove.record import Run
         from nsadiag.experiments.prove.words import document
 
         told = document(proof, Run(self._directory), control=control)
         if proof.judgement == "differs":
-            told |= with_line(told, proof, self._directory)
+            told |= with_line(told, proof, self._directory, line)
         write_json(RunDir(path=self._directory).parity, told)
         verdict = self.judge()
         why = told["says"] or proof.why or _same(told)

@@ -10,9 +10,11 @@ from nsadiag.evidence.documents.values import Measured, Whole
 
 # `given`: a tensor that the outermost module was called with; `output`: of a module; `local`: a gradient before it left the
 # rank; `gradient`, `parameter`: as an optimizer's step finds them; `loss`: of a backward pass; `step`: an optimizer's;
-# `loader`: of data; `dealt`: a batch's indices; `batch`: a stream's, by tensor; `joined`: those of all ranks were put together; `saved`: a state; `done`: the
+# `value`: what a line made, `pulled` its gradient; `touched`: a gradient or parameter that a line changed (`notes`: which, and the
+# lines that called it);
+# `loader`: of data; `dealt`: a batch's indices; `batch`: a stream's, by tensor; `joined`: those of all ranks were put together; `saved`: a state (`notes`: its kinds); `put`: one that is put back (`name`: its kind); `done`: the
 # last line.
-What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "dealt", "batch", "joined", "saved", "done"]  # fmt: skip
+What = Literal["given", "output", "local", "gradient", "parameter", "loss", "step", "loader", "dealt", "batch", "joined", "saved", "put", "value", "pulled", "touched", "done"]  # fmt: skip
 DONE = "proof.done"
 
 
@@ -24,6 +26,7 @@ class Asked:
     moved: float = 0.0  # by which share parameters and inputs are moved at the start
     seed: int = 0  # which way
     stop: int = 0  # before the optimizer's step of that number, counted from 0, a process ends; 0: never
+    traced: int = 0  # what each line makes in the step of that number, counted from 1; 0: none
     others: str = ""  # the run directory of the ranks that this process stands for, alone
 
     def to_json(self) -> str:
@@ -57,6 +60,7 @@ class Kept:
     offset: Whole = 0  # in proof.bin
     value: Measured | None = None
     place: str = ""
+    local_name: str = ""  # of an argument, in the function that is given it
     rates: tuple[Measured, ...] = ()
     notes: tuple[str, ...] = ()  # of a step: `dropout`, `random`, `batch norm`, `exchanged`, `met`, `wrapped`
     batch: int = 0

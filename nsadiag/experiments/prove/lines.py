@@ -12,17 +12,31 @@ from nsadiag.analysis.relations.invariants.operations import couples, reduces_gr
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.documents.operations import Operation
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.rehearsal.proof import Kept
+from nsadiag.experiments.prove.cause import LEAVES_OUT
 from nsadiag.experiments.prove.compare import Proof
 from nsadiag.experiments.prove.factors import common_factor
 from nsadiag.experiments.prove.record import Run
-from nsadiag.source.patterns.gradient_cuts import backward_behind, gradient_scaling
-from nsadiag.source.patterns.single_call import given_first, only_use
+from nsadiag.source.patterns.gradient_cuts import gradient_scaling
+from nsadiag.source.patterns.single_call import given_first
+from nsadiag.source.ways.chosen import chosen_by
 
+KINDS = {"rate": "schedule", "update": "optimizer", "start": "model"}  # of states, by what differs first
 INFERRED = "the line is inferred, from the step's operations and the sources"
 
 
-def with_line(told: dict[str, Any], proof: Proof, directory: Path) -> dict[str, Any]:
+def with_line(
+    told: dict[str, Any], proof: Proof, directory: Path, line: tuple[str, str] | None = None
+) -> dict[str, Any]:
     """The changes that a better line makes in the document; nothing where none is known. `directory`: the ranks' run."""
+    if line is not None:
+        at = locations.of_text(line[0])
+        chosen = (
+            chosen_by(load_cell(directory).code, at.file, at.line)
+            if at is not None and line[1].startswith(LEAVES_OUT)
+            else None
+        )
+        return {"place": _text(chosen) if chosen else line[0], "claims": [*told["claims"], line[1]]}
     cell = load_cell(directory)
     own = judge(cell) if told["control"] == "one process" else None
     if own is not None and own.outcome == "wrong" and own.where is not None and own.where.file:
@@ -42,19 +56,31 @@ def _after(proof: Proof, case: Case, run: Run) -> Place | None:
     if proof.what == "data":
         asked = [loader.place for rank in case.cell.ranks for loader in rank.loaders]
         return locations.of_text(asked[0]) if asked else None
-    saved = [row.place for rank in run.ranks for row in rank.all_of("saved") if row.place]
-    return given_first(case.cell.code, locations.of_text(saved[0])) if saved else None
+    saved = [row for rank in run.ranks for row in rank.all_of("saved") if row.place]
+    again = [rank.all_of("put") for rank in Run(run.directory / "proof" / "again").ranks]
+    if found := _put_back(KINDS.get(str(proof.what), ""), saved, again):
+        return locations.of_text(found)
+    return given_first(case.cell.code, locations.of_text(saved[0].place)) if saved else None
+
+
+def _put_back(kind: str, saved: list[Kept], again: list[list[Kept]]) -> str:
+    """The line that reads what comes back otherwise; where it is saved and not put back, the last that puts others back."""
+    puts = next((rows for rows in again if rows), [])
+    at = next((n for n, row in enumerate(puts) if row.name == kind), None)
+    if at is not None:
+        files = [row.place for row in puts[:at] if row.name == "file"]
+        return files[-1] if files else puts[at].place
+    is_saved = any(kind in row.notes for row in saved)
+    return puts[-1].place if puts and is_saved else ""
 
 
 def _within(proof: Proof, case: Case) -> Place | None:
     """The operations of a step."""
     if not proof.pairs or proof.rates is not None:
         return None
-    if proof.output is not None:
-        return only_use(case.cell.code, proof.output.module.rpartition(".")[2])
-    if proof.what != "gradient":
+    if proof.output is not None or proof.what != "gradient":
         return None
-    return _in_backward(proof, case) if proof.at_backward else _behind_backward(proof, case)
+    return _in_backward(case) if proof.at_backward else _behind_backward(proof, case)
 
 
 def _behind_backward(proof: Proof, case: Case) -> Place | None:
@@ -67,12 +93,8 @@ def _behind_backward(proof: Proof, case: Case) -> Place | None:
     return locations.of_text(done[-1].place) if done else None
 
 
-def _in_backward(proof: Proof, case: Case) -> Place | None:
-    """The user's own backward behind the last module that is wrong, else a collective of forward: what it returns carries no gradient."""
-    order = {part.name: n for n, part in enumerate(proof.layout.parts.values())} if proof.layout else {}
-    last = max(proof.differing, key=lambda pair: order.get(pair.name, 0))
-    if own := backward_behind(case.cell.code, last.name.rpartition(".")[0].rpartition(".")[2]):
-        return own
+def _in_backward(case: Case) -> Place | None:
+    """A collective of forward: what it returns carries no gradient."""
     plain = [o for o in _operations(case) if couples(o) and not o.inside]
     return locations.of_text(plain[0].place) if plain else None
 

@@ -46,30 +46,6 @@ def gradient_scaling(code: SourceModel, number: float) -> Place | None:
     return only(by_number or ((file, line) for file, line, _ in found))
 
 
-def backward_behind(code: SourceModel, module: str) -> Place | None:
-    """The line that returns a gradient in a `backward` of the user's own: of the function that is given what this module
-    makes, else of the only one there is.
-    """
-    own = {
-        node.name: (file, found) for file, node in code.nodes(ast.ClassDef) if (found := _backward_of(node))
-    }
-    applied = {
-        call.func.value.id
-        for _, call in code.nodes(ast.Call)
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "apply"
-        if isinstance(call.func.value, ast.Name) and call.func.value.id in own
-        if any(isinstance(n, ast.Attribute) and n.attr == module for a in call.args for n in ast.walk(a))
-    }
-    return only((file, line) for name, (file, line) in own.items() if name in (applied or own))
-
-
-def _backward_of(node: ast.ClassDef) -> int | None:
-    """The line of its only return."""
-    bodies = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "backward"]
-    given = [n.lineno for body in bodies for n in ast.walk(body) if isinstance(n, ast.Return)]
-    return given[0] if len(given) == 1 else None
-
-
 def _scaling(node: ast.AST) -> tuple[int, ast.expr] | None:
     if (
         isinstance(node, ast.AugAssign)

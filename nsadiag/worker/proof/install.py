@@ -25,10 +25,11 @@ from nsadiag.worker.probes.autograd.module_calls import qualified
 from nsadiag.worker.probes.correctness.shards import Named, Piece, named, pieces_of
 from nsadiag.worker.probes.generators import checksum
 from nsadiag.worker.probes.values import is_a, stepped_by, tensors_among
-from nsadiag.worker.proof import loaders, quiet
+from nsadiag.worker.proof import loaders, quiet, states
 from nsadiag.worker.proof.journal import journal
 from nsadiag.worker.proof.moved import Mover
 from nsadiag.worker.proof.starts import Starts
+from nsadiag.worker.proof.statements import Statements
 
 WAIT_NS = 20 * 10**9  # for peers that are still in their last step
 POLL_S = 0.02
@@ -64,6 +65,11 @@ class State:
         self.outputs: Counter[str] = Counter()
         self.locals: dict[int, torch.Tensor] = {}  # by address of the parameter
         self.random: int | None = None
+        self.statements = (
+            Statements(wanted.traced - 1, lambda: self.step, lambda: not self.depth)
+            if wanted.traced
+            else None
+        )
 
 
 _state: State
@@ -77,12 +83,15 @@ def install(text: str) -> None:
     loaders.install(_state.wanted.others)
     Module.__call__ = _recorded(Module.__call__)
     torch.autograd.backward = _with_loss(torch.autograd.backward)
-    torch.save = _noted(torch.save)
+    torch.save = states.taken(torch.save, _written)
+    states.install(_written)
     for name in EXCHANGES if distributed.is_available() else ():
         setattr(distributed, name, _exchanging(getattr(distributed, name)))
     optim.register_optimizer_step_pre_hook(_before_step)
     optim.register_optimizer_step_post_hook(_after_step)
     session.on_leaving.append(_done)
+    if _state.statements is not None:
+        _state.statements.begin()
 
 
 # -- modules --------------------------------------------------------------------------------------
@@ -145,6 +154,8 @@ def _learn(state: State, module: Module) -> None:
         state.starts = state.starts or Starts(state.wanted.others)
         if state.starts.give(state.named):
             state.started = "given"
+    if state.statements is not None:
+        state.statements.holds({name: parameter for parameter, name in state.named.values()})
     for name, part in module.named_modules():
         state.modules[id(part)] = qualified(name) or type(part).__name__
     if is_a(module, DistributedDataParallel):
@@ -226,16 +237,11 @@ def _exchanging(original: Any) -> Any:
     return collective
 
 
-def _noted(original: Any) -> Any:
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        found = original(*args, **kwargs)
-        if not _state.over:
-            with tolerated(Exception):
-                journal.write("saved", _state.step, place=user_place())
-        return found
-
-    return save
+def _written(what: str, **about: Any) -> None:
+    """A state is taken or put back."""
+    if not _state.over:
+        with tolerated(Exception):
+            journal.write(what, _state.step, place=user_place(), **about)
 
 
 # -- the optimizer's step -------------------------------------------------------------------------
@@ -246,6 +252,8 @@ def _before_step(optimizer: Any, *_: Any) -> None:
     if state.over or session.ensure_rank() is None:
         return
     if state.wanted.stop and state.step == state.wanted.stop:
+        end()
+    if state.wanted.traced and state.step >= state.wanted.traced:
         end()
     try:
         _take(state, optimizer, gradients=True)
@@ -320,6 +328,8 @@ def end() -> None:
     """The end of this process, once its peers have come to theirs, too."""
     state, rank = _state, session.current()
     state.over = True
+    if state.statements is not None:
+        state.statements.end()
     assert rank is not None
     _done(rank)
     folder, until = rank.directory.path.parent, perf_counter_ns() + WAIT_NS

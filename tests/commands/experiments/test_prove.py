@@ -108,6 +108,12 @@ def proved(jobs: Jobs, text: str, *words: str, options: tuple[str, ...] = ()) ->
     return done.returncode, json.loads(done.stdout)
 
 
+def line(found: dict[str, Any]) -> str:
+    """The text of the line that is named."""
+    file, number, _ = found["place"].rsplit(":", 2)
+    return Path(file).read_text().splitlines()[int(number) - 1]
+
+
 def verdict(jobs: Jobs) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((jobs.directory / "run" / "verdict.json").read_text())
     return found
@@ -117,6 +123,7 @@ def test_a_gradient_that_is_not_averaged_is_told_with_its_name(jobs: Jobs) -> No
     code, found = proved(jobs, BY_HAND.replace("FAULT", "if number == 2: continue"))
     assert (code, found["answer"], found["step"], found["parameter"]) == (1, "differs", 0, "3.weight"), found
     assert "not averaged over ranks" in found["why"] and found["differing"] == 1
+    assert "continue" in line(found), found["place"]
     assert (verdict(jobs)["outcome"], verdict(jobs)["class"]) == ("wrong", "silently_wrong")
 
 
@@ -152,6 +159,7 @@ def test_layers_split_by_hand_are_found_by_their_shape(jobs: Jobs) -> None:
 def test_a_bias_that_every_shard_adds_is_told(jobs: Jobs) -> None:
     code, found = proved(jobs, SPLIT.replace("TOGETHER", "Sum.apply(self.down(hidden) + self.bias)"))
     assert (code, found["answer"], found["step"]) == (1, "differs", 0), found
+    assert "Sum.apply(self.down(hidden) + self.bias)" in line(found), found["place"]
 
 
 @pytest.mark.slow
@@ -238,6 +246,7 @@ def test_a_second_start_that_loses_the_optimizers_state_is_told(jobs: Jobs, rest
     got, found = proved(jobs, RESUMED.replace("RESTORED", restored), options=("--resume",))
     assert (got, found["answer"]) == (code, "differs" if code else "same"), found
     assert not code or "its state did not come back" in found["why"]
+    assert not code or "model.load_state_dict" in line(found), found["place"]
     assert not (jobs.directory / "last.pt").exists()
 
 
