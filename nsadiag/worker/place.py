@@ -59,7 +59,7 @@ def user_stack(most: int = 30) -> list[str]:
 
 
 def label_of(group: str, place: str, detail: str) -> str:
-    """What a collective's event carries of its call beside its number."""
+    """The text that a collective's event carries of its call beside its number."""
     return f"{group}\t{place}\t{detail}" if detail else f"{group}\t{place}"
 
 

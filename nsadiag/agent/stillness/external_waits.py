@@ -107,7 +107,7 @@ def going_on(
     offspring: Offspring,
     times: float,
 ) -> tuple[str | None, float, float]:
-    """What processes do that the main thread waits for, in words, for how many seconds they may still pause, and in which silence.
+    """The work of processes that the main thread waits for, in words, for how many seconds they may still pause, and in which silence.
 
     `offspring` are the rank's descendants in this silence, on a machine where everything takes `times` as long as usual.
     What writes gets somewhere, so that it is believed as long as it does. Where the kernel does not say which of them is waited

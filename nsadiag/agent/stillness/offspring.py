@@ -42,7 +42,7 @@ class Tally:
 
 
 def tally(pid: int, state: str) -> Tally:
-    """Of a process that the rank has started; what may not be read does not move."""
+    """Counts of a process that the rank has started; those that may not be read do not move."""
     moved = {"rchar": 0, "wchar": 0}
     with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/io").read_text().splitlines()[:2]:
@@ -74,7 +74,7 @@ class _Rhythm:
 
 
 class Offspring:
-    """What the processes below one rank have done in the present silence. Moments are monotonic seconds."""
+    """The doings of the processes below one rank in the present silence. Moments are monotonic seconds."""
 
     def __init__(self) -> None:
         self._known: dict[int, Tally] | None = None

@@ -49,7 +49,7 @@ class Turn(IntEnum):
 
 
 class Flow(IntEnum):
-    """How control goes on behind a row of a code object's flow."""
+    """The way on behind a row of a code object's flow."""
 
     ON = 0
     JUMP = 1
@@ -88,7 +88,7 @@ def split(word: int) -> tuple[int, int, int]:
 
 
 class Way:
-    """How control flows in one code object: the rows, and the lines between two offsets."""
+    """The flow of control in one code object: the rows, and the lines between two offsets."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows, self._offsets = rows, [row[0] for row in rows]

@@ -35,7 +35,7 @@ from nsadiag.worker.probes.training.scaler import scaler
 from nsadiag.worker.probes.training.settings import settings
 from nsadiag.worker.probes.training.stale_parameters import held
 from nsadiag.worker.probes.training.stop_flags import stops
-from nsadiag.worker.turns.install import paths
+from nsadiag.worker.probes.turns import paths
 
 Probe = Callable[[], AbstractContextManager[None]]
 

@@ -55,7 +55,7 @@ def plain_value(frame: FrameType, read: Read) -> Any:
 
 
 def _own(held: Any) -> dict[str, Any]:
-    """What an instance holds itself: a property would run, and so would a class's own ways to find attributes."""
+    """The attributes that an instance holds itself: a property would run, and so would a class's own ways to find attributes."""
     kind = type(held)
     known = _has_dictionary.get(id(kind))
     if known is None:

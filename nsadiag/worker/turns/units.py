@@ -78,7 +78,7 @@ class Unit:
 
 
 class Seen:
-    """What a name of a code object was last."""
+    """The last value of a name of a code object."""
 
     __slots__ = ("bound", "last", "others", "text")
 

@@ -30,6 +30,7 @@ UNRECORDED: dict[str, str] = {
             "loss_from_number",
             "own_statistics",
             "same_inputs",
+            "same_share",
             "schedule_begun_anew",
             "vanished_loss",
             "without_gradients",

@@ -97,7 +97,7 @@ def same_share(case: Case) -> Iterator[Draft]:
     step, first = firsts[min(firsts)]
     yield silent_error(
         case,
-        f"Every rank's {first.name} takes share {replica} of {replicas}: all ranks train on the same batches, and the other shares are never read.",
+        f"Every rank's {first.name} takes the same one of {replicas} shares: all ranks train on the same batches, and the other shares are never read.",
         f"rank={replica}, num_replicas={replicas} on all {everyone} ranks",
         first.place,
         Where(step=step, phase="data"),
