@@ -30,6 +30,7 @@ from nsadiag.evidence.rehearsal.touches import (
     held_file,
     hold_of,
     mark_file,
+    read_touches,
     release_file,
     touches_file,
 )
@@ -185,12 +186,14 @@ class Touched:
         until = time.monotonic_ns() + int(HOLD_S * 1e9)
         first, last, since = self._signature(early.path), self._signature(early.path), time.monotonic_ns()
         is_read = early.what in READS
+        # That rank may have come first by itself: then nothing changes any more.
+        is_made = any(touch.access == early for touch in read_touches(self._socket.parent))
         while time.monotonic_ns() < until and not release_file(self._socket).exists():
             now = self._signature(early.path)
             if now != last:
                 last, since = now, time.monotonic_ns()
             is_settled = time.monotonic_ns() - since > SETTLED_S * 1e9
-            if mark_file(self._socket).exists() if is_read else last != first and is_settled:
+            if mark_file(self._socket).exists() if is_read else (is_made or last != first) and is_settled:
                 if is_read:
                     time.sleep(SETTLED_S)  # the read itself comes behind its mark
                 held.write_text("done")
