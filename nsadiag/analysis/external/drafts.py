@@ -183,6 +183,8 @@ def read_logs(read: Sequence[LogRead], drafts: Drafts) -> Statements:
             launcher = source
             # The root cause stands below the other failures.
             blamed = facts.ended[-1].rank, f"{source}#line {facts.ended[-1].line}"
+        elif any(end.rank is not None for end in facts.of(ProcessEnd)):
+            launcher = launcher or source
         inits += _inits(facts, source)
         if facts.waits:
             waits.append(_waits(facts.waits, own, source))

@@ -60,7 +60,9 @@ class Break:
 
 def breaks(cell: CellEvidence) -> list[Break]:
     """All of them, earliest first."""
-    found = sorted((b for rank in cell.ranks for b in _of_rank(cell, rank)), key=lambda b: b.t_s)
+    # Of the same second, as a launcher's table has it, the SIGTERM that it sends to the others is the later one.
+    every = (b for rank in cell.ranks for b in _of_rank(cell, rank))
+    found = sorted(every, key=lambda b: (b.t_s, _by_sigterm(b)))
     # Each step judges what the one before it left.
     return _with_a_first_cause(
         cell, _with_first_kill_its_own(cell, _with_own_ends_before_sigterm(cell, found))

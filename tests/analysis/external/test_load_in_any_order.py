@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.recordings.collected import COLLECTED, RECORDED, archive_of
+from support.recordings.collected import COLLECTED, archive_of
+from support.recordings.collected_logs import RECORDED
 from support.recordings.verdicts import Recordings, Verdicts, backwards_of
 
 from nsadiag.analysis.case import Case

@@ -1,6 +1,6 @@
 """Recordings of what other tools leave of a job: dumps, stacks and logs, each with what it must come to.
 
-    python -m tests.support.recordings.collected NAME ...     # makes these anew, or all
+collected_logs.py has more of them, and makes their archives.
 
 Their files have the words and keys of the libraries that write them; the job in them is made up.
 """
@@ -13,9 +13,7 @@ import gzip
 import io
 import pickle
 import stat
-import sys
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -491,25 +489,3 @@ RECORDED: dict[str, Recorded] = {
 
 def archive_of(name: str) -> Path:
     return COLLECTED / f"{name}.tar.xz"
-
-
-def pack(name: str) -> None:
-    """Write the recording's archive."""
-    with tempfile.TemporaryDirectory() as scratch, tarfile.open(archive_of(name), "w:xz") as packed:
-        folder = Path(scratch)
-        RECORDED[name].write(folder)
-        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-            content = path.read_bytes()
-            member = tarfile.TarInfo(path.relative_to(folder).as_posix())
-            member.size = len(content)
-            packed.addfile(member, io.BytesIO(content))
-
-
-def main() -> None:
-    COLLECTED.mkdir(exist_ok=True)
-    for name in sys.argv[1:] or RECORDED:
-        pack(name)
-
-
-if __name__ == "__main__":
-    main()

@@ -78,7 +78,7 @@ def recorded() -> list[str]:
 
 
 def unpack(archive: Path, folder: Path) -> RunDir:
-    """The files of a recording, which holds nothing else; their modes and times tell a judgement nothing."""
+    """The files of a recording, which holds nothing else; their modes tell a judgement nothing, nor do their times where it keeps none."""
     made: set[Path] = set()
     with tarfile.open(archive) as packed:
         for member in packed:
@@ -88,6 +88,8 @@ def unpack(archive: Path, folder: Path) -> RunDir:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 made.add(path.parent)
             path.write_bytes(content.read())
+            if member.mtime:
+                os.utime(path, (member.mtime, member.mtime))
     return RunDir(path=folder)
 
 
