@@ -18,25 +18,8 @@ from nsadiag.evidence.records import Verdict
 # What no recording needs, and why it stays. This only shrinks: record its failure (CONTRIBUTING.md), or delete it.
 UNRECORDED: dict[str, str] = {
     "lost_host": "takes two hosts: tests/hosts/test_two_hosts_run.py",
-    "endless_loop": "takes a rehearsal: tests/commands/experiments/test_check.py",
-    "walked_branches": "takes a rehearsal: tests/commands/experiments/test_check.py",
     "control_mismatch": "takes a matrix: tests/analysis/matrix/test_parity_words.py",
-    # Names of their own since, each with a program in benchmarks/verdicts/silent.py that is to be recorded.
-    **dict.fromkeys(
-        (
-            "batches_repeated",
-            "idle_on_some_ranks",
-            "kept_up_by_some",
-            "loss_from_number",
-            "own_statistics",
-            "same_inputs",
-            "same_share",
-            "schedule_begun_anew",
-            "vanished_loss",
-            "without_gradients",
-        ),
-        "a program of benchmarks/verdicts/silent.py has it",
-    ),
+    "same_share": "of the recording ddp_sampler_of_one another rule says the same",
     "other_epoch_resumed": "to be recorded: tests/analysis/rules/correctness/test_states.py, on rows as ranks write them",
     "short_window": "to be recorded: tests/analysis/rules/correctness/test_wiring.py, on rows as ranks write them",
 }
