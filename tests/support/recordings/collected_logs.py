@@ -23,7 +23,6 @@ from .collected import (
     FAILURES,
     HUNG,
     NO_CLIENT,
-    NODE,
     REDUCES,
     SAVES,
     Recorded,
@@ -101,7 +100,9 @@ IN_THE_WORKERS_LOOP = (
     "    data = fetcher.fetch(index)",
     "ValueError: a batch is empty",
 )
-PREEMPTED = "slurmstepd: error: *** JOB 8812 ON node7 CANCELLED AT 2026-11-28T10:00:00 DUE TO PREEMPTION ***\n"
+PREEMPTED = (
+    "slurmstepd: error: *** JOB 8812 ON node7 CANCELLED AT 2026-11-28T10:00:00 DUE TO PREEMPTION ***\n"
+)
 KILLED_BY_NUMBER = (
     "mpirun noticed that process rank 2 with PID 4182 on node n1 exited on signal 9 (Killed).\n"
 )
@@ -116,12 +117,8 @@ DOWN = (
     "asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data. To avoid data "
     "inconsistency, we are taking the entire process down.\n"
 )
-NO_FRAMES = (
-    "[rank0]:[E816 01:45:40.184 ProcessGroupNCCL.cpp:669] Stack trace of the failed collective: \n"
-)
-NO_NAMES = (
-    "(gdb) bt\n#0  0x00007f1 in ?? ()\n#1  0x00007f9 in futex_wait () from /lib/libc.so.6\n"
-)
+NO_FRAMES = "[rank0]:[E816 01:45:40.184 ProcessGroupNCCL.cpp:669] Stack trace of the failed collective: \n"
+NO_NAMES = "(gdb) bt\n#0  0x00007f1 in ?? ()\n#1  0x00007f9 in futex_wait () from /lib/libc.so.6\n"
 
 
 def _of_rank(rank: int, lines: tuple[str, ...]) -> str:
