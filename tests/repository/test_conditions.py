@@ -30,7 +30,6 @@ def measured(what: str) -> list[Any]:
     return found
 
 
-@pytest.mark.slow
 def test_no_more_conditions_come_out_one_way_on_every_recording_than_before() -> None:
     found = measured("one-sided")
     assert len(found) <= FIGURES["one_sided"], "record a job that shows the other side, or do without"

@@ -62,14 +62,12 @@ class Document:
 
 
 def document_of(text: str) -> Document | None:
-    """None where the text is no record of a logger."""
+    """None where the text, which begins with a brace, is no record of a logger."""
     if len(text) > MOST_BYTES:
         return None
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict):
         return None
     for name in INSIDE:
         if isinstance(inner := fields.get(name), dict):
