@@ -106,6 +106,10 @@ def import_torch(parts: Sequence[str] = ()) -> None:
         # Of what it lacks each rank says so by itself, at the line that asks for it.
         with tolerated(ImportError):
             importlib.import_module(part)
+    if "torch.distributed.tensor" in sys.modules:
+        # Fake tensors, with which DTensor learns of shapes, ask the compiler for its settings.
+        with tolerated(ImportError):
+            importlib.import_module("torch._dynamo.config")
     gc.enable()
     if is_ours:
         del os.environ[ASK_DRIVER]
