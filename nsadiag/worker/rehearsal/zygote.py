@@ -104,11 +104,11 @@ def import_torch(parts: Sequence[str] = ()) -> None:
         import torch.utils.data  # noqa: F401
     for part in parts:
         # Of what it lacks each rank says so by itself, at the line that asks for it.
-        with tolerated(ImportError):
+        with tolerated(Exception):
             importlib.import_module(part)
     if "torch.distributed.tensor" in sys.modules:
         # Fake tensors, with which DTensor learns of shapes, ask the compiler for its settings.
-        with tolerated(ImportError):
+        with tolerated(Exception):
             importlib.import_module("torch._dynamo.config")
     gc.enable()
     if is_ours:
