@@ -369,7 +369,7 @@ def answer_first(run: RunDir) -> Answer | None:
 
 
 def ask_roles(run: RunDir, *args: Any) -> Any:
-    """What `look_at_roles` says, imported when it is asked."""
+    """Ask `look_at_roles`, which is imported then."""
     from nsadiag.commands.attach.roles_of_run import look_at_roles
 
     return look_at_roles(run, *args)

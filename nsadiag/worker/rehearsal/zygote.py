@@ -27,7 +27,14 @@ from nsadiag.worker.interruptions import tolerated
 
 PR_SET_PDEATHSIG = 1
 SHORT_S = 0.001
+# Parts of torch that a script imports, and packages of which each imports some: a rank would take a second over every one.
 PART = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(torch\.distributed\.[\w.]+)", re.MULTILINE)
+PACKAGE = re.compile(
+    rb"^[ \t]*(?:from|import)[ \t]+(accelerate|lightning|pytorch_lightning|transformers)\b", re.MULTILINE
+)
+SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")
+# Fake tensors, with which DTensor learns of shapes, ask for its settings.
+COMPILER = "torch._dynamo.config"
 MOST_SOURCE = 1 << 20  # bytes of a script
 # Asking CUDA whether it is there would initialise it, and a process forked after that cannot use it.
 ASK_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -86,10 +93,18 @@ def _is_alive(pid: int) -> bool:
 
 
 def named_parts(script: str) -> list[str]:
-    """Parts of torch.distributed that the script's text imports by name: each rank would take a second over FSDP's or DTensor's."""
+    """Modules of torch that ranks are about to import, by the text of their script; none that reads which rank it is on."""
     with tolerated(OSError), open(script, "rb") as file:  # noqa: PTH123 - pathlib costs 10 ms
-        found = PART.findall(file.read(MOST_SOURCE))
-        return sorted({name.decode() for name in found})
+        text = file.read(MOST_SOURCE)
+        parts = {name.decode() for name in PART.findall(text)}
+        packages = set(PACKAGE.findall(text))
+        if packages - {b"accelerate"}:
+            parts.add(SHARDED[0])
+        if any(part.startswith(SHARDED) for part in parts):
+            parts.add(COMPILER)
+        elif packages:
+            parts.add(SHARDED[1])
+        return sorted(parts, reverse=True)  # the compiler last: it finds the others there
     return []
 
 
@@ -106,10 +121,6 @@ def import_torch(parts: Sequence[str] = ()) -> None:
         # Of what it lacks each rank says so by itself, at the line that asks for it.
         with tolerated(Exception):
             importlib.import_module(part)
-    if "torch.distributed.tensor" in sys.modules:
-        # Fake tensors, with which DTensor learns of shapes, ask the compiler for its settings.
-        with tolerated(Exception):
-            importlib.import_module("torch._dynamo.config")
     gc.enable()
     if is_ours:
         del os.environ[ASK_DRIVER]

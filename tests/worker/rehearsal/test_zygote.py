@@ -6,15 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.worker.rehearsal.zygote import named_parts
+from nsadiag.worker.rehearsal.zygote import COMPILER, named_parts
 
 
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
         ("import torch\nimport torch.distributed as dist\n", []),
-        ("from torch.distributed.fsdp import fully_shard\n", ["torch.distributed.fsdp"]),
-        ("if True:\n    import torch.distributed.tensor.parallel\n", ["torch.distributed.tensor.parallel"]),
+        ("from torch.distributed.fsdp import fully_shard\n", ["torch.distributed.fsdp", COMPILER]),
+        (
+            "if True:\n    import torch.distributed.tensor.parallel\n",
+            ["torch.distributed.tensor.parallel", COMPILER],
+        ),
+        ("from accelerate import Accelerator\n", ["torch.distributed.tensor"]),
+        ("import lightning as L\n", ["torch.distributed.fsdp", COMPILER]),
+        ("import accelerate, transformers\nimport transformers_js\n", ["torch.distributed.tensor"]),
         ("x = 'import torch.distributed.fsdp'\n# from torch.distributed.fsdp import fully_shard\n", []),
         ("from torch.distributed.a import b\nfrom torch.distributed.a import c\n", ["torch.distributed.a"]),
     ],
