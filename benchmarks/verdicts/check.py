@@ -32,7 +32,8 @@ from tests.support.promises import Promise, promises  # noqa: E402
 
 SECONDS = 60
 COUNTED = ("class_right", "ranks_right", "place_right", "cause_right", "cause_in_chain")
-# torchrun is the one of this Python.
+# torchrun is the one of this Python; modules are compiled once, as an installation has them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import os
@@ -92,6 +93,7 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """The package versions of this environment, read without importing any package."""
     found = {"nsadiag": __version__, "python": platform.python_version()}

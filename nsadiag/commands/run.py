@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.captures.gpu import core_files
@@ -19,9 +19,7 @@ from nsadiag.agent.job.log_limit import close_holes
 from nsadiag.agent.job.log_tail import Follow
 from nsadiag.agent.job.ring_storage import Choice
 from nsadiag.agent.watching.state import Answer, OnHang, WatchOptions
-from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
-from nsadiag.commands.attach.roles_of_run import look_at_roles
 from nsadiag.commands.messages import metrics, notify, status_line
 from nsadiag.commands.messages.notices import CONSEQUENCE, Lines
 from nsadiag.engines.local import Front, Unwatched, run_command
@@ -36,10 +34,13 @@ from nsadiag.errors import (
 )
 from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
-from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.spans import shortened
 from nsadiag.experiments.commits import code_at
 from nsadiag.printing import note
+
+if TYPE_CHECKING:
+    from nsadiag.agent.watching.watch import Watch
+    from nsadiag.evidence.records import Verdict
 
 MOST_OF_NAME = 200
 STOPPING = f"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). {CONSEQUENCE}"
@@ -129,7 +130,7 @@ def _run(request: RunRequest, run: RunDir, command: list[str], more: dict[str, A
                 probes=request.probes,
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
-                on_others=functools.partial(look_at_roles, run),
+                on_others=functools.partial(ask_roles, run),
                 on_interrupt=functools.partial(say_stopping, status),
                 notices=lines,
                 **({"outlives_watch": True} | around(run, request, follow) | more),
@@ -340,7 +341,7 @@ def load_analysis() -> None:
 
     def load() -> None:
         from nsadiag.analysis import verdict  # noqa: F401
-        from nsadiag.reports.formats import html
+        from nsadiag.reports.formats import html, registry  # noqa: F401
 
         with contextlib.suppress(Exception):  # said where the page is made
             html.compile_run_page()
@@ -365,6 +366,13 @@ def answer_first(run: RunDir) -> Answer | None:
         # Nothing but time shows that nobody else will ask any of them.
         certainty = "suspected"
     return Answer(certainty=certainty, says=verdict.summary)
+
+
+def ask_roles(run: RunDir, *args: Any) -> Any:
+    """Ask `look_at_roles`, which is imported then."""
+    from nsadiag.commands.attach.roles_of_run import look_at_roles
+
+    return look_at_roles(run, *args)
 
 
 def judge_and_report(run: RunDir, about: dict[str, Any], *, healthy_report: bool = True) -> Verdict:

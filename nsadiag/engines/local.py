@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nsadiag.agent import interrupts, processes
 from nsadiag.agent.job import log_limit, ring_storage, scratch
@@ -23,7 +23,6 @@ from nsadiag.agent.job.launch import CommandJob, job_environment, new_run_id, re
 from nsadiag.agent.job.log_tail import Follow
 from nsadiag.agent.processes import Process
 from nsadiag.agent.watching.state import Answer, Notices, OnOthers, WatchOptions
-from nsadiag.agent.watching.watch import Watch
 from nsadiag.evidence.layout import (
     NODE,
     RankDir,
@@ -34,11 +33,20 @@ from nsadiag.evidence.layout import (
     this_node,
 )
 
-# As Watch is made; one that others take part in needs more, which its maker knows.
-MakeWatch = Callable[..., Watch]
+if TYPE_CHECKING:
+    from nsadiag.agent.watching.watch import Watch
 
+# As Watch is made; one that others take part in needs more, which its maker knows.
+MakeWatch: TypeAlias = "Callable[..., Watch]"
 
 UNWATCHED_POLL_S = 0.1
+
+
+def watched(*args: Any, **more: Any) -> Watch:
+    """A watch, imported while the job that it is to watch starts."""
+    from nsadiag.agent.watching.watch import Watch
+
+    return Watch(*args, **more)
 
 
 class Unwatched(Exception):
@@ -79,7 +87,7 @@ def run_command(
     outlives_watch: bool = False,
     on_interrupt: Callable[[], None] | None = None,
     cwd: Path | None = None,
-    make_watch: MakeWatch = Watch,
+    make_watch: MakeWatch = watched,
 ) -> Watch:
     """Runs a launcher line to its end, watched.
 
@@ -312,7 +320,7 @@ def run_warm(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     among: Mapping[str, Any] | None = None,
-    make_watch: MakeWatch = Watch,
+    make_watch: MakeWatch = watched,
 ) -> Watch:
     """Runs one cell to its end, watched; `world_size` is of the ranks here. `env`: variables of this cell's alone."""
     make_private_dir(run.path)

@@ -60,13 +60,17 @@ def facts_of(run: RunReport) -> list[Fact]:
 
 
 def headline(verdict: Verdict) -> str:
-    """`missing_rank, rank 1 of 2, suspected, 75 % sure`: the words after the outcome's; no percentage of nothing."""
+    """`missing_rank, rank 1 of 2, hang suspected, cause 75 % sure`: the words after the outcome's; no percentage of nothing.
+
+    That it hangs may be proven where its cause is inferred.
+    """
     parts = [] if verdict.cls == verdict.outcome else [verdict.cls]
     if verdict.guilty_ranks:
         parts.append(rank_list(verdict.guilty_ranks, verdict.world_size))
     if verdict.certainty:
-        parts.append(verdict.certainty)
-    sure = [f"{percent(verdict.confidence)} sure"] if verdict.confidence else []
+        parts.append(f"hang {verdict.certainty}")
+    of = "cause " if verdict.certainty else ""
+    sure = [f"{of}{percent(verdict.confidence)} sure"] if verdict.confidence else []
     return ", ".join([*parts, *sure]) or "nothing to go by"
 
 

@@ -56,6 +56,9 @@ def test_what_cannot_be_reduced_is_a_mistake_with_the_reason(tmp_path: Path) -> 
     with pytest.raises(NsadiagError) as caught:
         tools.shrink(str(tmp_path))
     assert str(tmp_path) in caught.value.message
+    said = server.answers_of(tools.shrink)(str(tmp_path))
+    assert said == f"error: {caught.value.message}\nhint: {caught.value.hint}"
+    assert said.count("error: ") == said.count("hint: ") == 1 and caught.value.hint
     with pytest.raises(NsadiagError) as caught:
         tools.confirm(str(tmp_path))
     assert f"no verdict.json in {tmp_path}" in caught.value.message

@@ -42,7 +42,7 @@ from nsadiag.evidence.records import (
 from nsadiag.printing import clean
 from nsadiag.reports import MatrixReport, RunReport, load_report, print_report
 from nsadiag.reports.cleaners.markdown import Markdown, code, escape, table
-from nsadiag.reports.facts import Fact, facts_of
+from nsadiag.reports.facts import Fact, facts_of, headline
 from nsadiag.reports.formats.plot import panels_of
 from nsadiag.reports.formats.registry import REPORTERS, write_reports
 from nsadiag.reports.grid import grid_of
@@ -170,6 +170,14 @@ def test_every_format_names_place_peers_collective_and_parameter(hung: Path, nam
         "SIGTERM",
     ):
         assert expected in text
+
+
+@pytest.mark.parametrize("name", ["terminal", "md", "html", "issue", "junit"])
+def test_a_hang_that_is_proven_is_told_apart_from_its_cause_that_is_not(tmp_path: Path, name: str) -> None:
+    proven = replace(HUNG, certainty="proven", confidence=0.85)
+    assert headline(proven).endswith(", hang proven, cause 85 % sure")
+    assert headline(proven) in flowing(rendered(make_run(tmp_path / "run", proven), name))
+    assert headline(replace(CRASHED, confidence=0.85)).endswith(", 85 % sure")
 
 
 @pytest.mark.parametrize("name", ["terminal", "md", "html"])

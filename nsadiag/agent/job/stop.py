@@ -22,11 +22,12 @@ DUMP_PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "
 
 
 def end_job(
-    job: Job, run: RunDir, ranks: Iterable[Process], *, seen_dying: Callable[[], None]
+    job: Job, run: RunDir, ranks: Iterable[Process], speaks: bool, seen_dying: Callable[[], None]
 ) -> set[Process]:
     """Ends every process of the job, and returns those that even SIGKILL did not end (state D).
 
-    `seen_dying` is called when the ranks are gone and their launchers, which would reap them, still stand.
+    `seen_dying` is called when the ranks are gone and their launchers, which would reap them, still stand. `speaks`: a launcher
+    that has lost its ranks says what it saw, and is waited for.
     """
     job.ending()
     ranks = {rank for rank in ranks if processes.is_alive(rank)}
@@ -42,7 +43,7 @@ def end_job(
     left = processes.end(ranks)
     left |= processes.end(family - ranks)
     seen_dying()
-    if ranks and not may_restart:
+    if ranks and speaks and not may_restart:
         _let_speak(job, {p for p in launchers if p.pid in parents})
     left |= processes.end(launchers)
     for _ in range(SWEEPS):

@@ -69,6 +69,8 @@ class Coordinator(threading.Thread):
     def close(self) -> None:
         """Ends the thread, and all connections."""
         self._stopped.set()
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as waking:
+            waking.connect(str(self.path))
         self.join()
         for key in list(self._selector.get_map().values()):
             with suppress(OSError):

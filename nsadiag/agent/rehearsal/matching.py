@@ -88,7 +88,7 @@ class Matching:
         for queue in self.queues.values():
             heads = [own[0] for own in queue.values() if own]
             if len(heads) > 1 and _differ(heads):
-                return heads
+                return sorted(heads, key=lambda call: call.rank)
         if creations := self._creations_apart():
             return creations
         for sent in self.transfers:

@@ -9,7 +9,7 @@ from typing import Any
 from nsadiag.agent.rehearsal.coordinator import Coordinator
 from nsadiag.agent.stillness.judgement import Judgement
 from nsadiag.agent.watching.state import Answer, Look, Pair, RankState
-from nsadiag.agent.watching.watch import Watch
+from nsadiag.agent.watching.watch import POLL_S, STOPPED_S, Watch
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.rehearsal.calls import Call
 
@@ -22,7 +22,9 @@ SETTLE_S = 0.2
 # Without any message while every rank waits: long enough for threads that are about to call.
 STILL_S = 0.8
 DIFFER = "calls that belong together differ"
-APART_S = 0.1  # between two snapshots of ranks whose calls cannot be made
+APART_S = 0.1  # between two snapshots of ranks that all wait
+PROVEN_APART_S = 0.02  # of ranks whose calls are known to be unmatched
+TICK_S = 0.02  # between two questions to the coordinator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +38,27 @@ class Proof:
 class RehearsalWatch(Watch):
     """Asks the coordinator in each round; a silence without open calls is judged as in any job."""
 
-    def __init__(self, *args: Any, coordinator: Coordinator, **more: Any) -> None:
+    def __init__(self, *args: Any, coordinator: Coordinator, speaks: bool = True, **more: Any) -> None:
+        """`speaks`: the ranks have a launcher of the user's, which says how they ended."""
         super().__init__(*args, **more)
+        self.launcher_speaks = speaks
         self._coordinator = coordinator
         self._differs_since: float | None = None
         self._looked = 0.0
         self.proof: Proof | None = None
+
+    def _pass_time(self) -> None:
+        """Less than a moment where calls are known to be unmatched: nothing else is waited for then."""
+        before = now = time.monotonic()
+        while now - before < POLL_S:
+            self._note_deaths(TICK_S)
+            now = time.monotonic()
+            with self._coordinator.lock:
+                matching = self._coordinator.matching
+                if matching.unanswerable() or matching.difference():
+                    break
+        if now - before > STOPPED_S:
+            self._progress()
 
     def _is_due(self, alive: list[RankState]) -> bool:
         self.proof = self._proven(alive)
@@ -56,7 +73,7 @@ class RehearsalWatch(Watch):
             self._looked = time.monotonic()
             return judgement
         started = time.monotonic()
-        pair = self._pair(APART_S)
+        pair = self._pair(PROVEN_APART_S)
         self.looks.append(
             Look(
                 t_s=started - self._started,

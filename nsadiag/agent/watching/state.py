@@ -1,25 +1,30 @@
-"""The state of a watch: its options, each rank as seen from outside, and what closer looks and verdicts showed."""
+"""The state of a watch: its options, each rank as seen from outside, and what closer looks and verdicts showed.
+
+Options are made before the job starts, so that nothing that only a watch needs is imported for them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from nsadiag.agent.processes import End, Process
-from nsadiag.agent.stillness.judgement import Judgement
-from nsadiag.agent.stillness.motion import Stance
-from nsadiag.agent.watching.progress import Progress
-from nsadiag.agent.whereabouts import Whereabouts
-from nsadiag.evidence.layout import RankDir
-from nsadiag.evidence.records import Certainty
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+
+if TYPE_CHECKING:
+    from nsadiag.agent.processes import End, Process
+    from nsadiag.agent.stillness.judgement import Judgement
+    from nsadiag.agent.stillness.motion import Stance
+    from nsadiag.agent.watching.progress import Progress
+    from nsadiag.agent.whereabouts import Whereabouts
+    from nsadiag.evidence.layout import RankDir
+    from nsadiag.evidence.records import Certainty
 
 LOOKS_APART_S = 2.0
 Stopped = Literal["hang", "timeout", "interrupt"]
 OnHang = Literal["stop", "stop-proven", "leave"]
 # Given all processes of a job, and the pids of its ranks by number; None where those of other roles have no say.
-OnOthers = Callable[[set[Process], dict[int, int]], tuple[Judgement, str] | None]
+OnOthers: TypeAlias = "Callable[[set[Process], dict[int, int]], tuple[Judgement, str] | None]"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,6 +52,8 @@ ENDED_S = 2.0
 class Watch:
     """The state of watching one job; `run` is the whole life of it."""
 
+    launcher_speaks = True  # it says what it saw of its ranks
+
     def __init__(
         self,
         job: Job,
@@ -373,7 +375,7 @@ class Watch:
         deadline = time.monotonic() + apart_s
         self._loops.begin({r.directory.rank: r for r in self._alive()}, first, but=self._may_spin())
         while time.monotonic() < deadline and self.job.poll() is None and not interrupts.hurried():
-            self._note_deaths(POLL_S)
+            self._note_deaths(min(POLL_S, apart_s))
             self._feel_pulses()
             self._watch_activity(self._alive())
             self._loops.sample()
@@ -515,7 +517,9 @@ class Watch:
             # With the number of the last look, whose deaths and errors from here on are our doing.
             capture_last([self.captures.target(r, self.captures.count) for r in self._alive()])
         ranks = [r.process for r in self.ranks.values() if r.process]
-        self.left_alive = end_job(self.job, self.directory, ranks, seen_dying=self._note_the_last_deaths)
+        self.left_alive = end_job(
+            self.job, self.directory, ranks, self.launcher_speaks, self._note_the_last_deaths
+        )
 
     def _note_the_last_deaths(self) -> None:
         """A main thread is a zombie a little before its process is: the other threads go last."""

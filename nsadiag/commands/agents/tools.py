@@ -259,5 +259,14 @@ def _output(arguments: list[str]) -> str:
     try:
         json.loads(done.stdout)
     except ValueError:
-        raise NsadiagError(done.stderr.strip()[-SUMMARY:] or f"exit code {done.returncode}") from None
+        raise _error_in(done.stderr, done.returncode) from None
     return done.stdout
+
+
+def _error_in(said: str, code: int) -> NsadiagError:
+    """The error that a command ended with, as it was before it was printed; where it printed none, the last it said."""
+    _, is_error, error = f"\n{said}".rpartition("\nerror: ")
+    if not is_error:
+        return NsadiagError(said.strip()[-SUMMARY:] or f"exit code {code}")
+    message, _, hint = error.partition("\nhint: ")
+    return NsadiagError(message.strip()[:SUMMARY], hint.strip()[:SUMMARY])

@@ -10,17 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from nsadiag.agent.job import scratch
 from nsadiag.agent.rehearsal import isolated
 from nsadiag.agent.rehearsal.coordinator import Coordinator
-from nsadiag.agent.rehearsal.matching import Matching
 from nsadiag.agent.rehearsal.ranks import started_directly
-from nsadiag.agent.rehearsal.watch import RehearsalWatch
-from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
 from nsadiag.commands.run import RunRequest, RunResult, check_request, load_analysis, name_of, run_once
 from nsadiag.errors import (
@@ -36,6 +33,10 @@ from nsadiag.evidence.rehearsal import CUDA, FILES, HOLD, MEMORY, SLEEPS, SOCKET
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
 from nsadiag.evidence.rehearsal.isolation import Isolation
 from nsadiag.evidence.rehearsal.touches import Hold, Touch, came_about, gave_time, orders, read_touches
+
+if TYPE_CHECKING:
+    from nsadiag.agent.rehearsal.matching import Matching
+    from nsadiag.agent.rehearsal.watch import RehearsalWatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,14 +181,16 @@ def _rehearsed(
             report=str(report), room=str(options.room or room), lasting=options.room is not None, kept=(str(request.out.resolve()),), files=not options.in_place,
             network=not options.network,
         )  # fmt: skip
+        line = started_directly(request.command, options.ranks)
+        speaks = line == request.command
         try:
             result = run_once(
                 request,
-                launched=apart.line(started_directly(request.command, options.ranks)),
+                launched=apart.line(line),
                 outlives_watch=False,
                 env={**_settings(coordinator, options), **ordered, **options.env, **more},
                 cwd=options.cwd,
-                make_watch=functools.partial(_watch, watches, coordinator, hold, request.out),
+                make_watch=functools.partial(_watch, watches, coordinator, hold, request.out, speaks=speaks),
             )
             isolation = Isolation(**read_json(report, {}))
         finally:
@@ -215,7 +218,9 @@ def _watch(
     out: Path,
     *args: Any,
     **more: Any,
-) -> Watch:
+) -> RehearsalWatch:
+    from nsadiag.agent.rehearsal.watch import RehearsalWatch  # while the ranks import torch
+
     if hold is not None:
         write_json(RunDir(path=out).order, dataclasses.asdict(hold))
     watches.append(RehearsalWatch(*args, coordinator=coordinator, **more))

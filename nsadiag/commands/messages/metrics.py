@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir, replace_private
-from nsadiag.evidence.records import Verdict
 
 if TYPE_CHECKING:
     from nsadiag.analysis.snapshot import RankNow
+    from nsadiag.evidence.records import Verdict
 
 EVERY_S = 5.0
 AT_MOST_SHARE = 0.05  # of the time, should reading many ranks take long

@@ -9,14 +9,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.watching.state import Suspicion
-from nsadiag.agent.whereabouts import Whereabouts
 from nsadiag.commands.messages import first_step
 from nsadiag.commands.messages.status_line import StatusLine
 from nsadiag.evidence.layout import RunDir
 from nsadiag.printing import for_terminal, note
+
+if TYPE_CHECKING:
+    from nsadiag.agent.whereabouts import Whereabouts
 
 # The words in which a backend gives up a collective, and those in which torchrun reports the rank that ended first.
 TIMEOUT = re.compile(

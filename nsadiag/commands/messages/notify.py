@@ -10,18 +10,19 @@ import shutil
 import threading
 import urllib.error
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from nsadiag.deadlines import programs
 from nsadiag.deadlines.deadline import Deadline
-from nsadiag.deadlines.http import post
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir
-from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.secrets.published import mask_likely
 from nsadiag.printing import note
 from nsadiag.reports.cleaners.chat import chat
+
+if TYPE_CHECKING:
+    from nsadiag.evidence.records import Verdict
 
 SECONDS = 10.0  # for each webhook or command, side by side, from the look-up of its name to its answer
 MARGIN_S = 1.0  # for a command to be ended
@@ -108,6 +109,8 @@ class _Sending(threading.Thread):
             if is_address(self._target):
                 # The form that Slack, Mattermost and Rocket.Chat take.
                 body = json.dumps({"text": chat(self._document["text"])}).encode()
+                from nsadiag.deadlines.http import post  # a tenth of what a job waits for before it starts
+
                 post(self._target, body, "application/json", SECONDS)
             else:
                 _call(self._target, self._document)

@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from nsadiag.evidence.secrets.command_line import shortened
 from nsadiag.evidence.secrets.published import MASK, is_secret_name, mask_forms
@@ -27,6 +28,9 @@ RELEVANT = re.compile(
 
 # Secrets of commands that this process starts for others: they are in neither its environment nor its arguments.
 _told: set[str] = set()
+# What this process was given when a text was last masked, and the secrets in it.
+_Given = tuple[dict[Any, Any], tuple[list[str], list[str]], set[str]]
+_last: tuple[_Given, tuple[str, ...]] | None = None
 
 
 def hide(environment: Mapping[str, str], command: Sequence[str]) -> None:
@@ -54,10 +58,16 @@ def _without(text: str, value: str) -> str:
 
 
 def _given_to_this_process() -> tuple[str, ...]:
-    """Asked anew for each text: a script may log in half-way, and a forked rank becomes another command."""
-    commands = (getattr(sys, "orig_argv", []), sys.argv)
-    values = {value for words in commands for value in secret_values(os.environ, words)}
-    return tuple(sorted(values | _told, key=len, reverse=True))
+    """Compared anew for each text: a script may log in half-way, and a forked rank becomes another command."""
+    global _last
+    # A copy of what lies below `os.environ` costs a thousandth of decoding each variable.
+    environment = dict(getattr(os.environ, "_data", os.environ))
+    given = environment, (list(getattr(sys, "orig_argv", [])), list(sys.argv)), set(_told)
+    known = _last
+    if known is None or known[0] != given:
+        values = {value for words in given[1] for value in secret_values(os.environ, words)}
+        known = _last = given, tuple(sorted(values | _told, key=len, reverse=True))
+    return known[1]
 
 
 def secret_values(environment: Mapping[str, str], command: Sequence[str]) -> tuple[str, ...]:

@@ -129,8 +129,9 @@ def compile_run_page() -> None:
 
     for name in OF_A_RUN:
         template_of(name)
-    for name in ("run.md.jinja", issue.TEMPLATE):
+    for name in ("run.md.jinja", "_parts.md.jinja", issue.TEMPLATE):
         markdown.template_of(name)
+    classes()  # read from the rules' own files
     colours.coloured(["pass"])  # Pygments compiles its expressions at first use
 
 

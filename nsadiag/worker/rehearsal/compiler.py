@@ -1,4 +1,4 @@
-"""torch's compiler, imported when something is compiled: optimizers and DDP import it to learn that nothing is.
+"""torch's compiler, imported when something is compiled: optimizers, DDP and DTensor import it to learn that nothing is.
 
 It takes as long to import as torch. Where torch is another than this expects, it imports it as ever.
 """
@@ -48,7 +48,21 @@ class _Unimported(ModuleType):
         super().__init__(NAME)
         for function in excluded:
             setattr(function, DISABLED, function)
-        own = {"__file__": spec.origin, "__loader__": spec.loader, "__package__": NAME, "__spec__": spec}
+
+        def disable(fn: Any = None, recursive: bool = True, **more: Any) -> Any:
+            # Asked so by `_disable_dynamo` alone, of a function that torch has defined since.
+            if fn is None or more != {"wrapping": False}:
+                return _Unimported.__getattr__(self, "disable")(fn, recursive, **more)
+            excluded.append(fn)
+            return fn
+
+        own = {
+            "disable": disable,
+            "__file__": spec.origin,
+            "__loader__": spec.loader,
+            "__package__": NAME,
+            "__spec__": spec,
+        }
         vars(self).update(own, **ANSWERS, _excluded=excluded, _once=threading.RLock())
 
     def __getattr__(self, name: str) -> Any:
@@ -62,7 +76,7 @@ class _Unimported(ModuleType):
         for function in about["_excluded"]:
             with tolerated(AttributeError):
                 delattr(function, DISABLED)
-        for name in (*ANSWERS, "_excluded", "_once"):
+        for name in (*ANSWERS, "_excluded", "_once", "disable"):
             del about[name]
         self.__class__ = ModuleType  # type: ignore[assignment]
         spec = about["__spec__"]

@@ -124,6 +124,8 @@ class Touched:
     def heard(self, event: str, args: tuple[Any, ...]) -> None:
         """An audit event."""
         if event == "open":
+            if isinstance(args[0], str) and args[0].endswith(SOURCES):
+                return  # an import opens thousands
             self.seen("write" if isinstance(args[2], int) and args[2] & WRITING else "read", args[0])
         elif event in LISTS:
             self.seen("list", "." if args[0] is None else args[0])

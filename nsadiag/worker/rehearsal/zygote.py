@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
@@ -24,6 +27,15 @@ from nsadiag.worker.interruptions import tolerated
 
 PR_SET_PDEATHSIG = 1
 SHORT_S = 0.001
+# Parts of torch that a script imports, and packages of which each imports some: a rank would take a second over every one.
+PART = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(torch\.distributed\.[\w.]+)", re.MULTILINE)
+PACKAGE = re.compile(
+    rb"^[ \t]*(?:from|import)[ \t]+(accelerate|lightning|pytorch_lightning|transformers)\b", re.MULTILINE
+)
+SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")
+# Fake tensors, with which DTensor learns of shapes, ask for its settings.
+COMPILER = "torch._dynamo.config"
+MOST_SOURCE = 1 << 20  # bytes of a script
 # Asking CUDA whether it is there would initialise it, and a process forked after that cannot use it.
 ASK_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -35,7 +47,9 @@ def main(descriptor: int) -> None:
     with socket.socket(fileno=descriptor) as answers, answers.makefile("r") as requests:
         request = json.loads(requests.readline())
         sys.path[0] = request["path"]
-        import_torch()
+        import_torch(named_parts(request["argv"][0]))
+        # What is there never becomes garbage: without this the first collection in each rank walks, and copies, all of torch.
+        gc.freeze()
         while request and not _is_rank(launcher):
             request = json.loads(requests.readline() or "{}")
         if not request:
@@ -78,7 +92,23 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def import_torch() -> None:
+def named_parts(script: str) -> list[str]:
+    """Modules of torch that ranks are about to import, by the text of their script; none that reads which rank it is on."""
+    with tolerated(OSError), open(script, "rb") as file:  # noqa: PTH123 - pathlib costs 10 ms
+        text = file.read(MOST_SOURCE)
+        parts = {name.decode() for name in PART.findall(text)}
+        packages = set(PACKAGE.findall(text))
+        if packages - {b"accelerate"}:
+            parts.add(SHARDED[0])
+        if any(part.startswith(SHARDED) for part in parts):
+            parts.add(COMPILER)
+        elif packages:
+            parts.add(SHARDED[1])
+        return sorted(parts, reverse=True)  # the compiler last: it finds the others there
+    return []
+
+
+def import_torch(parts: Sequence[str] = ()) -> None:
     """Import whatever all ranks need; a script without torch fails by itself, or does without."""
     is_ours = ASK_DRIVER not in os.environ
     os.environ.setdefault(ASK_DRIVER, "1")
@@ -87,6 +117,10 @@ def import_torch() -> None:
         import torch.distributed
         import torch.nn.parallel
         import torch.utils.data  # noqa: F401
+    for part in parts:
+        # Of what it lacks each rank says so by itself, at the line that asks for it.
+        with tolerated(Exception):
+            importlib.import_module(part)
     gc.enable()
     if is_ours:
         del os.environ[ASK_DRIVER]

@@ -52,8 +52,8 @@ def test_groups_of_one_name_and_other_members_are_no_counterparts() -> None:
 )
 def test_what_must_be_equal_and_is_not_is_a_difference(other: dict[str, Any]) -> None:
     matching = Matching()
-    assert met(matching, call(0, 1), call(1, 1, **other)) == []
-    assert {c.rank for c in matching.difference()} == {0, 1}
+    assert met(matching, call(1, 1, **other), call(0, 1)) == []
+    assert [c.rank for c in matching.difference()] == [0, 1]  # in whatever order they came
 
 
 def test_roots_differ() -> None:

@@ -119,6 +119,16 @@ def test_a_rank_is_what_python_makes_of_the_script(script: str, tmp_path: Path, 
         assert rank[name] == alone[name], name
 
 
+def test_ranks_share_what_their_script_imports_of_torch_and_never_collect_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import gc, sys\n"
+        "assert 'torch.distributed.elastic.timer' in sys.modules and gc.get_freeze_count() > 10**5\n"
+        "import torch.distributed.elastic.timer\n"
+    )
+    assert started(tmp_path, str(script)) == 0
+
+
 @pytest.mark.slow
 def test_the_environment_has_every_variable_of_torchruns(script: str) -> None:
     subprocess.run([TORCHRUN, "--standalone", script], capture_output=True, check=True)

@@ -14,7 +14,7 @@ from nsadiag.analysis.verdict import judge_directory
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.reports import load_report
-from nsadiag.reports.formats import html
+from nsadiag.reports.formats import html, markdown
 from nsadiag.reports.formats.registry import REPORTERS
 
 STUCK = "local_lock_deadlock_dropped_record"
@@ -207,7 +207,13 @@ def test_the_calls_of_a_rehearsal_are_in_its_documents(stuck: RunDir) -> None:
 
 def test_the_page_of_a_run_is_made_of_templates_compiled_before(stuck: RunDir) -> None:
     html._environment.cache_clear()
+    markdown._environment.cache_clear()
+
+    def compiled() -> set[str]:
+        return {name for made in (html, markdown) for _, name in made._environment().cache or ()}
+
     html.compile_run_page()
-    compiled = {name for _, name in html._environment().cache or ()}
+    before = compiled()
     html.render_html(load_report(stuck.path))
-    assert compiled == {name for _, name in html._environment().cache or ()}
+    markdown.render_markdown(load_report(stuck.path))
+    assert compiled() == before

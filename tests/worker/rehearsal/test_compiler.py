@@ -31,6 +31,16 @@ def test_a_training_step_does_not_import_it() -> None:
     run(TRAINS, "assert not is_imported()")
 
 
+def test_a_function_of_torch_that_is_defined_later_does_not_import_it() -> None:
+    run(
+        "from torch import _compile",
+        "later = _compile._disable_dynamo(lambda: 'as it is')",
+        "assert later() == later() == 'as it is' and not is_imported()",
+        "assert torch._dynamo.disable(print, wrapping=True) and is_imported()",
+        "assert later() == 'as it is' and later.__wrapped__.__dynamo_disable is not later.__wrapped__",
+    )
+
+
 @pytest.mark.slow
 def test_what_compiles_imports_it_after_a_step_without_it() -> None:
     run(
