@@ -37,6 +37,7 @@ class LoopState:
     functions: frozenset[str]
     asks: str
     conditions: tuple[str, ...]
+    remainders: bool = False  # a counter of which only a remainder counts has a say
 
 
 def state_of(file: SourceFile, loop: EndlessLoop, node: Loop) -> LoopState:
@@ -56,6 +57,7 @@ def state_of(file: SourceFile, loop: EndlessLoop, node: Loop) -> LoopState:
         functions=frozenset(slice_.functions),
         asks=slice_.asks,
         conditions=tuple(dict.fromkeys(each.text for each in loop.endings)),
+        remainders=slice_.remainders,
     )
 
 
@@ -109,6 +111,7 @@ class _Slice:
         self.methods: set[Read] = set()
         self.functions: set[str] = set()
         self.asks = ""
+        self.remainders = False
         self._writes = [
             (written, value, each) for each in own_nodes(loop) for written, value in _writes(each)
         ]
@@ -117,6 +120,7 @@ class _Slice:
     def take(self, *given: ast.AST) -> None:
         """Adds all that these expressions read and call."""
         for node in given:
+            self.remainders |= any(map(_is_remainder, ast.walk(node)))
             for read in _read_in(node):
                 if read[0] not in self._imported:
                     self.reads.add(read)
@@ -187,7 +191,7 @@ def names_in_statements(node: ast.AST) -> Iterator[Read]:
 
 def _read_in(node: ast.AST) -> Iterator[Read]:
     """Names that an expression reads, without counters of which only a remainder counts."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Name):
+    if isinstance(node, ast.BinOp) and _is_remainder(node):
         yield from _read_in(node.right)
         return
     if isinstance(node, ast.Name | ast.Attribute | ast.Lambda):
@@ -202,6 +206,10 @@ def _read_in(node: ast.AST) -> Iterator[Read]:
                 yield from names_in(child.value)
             continue
         yield from _read_in(child)
+
+
+def _is_remainder(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Name)
 
 
 def _writes(node: ast.AST) -> Iterator[tuple[Read, list[ast.expr]]]:
