@@ -68,8 +68,9 @@ class Loop:
 
     def is_endless(self, longest_pause_s: float) -> bool:
         """Whether it has gone round, without a change, for longer than any honest loop is likely to."""
-        if self.recurs or self.stays_s > max(OPAQUE_S, OPAQUE_PAUSES * longest_pause_s):
-            return True
+        if self.recurs or self.stays:
+            # The rank knows its own values better than samples from outside show them.
+            return bool(self.recurs) or self.stays_s > max(OPAQUE_S, OPAQUE_PAUSES * longest_pause_s)
         if self.changes or (self.hidden and not self.decided):
             return False
         least, pauses = (DECIDED_S, DECIDED_PAUSES) if self.decided else (OPAQUE_S, OPAQUE_PAUSES)

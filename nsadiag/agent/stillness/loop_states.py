@@ -56,7 +56,9 @@ class Stays:
     names: tuple[str, ...]  # that have a say
     seconds: float  # since one of them last got somewhere
     constant: bool  # each had one value only
-    recurs: int = 0  # rounds that were followed line by line until all of these came back to what they had been
+    recurs: int = (
+        0  # rounds that were followed line by line until all of these came back to what they had been
+    )
 
 
 class Told(NamedTuple):

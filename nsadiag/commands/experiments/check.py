@@ -247,7 +247,10 @@ def _answer(result: RunResult, watch: RehearsalWatch | None, found: Rehearsal) -
         if verdict is not None and verdict.cls == RAISED:
             return "raised", verdict.summary
         if verdict is not None and verdict.certainty == "proven":
-            return "differs", LOOPS if verdict.cls == "livelock_user_code" else "every rank waits for another one"
+            return (
+                "differs",
+                LOOPS if verdict.cls == "livelock_user_code" else "every rank waits for another one",
+            )
         return "undecided", "nothing moves, and something outside the job could still move it"
     from nsadiag.analysis.load import load_run
     from nsadiag.commands.experiments.absent import absent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,10 +18,14 @@ CLOSED = {
 }  # fmt: skip
 # Parts of these that do ask.
 OPEN = {"cuda", "distributed", "dist", "load", "multiprocessing", "memmap", "fromfile", "loadtxt"}
+MAKING = {"__init__", "__new__", "__post_init__"}
 BUILTINS = PURE | {
     "dict", "divmod", "enumerate", "filter", "frozenset", "getattr", "hash", "isinstance", "list", "map", "next", "ord",
     "print", "range", "reversed", "set", "sorted", "tuple", "type", "zip", "issubclass", "hasattr", "chr", "bytes",
+    "bytearray", "complex", "format", "iter", "repr", "slice",
 }  # fmt: skip
+# Classes that are made without asking anything, and whose subclasses are.
+PLAIN_CLASSES = {"object", *(name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, BaseException))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +173,27 @@ class _Slice:
                 self._take_function(function)
         elif isinstance(call.func, ast.Attribute):
             pass  # on what another expression comes to, whose own parts are looked at
+        elif (made := self._made(name)) is not None:
+            for function in made:
+                self._take_function(function)
         elif name not in BUILTINS:
             self.asks = self.asks or ast.unparse(call)
+
+    def _made(self, name: str) -> list[Function] | None:
+        """What runs when an object of that class is made; None where nobody knows, as of a library's subclass."""
+        if name in PLAIN_CLASSES:
+            return []
+        found = [each for each in self._file.all(ast.ClassDef) if each.name == name]
+        if len(found) != 1 or found[0].keywords:
+            return None
+        inherited: list[Function] = []
+        for base in found[0].bases:
+            made = self._made(base.id) if isinstance(base, ast.Name) else None
+            if made is None:
+                return None
+            inherited += made
+        own = [each for each in found[0].body if isinstance(each, Function) and each.name in MAKING]
+        return [*own, *inherited]
 
     def _take_function(self, function: Function) -> None:
         if function.name in self.functions:
@@ -223,10 +247,12 @@ def _writes(node: ast.AST) -> Iterator[tuple[Read, list[ast.expr]]]:
     elif isinstance(node, ast.For):
         for each in _flat(node.target):
             yield _base(each), [node.iter]
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        func = node.value.func
-        if isinstance(func, ast.Attribute) and (chain := _base(func.value)):
-            yield chain, given_to(node.value)
+    elif isinstance(node, ast.Call) and name_of(node) not in BUILTINS:
+        # Whatever it is called on, or given, it may change.
+        func, given = node.func, given_to(node)
+        named = [func.value] if isinstance(func, ast.Attribute) else []
+        for chain in filter(None, map(_base, [*named, *given])):
+            yield chain, given
 
 
 def _flat(target: ast.expr) -> Iterator[ast.expr]:

@@ -58,7 +58,9 @@ def report(thread: int) -> dict[str, Any]:
 
 
 def _told(
-    shown: list[list[tuple[str, str, int]]], values: dict[str, dict[str, tuple[list[str], list[str]]]], state: Values
+    shown: list[list[tuple[str, str, int]]],
+    values: dict[str, dict[str, tuple[list[str], list[str]]]],
+    state: Values,
 ) -> dict[str, Any]:
     # Some are looked at while the thread is calling or returning, and lack their outer frames.
     outer = Counter(s[0][:2] for s in shown if s).most_common(1)

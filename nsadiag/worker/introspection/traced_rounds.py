@@ -91,7 +91,9 @@ def _once(tokens: Any) -> list[str]:
 def is_alone() -> bool:
     """Whether the main thread alone runs code of the job's in this process, and no process or timer of its own does."""
     others = (each for each in threading.enumerate() if each is not threading.main_thread())
-    if any(not isinstance(each, threading._DummyThread) and not each.name.startswith(OURS) for each in others):  # type: ignore[attr-defined]
+    if any(
+        not isinstance(each, threading._DummyThread) and not each.name.startswith(OURS) for each in others
+    ):
         return False
     if any(signal.getitimer(each)[0] for each in TIMERS):
         return False

@@ -41,11 +41,7 @@ UNSEEN = ("negatives", "rows that come round", "a class of which")
 RECURRING = {name: case for name, case in SPINNING.items() if not name.startswith(UNSEEN)}
 GETTING_ON = {
     **WORKING,
-    **{
-        name: (body, call)
-        for name, (body, call, _) in SPINNING.items()
-        if name.startswith(UNSEEN)
-    },
+    **{name: (body, call) for name, (body, call, _) in SPINNING.items() if name.startswith(UNSEEN)},
     "a place whose remainder alone is asked": (
         """
 def find(rows, wanted):
