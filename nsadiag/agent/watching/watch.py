@@ -91,7 +91,9 @@ class Watch:
             crowding=crowding,
             slowed=self._activity.slowed,
         )
-        self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers, or in a loop without an end
+        self._waiting: set[int] = (
+            set()
+        )  # ranks that the last look found waiting for their peers, or in a loop without an end
         self.captures = CaptureSeries(job, directory, with_locals=options.with_locals)
         self._discovery = Discovery(directory, self.ranks, self._is_here)
         stacks = NonblockingStacks(lambda rank: job.socket_dir / f"{rank}.sock")

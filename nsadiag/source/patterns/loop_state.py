@@ -25,7 +25,14 @@ BUILTINS = PURE | {
     "bytearray", "complex", "format", "iter", "repr", "slice",
 }  # fmt: skip
 # Classes that are made without asking anything, and whose subclasses are.
-PLAIN_CLASSES = {"object", *(name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, BaseException))}
+PLAIN_CLASSES = {
+    "object",
+    *(
+        name
+        for name, each in vars(builtins).items()
+        if isinstance(each, type) and issubclass(each, BaseException)
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ cannot be looked into is named by its type instead.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import sys
@@ -90,10 +91,24 @@ def _words(value: Any, deep: int, unseen: list[str]) -> str:
     if kind.__module__.partition(".")[0] in ("torch", "numpy"):
         return _of_numbers(value, name, unseen)
     inside = _attributes(value)
+    if inside and not _is_whole(kind):
+        unseen.append(name)
+        return f"{name}@{id(value)}"
     if not inside or not deep:
         unseen.append(name if not inside else f"object {name}")
         return f"{name}@{id(value)}"
     return f"{name}@{id(value)}{[(each, _words(held, deep - 1, unseen)) for each, held in inside.items()]}"
+
+
+@functools.lru_cache(maxsize=512)
+def _is_whole(kind: type) -> bool:
+    """Whether all that such an object holds is in its dictionary: not of a file, of a container's subclass, or where there are slots."""
+    return not any(
+        vars(each).get("__slots__")
+        or any(type(held) is types.MethodDescriptorType for held in vars(each).values())
+        for each in kind.__mro__
+        if each is not object
+    )
 
 
 def _of_container(value: Any, deep: int, unseen: list[str]) -> str:

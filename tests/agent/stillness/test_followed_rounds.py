@@ -67,6 +67,42 @@ def wait():
 """,
         "wait()",
     ),
+    "lines of a file that are alike": (
+        """
+def find(file):
+    while True:
+        line = file.readline()
+        if line == "x":
+            return line
+
+def blank():
+    file = open(sys.argv[0] + ".txt", "w+")
+    file.write("\\n" * 10**6)
+    file.seek(0)
+    return file
+""",
+        "find(blank())",
+    ),
+    "a place that is kept in a slot": (
+        """
+class Place:
+    __slots__ = ("number",)
+    def __init__(self): self.number = 0
+
+class Cursor(Place):
+    def __init__(self):
+        super().__init__()
+        self.name = "cursor"
+    def is_done(self):
+        self.number += 1
+        return self.number > 10**9
+
+def wait(cursor):
+    while not cursor.is_done():
+        pass
+""",
+        "wait(Cursor())",
+    ),
     "an odometer": (
         """
 def count(digits):

@@ -77,7 +77,8 @@ def _stays(cell: CellEvidence, motion: RankMotion, loop: Loop) -> bool:
     """
     beside = motion.cpu_share - (motion.loop_cpu_share or 0.0)
     if is_still(cell):
-        return motion.endless and (bool(loop.stays) or loop.recurs > 0)
+        told = loop.recurs > 0 or (bool(loop.stays) and not _gets_somewhere(loop))
+        return motion.endless and told
     if loop.recurs:
         return was_given_up(cell) and beside < BESIDE_SHARE
     limit_s = max(LEAST_S, PAUSES * (cell.watch.longest_quiet_s or 0.0))
