@@ -6,7 +6,6 @@ cannot be looked into is named by its type instead.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 import sys
@@ -23,6 +22,7 @@ DEEP = 2  # levels of objects and containers that are looked into
 # What they do shows in what they deliver: random numbers, the next item.
 DELIVERS = ("random.", "numpy.random.", "torch._C.Generator", "itertools.")
 SCALAR = "="  # tokens of plain values begin with it
+_whole: dict[type, bool] = {}  # what is known of classes
 NOTHING = "~"  # the token of what says nothing of its own
 
 
@@ -100,14 +100,25 @@ def _words(value: Any, deep: int, unseen: list[str]) -> str:
     return f"{name}@{id(value)}{[(each, _words(held, deep - 1, unseen)) for each, held in inside.items()]}"
 
 
-@functools.lru_cache(maxsize=512)
 def _is_whole(kind: type) -> bool:
     """Whether all that such an object holds is in its dictionary: not of a file, of a container's subclass, or where there are slots."""
-    return not any(
-        vars(each).get("__slots__")
-        or any(type(held) is types.MethodDescriptorType for held in vars(each).values())
-        for each in kind.__mro__
-        if each is not object
+    found = _whole.get(kind)
+    if found is None:
+        made = [each for each in kind.__mro__ if each is not object and each.__module__ != "builtins"]
+        # An exception of Python's own holds what it was given, and nothing that goes on.
+        holds = [
+            each
+            for each in kind.__mro__
+            if each.__module__ == "builtins" and each is not object and not issubclass(each, BaseException)
+        ]
+        found = _whole[kind] = not (holds or any(map(_hides, made)))
+    return found
+
+
+def _hides(kind: type) -> bool:
+    own = vars(kind)
+    return bool(own.get("__slots__")) or any(
+        type(each) is types.MethodDescriptorType for each in own.values()
     )
 
 
