@@ -187,7 +187,7 @@ class _Slice:
             self.asks = self.asks or ast.unparse(call)
 
     def _made(self, name: str) -> list[Function] | None:
-        """What runs when an object of that class is made; None where nobody knows, as of a library's subclass."""
+        """The functions that run when an object of that class is made; None where nobody knows, as of a library's subclass."""
         if name in PLAIN_CLASSES:
             return []
         found = [each for each in self._file.all(ast.ClassDef) if each.name == name]

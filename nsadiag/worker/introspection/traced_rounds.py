@@ -23,7 +23,7 @@ Line = tuple[str, str, int]  # file, function, line
 
 
 class TracedRounds:
-    """What a trace function shows of the thread; `rows` has, by function, each line with the tokens that have changed since the one before."""
+    """All that a trace function shows of the thread; `rows` has, by function, each line with the tokens that have changed since the one before."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -108,7 +108,7 @@ def is_alone() -> bool:
 
 
 def _random_states() -> tuple[int, ...]:
-    """Of the generators that everybody shares."""
+    """The states of the generators that everybody shares."""
     numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
     found = [hash(random.getstate())]
     if numpy is not None:
