@@ -25,8 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from programs import unpacked  # noqa: E402
-from shared import can_run, command_of, named  # noqa: E402
+from programs import is_program, unpacked  # noqa: E402
+from shared import command_of, named  # noqa: E402
 
 from tests.support.promises import Promise, promises  # noqa: E402
 
@@ -83,9 +83,8 @@ def _measures(
             if part in promise.name and not promise.needs and (not kinds or promise.classes[0] in kinds):
                 yield functools.partial(checked, promise, seconds)
         return
-    for truth in sorted(unpacked(programs, scratch).resolve().glob("*.json")):
-        known = json.loads(truth.read_text())
-        if part in truth.stem and can_run(known) and (not kinds or known["kind"] in kinds):
+    for truth in sorted(unpacked(programs, scratch).resolve().rglob("*.json")):
+        if part in truth.stem and is_program(json.loads(truth.read_text()), kinds):
             yield functools.partial(compared, truth, seconds)
 
 

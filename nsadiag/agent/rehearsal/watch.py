@@ -21,6 +21,8 @@ QUIET_S = 0.05
 SETTLE_S = 0.2
 # Without any message while every rank waits: long enough for threads that are about to call.
 STILL_S = 0.8
+# Without any message while some rank announces nothing: its own loop may have no end. Each time twice as long.
+ASTRAY_S = 4.0
 DIFFER = "calls that belong together differ"
 APART_S = 0.1  # between two snapshots of ranks that all wait
 PROVEN_APART_S = 0.02  # of ranks whose calls are known to be unmatched
@@ -45,6 +47,7 @@ class RehearsalWatch(Watch):
         self._coordinator = coordinator
         self._differs_since: float | None = None
         self._looked = 0.0
+        self._astray = (0.0, ASTRAY_S)  # the message that was the last one, and the silence for the next look
         self.proof: Proof | None = None
 
     def _pass_time(self) -> None:
@@ -62,7 +65,7 @@ class RehearsalWatch(Watch):
 
     def _is_due(self, alive: list[RankState]) -> bool:
         self.proof = self._proven(alive)
-        return self.proof is not None or self._all_wait(alive) or super()._is_due(alive)
+        return self.proof is not None or self._all_wait(alive) or self._is_astray() or super()._is_due(alive)
 
     def look(self, apart_s: float | None = None) -> Judgement:
         """Two snapshots; what is proven needs no silence in between."""
@@ -132,6 +135,19 @@ class RehearsalWatch(Watch):
         with self._coordinator.lock:
             found = self._coordinator.matching.difference()
         return Proof(why=DIFFER, calls=tuple(found)) if found else None
+
+    def _is_astray(self) -> bool:
+        """Whether calls have been made, and for a while none was announced."""
+        with self._coordinator.lock:
+            heard, met = self._coordinator.heard, self._coordinator.matching.met
+        since, limit_s = self._astray
+        if since != heard:
+            self._astray = (heard, ASTRAY_S)
+            return False
+        if not met or time.monotonic() - heard < limit_s:
+            return False
+        self._astray = (heard, 2 * limit_s)
+        return True
 
     def _all_wait(self, alive: list[RankState]) -> bool:
         """Whether every rank has a call open, and none has been heard of for a while: worth a closer look."""

@@ -62,13 +62,15 @@ class Loop:
     stays: list[str] = field(default_factory=list)
     stays_s: float = 0.0
     constant: bool = False  # each of these had one value only
+    recurs: int = 0  # rounds, followed line by line, after which all that has a say was what it had been
     text: str = ""  # the loop's own statement
     conditions: list[str] = field(default_factory=list)  # that would end it
 
     def is_endless(self, longest_pause_s: float) -> bool:
         """Whether it has gone round, without a change, for longer than any honest loop is likely to."""
-        if self.stays_s > max(OPAQUE_S, OPAQUE_PAUSES * longest_pause_s):
-            return True
+        if self.recurs or self.stays:
+            # The rank knows its own values better than samples from outside show them.
+            return bool(self.recurs) or self.stays_s > max(OPAQUE_S, OPAQUE_PAUSES * longest_pause_s)
         if self.changes or (self.hidden and not self.decided):
             return False
         least, pauses = (DECIDED_S, DECIDED_PAUSES) if self.decided else (OPAQUE_S, OPAQUE_PAUSES)
@@ -171,7 +173,7 @@ class Loops:
             )  # fmt: skip
         return replace(
             loop, stays=list(stays.names), stays_s=stays.seconds, constant=stays.constant, text=stays.text,
-            conditions=list(stays.conditions),
+            conditions=list(stays.conditions), recurs=stays.recurs,
         )  # fmt: skip
 
     def of(self, rank: int, *, in_vain: bool = False) -> Loop | None:

@@ -6,6 +6,7 @@ A value that makes progress never comes back to one that it has left; one that d
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from nsadiag.agent.stillness.loop_introspection import rounds
 from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.loop_exits import Frame, source_of
 from nsadiag.source.model import Loop as Node
-from nsadiag.source.model import SourceFile, spans
+from nsadiag.source.model import SourceFile, own_nodes, spans
 from nsadiag.source.patterns.endings import EndlessLoop, endless_around, endless_loop
 from nsadiag.source.patterns.loop_state import (
     LoopState,
@@ -30,6 +31,8 @@ FEWEST_ROUNDS = 3  # in all answers together: else one round, slow as it may be,
 RETURNS = (
     0.25  # of the values that a name goes on to: with as many that have been there before it gets nowhere
 )
+FIRST_ITERATOR = ".0"  # of a comprehension, which is made anew each time
+FEWEST_FOLLOWED = 8  # rounds, line by line, in each half
 MOST_STACKS = 200
 FOREVER = ("itertools.cycle", "itertools.count", "itertools.repeat")
 # Kinds of values of which a part is unseen, and that part counts only where something is called on the value.
@@ -53,6 +56,9 @@ class Stays:
     names: tuple[str, ...]  # that have a say
     seconds: float  # since one of them last got somewhere
     constant: bool  # each had one value only
+    recurs: int = (
+        0  # rounds that were followed line by line until all of these came back to what they had been
+    )
 
 
 class Told(NamedTuple):
@@ -62,6 +68,10 @@ class Told(NamedTuple):
     within: frozenset[str]  # functions that were seen to run below, as keys of the tokens
     tokens: Tokens
     unseen: Mapping[str, Mapping[str, str]]  # types of what could not be seen in full, by function and name
+    # Where the rank's lines are traced: of each function in order, the line and the tokens that had changed.
+    rows: Mapping[str, Sequence[tuple[int, Mapping[str, str]]]] = {}
+    values: Mapping[str, Mapping[str, Sequence[Sequence[str]]]] = {}  # of the first half, and of the second
+    closed: bool = False  # nothing but these lines could change what they read
 
 
 def told_by(answer: Any) -> Told | None:
@@ -72,6 +82,9 @@ def told_by(answer: Any) -> Told | None:
             within=frozenset(f"{file}:{name}" for file, name, _ in answer["within"]),
             tokens=dict(answer["state"]["tokens"]),
             unseen=dict(answer["state"]["unseen"]),
+            rows=dict(answer.get("rows", {})),
+            values=dict(answer["values"]),
+            closed=bool(answer.get("closed")),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError):
         return None
@@ -155,12 +168,14 @@ class LoopStates:
         known.answers += 1
         if moved:
             known.since = time.monotonic()
-        if known.turns < FEWEST_ROUNDS or known.answers < 2:
+        recurs = _recurs(told, found)
+        if known.turns < FEWEST_ROUNDS or (known.answers < 2 and not recurs):
             return None
         return Stays(
             file=found.file, function=found.function, line=found.loop.first, lines=sorted(set(found.lines)),
             text=found.loop.text, conditions=found.state.conditions, names=names,
             seconds=time.monotonic() - known.since, constant=all(len(each.seen) == 1 for each in known.series.values()),
+            recurs=recurs,
         )  # fmt: skip
 
 
@@ -212,6 +227,47 @@ def _turns(
     tokens = told.tokens.get(f"{file}:{function}", {})
     changes = [len(tokens.get(".".join(each), ())) - 1 for each in written_in(node) - inner]
     return max(rounds(node, lines), rounds(node, seen), *changes, 0)
+
+
+def _recurs(told: Told, found: _Candidate) -> int:
+    """The rounds that were followed until all that has a say came back, together, to what it had been: from there on they are the same again.
+
+    0 where it did not, or where something else may have a say: an iterator's position, a random number, another thread.
+    """
+    own = f"{found.file}:{found.function}"
+    rows = told.rows.get(own, ())
+    if not (told.closed and rows) or isinstance(found.node, ast.For) or found.state.remainders:
+        return 0
+    names = [name for _, name, _ in _keys(found.state, [own], told.tokens)]
+    unseen = [kind for name in names if (kind := told.unseen.get(own, {}).get(name))]
+    if unseen and not (_changes_names_alone(found) and all(kind.startswith(SHALLOW) for kind in unseen)):
+        return 0
+    called = [each for each in _within(told, found.file, found.function) if each != own]
+    if any(_keeps_something(told, each) for each in called):
+        return 0
+    held: dict[str, str] = {}
+    states: list[tuple[str, ...]] = []
+    for line, changed in rows:
+        held.update(changed)
+        if line == found.loop.head:
+            states.append(tuple(held.get(name, "") for name in names))
+    half = len(states) // 2
+    returns = half >= FEWEST_FOLLOWED and set(states[half:]) <= set(states[:half])
+    return len(states) if returns else 0
+
+
+def _changes_names_alone(found: _Candidate) -> bool:
+    """Whether the loop goes from object to object, and does nothing to any of them."""
+    stores = (n for n in own_nodes(found.node) if isinstance(n, ast.Subscript | ast.Attribute))
+    stored = any(isinstance(each.ctx, ast.Store | ast.Del) for each in stores)
+    return not (stored or found.state.methods or found.state.functions)
+
+
+def _keeps_something(told: Told, function: str) -> bool:
+    """Whether a function that the loop calls may hold more in one round than it did in the ones before: a global, what is kept in a default."""
+    if any(name != FIRST_ITERATOR for name in told.unseen.get(function, {})):
+        return True
+    return any(set(late) - set(early) for early, late in told.values.get(function, {}).values())
 
 
 def _endless(source: SourceFile, node: Node, told: Told, function: str) -> EndlessLoop | None:

@@ -93,7 +93,9 @@ class Watch:
             crowding=crowding,
             slowed=self._activity.slowed,
         )
-        self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
+        self._waiting: set[int] = (
+            set()
+        )  # ranks that the last look found waiting for their peers, or in a loop without an end
         self.captures = CaptureSeries(job, directory, with_locals=options.with_locals)
         self._discovery = Discovery(directory, self.ranks, self._is_here)
         stacks = NonblockingStacks(lambda rank: job.socket_dir / f"{rank}.sock")
@@ -315,7 +317,7 @@ class Watch:
         judgement, reason = judge(
             moved, nap_credit_s=self._nap_credit_s(), believes_world=self.options.believes_world
         )
-        self._waiting = {m.rank for m in moved if m.waits_for_peers}
+        self._waiting = {m.rank for m in moved if m.waits_for_peers or m.spins}
         saw_work = judgement == "busy"
         if judgement == "still":
             judgement, reason = self._was_it_a_moment_ago(

@@ -9,6 +9,7 @@ from nsadiag.analysis.facts.groups import is_of_a_log
 from nsadiag.analysis.records import CellEvidence, Movement
 from nsadiag.analysis.relations.actors.stuck import stuck_sets
 from nsadiag.analysis.relations.deadlock import deadlock_of
+from nsadiag.analysis.relations.pending import is_still
 from nsadiag.evidence.records import Certainty, Evidence, Finding, Strength
 
 # A rank that was seen once may be on its way. Dumps are written when a collective has timed out.
@@ -28,6 +29,7 @@ GAPS: dict[Movement, str] = {
 }
 
 
+SPINS = "livelock_user_code"
 OF_A_LOG = "nothing but a log: it has the calls that timed out, and not where any rank stood"
 
 
@@ -42,10 +44,21 @@ def weighed(case: Case, cause: Finding) -> tuple[Finding, Certainty | None]:
     if case.cell.collected is not None:
         return _of_others(case.cell, cause, case.cell.collected.movement), "suspected"
     deadlock = case.once(deadlock_of)
+    if deadlock is None and _recurs(case.cell, cause):
+        claim = "nothing can end it: no other thread, process, timer or random number has a say, and all that has was the same again"
+        proof = Evidence(claim=claim, source="watch.json#looks")
+        return dataclasses.replace(cause, evidence=(*cause.evidence, proof)), "proven"
     if deadlock is None:
         return cause, "suspected"
     proof = Evidence(claim=f"nothing can wake them: {deadlock.reason}", source=deadlock.source)
     return dataclasses.replace(cause, evidence=(*cause.evidence, proof)), "proven"
+
+
+def _recurs(cell: CellEvidence, cause: Finding) -> bool:
+    """Whether the loop that a guilty rank was last seen in was followed until its state came back."""
+    looks = cell.watch.looks
+    motions = [looks[-1].of(rank) for rank in cause.guilty_ranks] if looks and is_still(cell) else []
+    return cause.cls == SPINS and any(m and m.endless and m.loop and m.loop.recurs for m in motions)
 
 
 def _of_others(cell: CellEvidence, cause: Finding, movement: Movement) -> Finding:

@@ -99,9 +99,15 @@ class Chains:
         if self._is_choice(chain[0]):
             return self._chosen(chain)
         if chain[-1].origin == "unknown":
-            return 0
+            return self._made_unlike(chain)
         # The last link is that in which they may: their numbers, their data, a file.
         return max(len(chain) - 2, 0)
+
+    def _made_unlike(self, chain: tuple[Found, ...]) -> int:
+        """The farthest link whose value is on record to differ, or the return that it came from: what lies behind is a guess."""
+        number = max((n for n, each in enumerate(chain) if each.name and each.is_recorded), default=0)
+        behind = self.statement(chain[number + 1]) if number and number + 1 < len(chain) else None
+        return number + 1 if behind is not None and behind.kind == "return" else number
 
     def _chosen(self, chain: tuple[Found, ...]) -> int:
         """The link at which a function that ranks asked chose its answer: `usable(batch)`, `turn = balance.turn()`.

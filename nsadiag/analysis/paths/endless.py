@@ -14,6 +14,7 @@ from nsadiag.analysis.paths.walks import are_turns, walks_of
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.rehearsal.paths import TENSOR
 from nsadiag.evidence.rehearsal.reads import Read
+from nsadiag.evidence.user_code import is_user
 from nsadiag.source.model import SourceModel, place
 from nsadiag.source.patterns.endings import Atom, Ending, EndlessLoop, endless_around
 
@@ -79,7 +80,15 @@ def endless_of_case(case: Case) -> tuple[Endless, ...]:
     """The loops of all ranks of a rehearsal; nothing where no paths were recorded, or turns alone: those of a loop may be given up."""
     if are_turns(case):
         return ()
-    return tuple(endless_loops(case.cell.code, case.once(walks_of)))
+    found = endless_loops(case.cell.code, case.once(walks_of))
+    return tuple(each for each in found if not _has_another_thread(case, each.rank))
+
+
+def _has_another_thread(case: Case, rank: int) -> bool:
+    """Whether another thread of the rank was last seen in the user's code: it may be about to end the loop."""
+    shown = [each for each in case.cell.rank(rank).captures if each.stacks]
+    others = [thread for thread in shown[-1].stacks if not thread.is_main] if shown else []
+    return any(is_user(frame.filename) for thread in others for frame in thread.frames)
 
 
 def endless_loops(code: SourceModel, walks: Mapping[int, Walk]) -> Iterator[Endless]:

@@ -61,6 +61,7 @@ class Checked:
 
 MEMORY_SHARE = 0.8  # of the memory that is free: for all ranks together
 LEAST_MEMORY = 2**30
+LOOPS = "a rank goes around a loop that nothing can end"
 RAISED = "rank_exception"
 ACCUSES = ("differs", "raised")
 EXITS: dict[Answer, int] = {
@@ -251,7 +252,10 @@ def _answer(result: RunResult, watch: RehearsalWatch | None, found: Rehearsal) -
         if verdict is not None and verdict.cls == RAISED:
             return "raised", verdict.summary
         if verdict is not None and verdict.certainty == "proven":
-            return "differs", "every rank waits for another one"
+            return (
+                "differs",
+                LOOPS if verdict.cls == "livelock_user_code" else "every rank waits for another one",
+            )
         return "undecided", "nothing moves, and something outside the job could still move it"
     from nsadiag.analysis.load import load_run
     from nsadiag.commands.experiments.absent import absent

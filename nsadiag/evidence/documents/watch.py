@@ -54,6 +54,7 @@ class Loop:
     constant: bool = False  # none of these had a second value
     text: str = ""  # the loop's own statement
     conditions: tuple[str, ...] = ()  # that would end it
+    recurs: int = 0  # rounds, followed line by line, after which all that has a say was what it had been
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,10 +18,21 @@ CLOSED = {
 }  # fmt: skip
 # Parts of these that do ask.
 OPEN = {"cuda", "distributed", "dist", "load", "multiprocessing", "memmap", "fromfile", "loadtxt"}
+MAKING = {"__init__", "__new__", "__post_init__"}
 BUILTINS = PURE | {
     "dict", "divmod", "enumerate", "filter", "frozenset", "getattr", "hash", "isinstance", "list", "map", "next", "ord",
     "print", "range", "reversed", "set", "sorted", "tuple", "type", "zip", "issubclass", "hasattr", "chr", "bytes",
+    "bytearray", "complex", "format", "iter", "repr", "slice",
 }  # fmt: skip
+# Classes that are made without asking anything, and whose subclasses are.
+PLAIN_CLASSES = {
+    "object",
+    *(
+        name
+        for name, each in vars(builtins).items()
+        if isinstance(each, type) and issubclass(each, BaseException)
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +49,7 @@ class LoopState:
     functions: frozenset[str]
     asks: str
     conditions: tuple[str, ...]
+    remainders: bool = False  # a counter of which only a remainder counts has a say
 
 
 def state_of(file: SourceFile, loop: EndlessLoop, node: Loop) -> LoopState:
@@ -56,6 +69,7 @@ def state_of(file: SourceFile, loop: EndlessLoop, node: Loop) -> LoopState:
         functions=frozenset(slice_.functions),
         asks=slice_.asks,
         conditions=tuple(dict.fromkeys(each.text for each in loop.endings)),
+        remainders=slice_.remainders,
     )
 
 
@@ -109,6 +123,7 @@ class _Slice:
         self.methods: set[Read] = set()
         self.functions: set[str] = set()
         self.asks = ""
+        self.remainders = False
         self._writes = [
             (written, value, each) for each in own_nodes(loop) for written, value in _writes(each)
         ]
@@ -117,6 +132,7 @@ class _Slice:
     def take(self, *given: ast.AST) -> None:
         """Adds all that these expressions read and call."""
         for node in given:
+            self.remainders |= any(map(_is_remainder, ast.walk(node)))
             for read in _read_in(node):
                 if read[0] not in self._imported:
                     self.reads.add(read)
@@ -164,8 +180,27 @@ class _Slice:
                 self._take_function(function)
         elif isinstance(call.func, ast.Attribute):
             pass  # on what another expression comes to, whose own parts are looked at
+        elif (made := self._made(name)) is not None:
+            for function in made:
+                self._take_function(function)
         elif name not in BUILTINS:
             self.asks = self.asks or ast.unparse(call)
+
+    def _made(self, name: str) -> list[Function] | None:
+        """The functions that run when an object of that class is made; None where nobody knows, as of a library's subclass."""
+        if name in PLAIN_CLASSES:
+            return []
+        found = [each for each in self._file.all(ast.ClassDef) if each.name == name]
+        if len(found) != 1 or found[0].keywords:
+            return None
+        inherited: list[Function] = []
+        for base in found[0].bases:
+            made = self._made(base.id) if isinstance(base, ast.Name) else None
+            if made is None:
+                return None
+            inherited += made
+        own = [each for each in found[0].body if isinstance(each, Function) and each.name in MAKING]
+        return [*own, *inherited]
 
     def _take_function(self, function: Function) -> None:
         if function.name in self.functions:
@@ -187,7 +222,7 @@ def names_in_statements(node: ast.AST) -> Iterator[Read]:
 
 def _read_in(node: ast.AST) -> Iterator[Read]:
     """Names that an expression reads, without counters of which only a remainder counts."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Name):
+    if isinstance(node, ast.BinOp) and _is_remainder(node):
         yield from _read_in(node.right)
         return
     if isinstance(node, ast.Name | ast.Attribute | ast.Lambda):
@@ -204,6 +239,10 @@ def _read_in(node: ast.AST) -> Iterator[Read]:
         yield from _read_in(child)
 
 
+def _is_remainder(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Name)
+
+
 def _writes(node: ast.AST) -> Iterator[tuple[Read, list[ast.expr]]]:
     """Names that a statement writes to, with the expressions it writes: assignments, targets of loops, and what is called on a value."""
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
@@ -215,10 +254,12 @@ def _writes(node: ast.AST) -> Iterator[tuple[Read, list[ast.expr]]]:
     elif isinstance(node, ast.For):
         for each in _flat(node.target):
             yield _base(each), [node.iter]
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        func = node.value.func
-        if isinstance(func, ast.Attribute) and (chain := _base(func.value)):
-            yield chain, given_to(node.value)
+    elif isinstance(node, ast.Call) and name_of(node) not in BUILTINS:
+        # Whatever it is called on, or given, it may change.
+        func, given = node.func, given_to(node)
+        named = [func.value] if isinstance(func, ast.Attribute) else []
+        for chain in filter(None, map(_base, [*named, *given])):
+            yield chain, given
 
 
 def _flat(target: ast.expr) -> Iterator[ast.expr]:

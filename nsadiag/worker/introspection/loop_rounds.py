@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.introspection.loop_values import Values
+from nsadiag.worker.introspection.traced_rounds import TracedRounds
 from nsadiag.worker.place import is_user_code
 
 SECONDS, INTERVAL_S = 1.2, 0.01
@@ -24,6 +26,8 @@ INNERMOST = 8  # functions whose values are told in full
 MOST_FRAMES, MOST_NAMES, MOST_VALUES = 32, 200, 64
 MOST_ITEMS, LONGEST_TEXT = 16, 1000
 FEW_ELEMENTS, MOST_ELEMENTS = 64, 1 << 20  # of a tensor: told one by one; told by their sum
+# How a rank whose lines are traced already is looked at line by line (rehearsal/paths/recorder.py).
+observe: Callable[[Callable[[FrameType], None], threading.Event, float], bool] | None = None
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -38,6 +42,11 @@ def report(thread: int) -> dict[str, Any]:
     And of each function that was seen, by variable, the values of the first half and of the second, as digests; of the
     innermost functions in full, as tokens.
     """
+    traced = TracedRounds() if observe is not None and thread == threading.main_thread().ident else None
+    if observe is not None and traced is not None and observe(traced.at_line, traced.done, MOST_S):
+        told = _told(traced.shown, traced.values(), traced.state)
+        rows = {f"{each['filename']}:{each['name']}" for each in told["frames"]} & {*traced.rows}
+        return {**told, "rows": {name: traced.rows[name] for name in rows}, "closed": traced.closed()}
     shown: list[list[tuple[str, str, int]]] = []
     values: dict[str, dict[str, tuple[list[str], list[str]]]] = {}
     state = Values()
@@ -45,6 +54,14 @@ def report(thread: int) -> dict[str, Any]:
     while (passed := time.monotonic() - began) < MOST_S and (passed < SECONDS or len(shown) < FEWEST):
         shown.append(_look(thread, values, state, late=len(shown) > FEWEST / 2))
         time.sleep(INTERVAL_S)
+    return _told(shown, values, state)
+
+
+def _told(
+    shown: list[list[tuple[str, str, int]]],
+    values: dict[str, dict[str, tuple[list[str], list[str]]]],
+    state: Values,
+) -> dict[str, Any]:
     # Some are looked at while the thread is calling or returning, and lack their outer frames.
     outer = Counter(s[0][:2] for s in shown if s).most_common(1)
     shown = [s for s in shown if s and s[0][:2] == outer[0][0]]

@@ -22,6 +22,7 @@ DEEP = 2  # levels of objects and containers that are looked into
 # What they do shows in what they deliver: random numbers, the next item.
 DELIVERS = ("random.", "numpy.random.", "torch._C.Generator", "itertools.")
 SCALAR = "="  # tokens of plain values begin with it
+_whole: dict[type, bool] = {}  # what is known of classes
 NOTHING = "~"  # the token of what says nothing of its own
 
 
@@ -32,22 +33,25 @@ class Values:
         self.tokens: dict[str, dict[str, list[str]]] = {}  # in order, none twice in a row
         self.unseen: dict[str, dict[str, str]] = {}
 
-    def note(self, function: str, values: dict[str, Any]) -> None:
-        """One look at the variables of a function."""
+    def note(self, function: str, values: dict[str, Any]) -> dict[str, str]:
+        """One look at the variables of a function; their tokens."""
+        found = {}
         for name, value in [*values.items()][:MOST_NAMES]:
             if name.startswith("__") or issubclass(type(value), CONSTANT):  # not what `__class__` says
                 continue
-            self._note(function, name, value)
+            found[name] = self._note(function, name, value)
             for attribute, held in [*_attributes(value).items()][:MOST_ATTRIBUTES]:
-                self._note(function, f"{name}.{attribute}", held)
+                found[f"{name}.{attribute}"] = self._note(function, f"{name}.{attribute}", held)
+        return found
 
-    def _note(self, function: str, name: str, value: Any) -> None:
+    def _note(self, function: str, name: str, value: Any) -> str:
         token, unseen = token_of(value)
         seen = self.tokens.setdefault(function, {}).setdefault(name, [])
         if seen[-1:] != [token] and len(seen) < MOST_TOKENS:
             seen.append(token)
         if unseen:
             self.unseen.setdefault(function, {})[name] = unseen
+        return token
 
     def told(self) -> dict[str, Any]:
         """The same, for JSON."""
@@ -87,10 +91,35 @@ def _words(value: Any, deep: int, unseen: list[str]) -> str:
     if kind.__module__.partition(".")[0] in ("torch", "numpy"):
         return _of_numbers(value, name, unseen)
     inside = _attributes(value)
+    if inside and not _is_whole(kind):
+        unseen.append(name)
+        return f"{name}@{id(value)}"
     if not inside or not deep:
         unseen.append(name if not inside else f"object {name}")
         return f"{name}@{id(value)}"
     return f"{name}@{id(value)}{[(each, _words(held, deep - 1, unseen)) for each, held in inside.items()]}"
+
+
+def _is_whole(kind: type) -> bool:
+    """Whether all that such an object holds is in its dictionary: not of a file, of a container's subclass, or where there are slots."""
+    found = _whole.get(kind)
+    if found is None:
+        made = [each for each in kind.__mro__ if each is not object and each.__module__ != "builtins"]
+        # An exception of Python's own holds what it was given, and nothing that goes on.
+        holds = [
+            each
+            for each in kind.__mro__
+            if each.__module__ == "builtins" and each is not object and not issubclass(each, BaseException)
+        ]
+        found = _whole[kind] = not (holds or any(map(_hides, made)))
+    return found
+
+
+def _hides(kind: type) -> bool:
+    own = vars(kind)
+    return bool(own.get("__slots__")) or any(
+        type(each) is types.MethodDescriptorType for each in own.values()
+    )
 
 
 def _of_container(value: Any, deep: int, unseen: list[str]) -> str:
@@ -105,6 +134,9 @@ def _of_container(value: Any, deep: int, unseen: list[str]) -> str:
     if len(items) > MOST_ITEMS or not deep:
         unseen.append(f"container {name}")
         return f"{name} {len(items)}"
+    if type(value) is dict:
+        pairs = [(_words(k, deep - 1, unseen), _words(v, deep - 1, unseen)) for k, v in items]
+        return f"{name} {len(items)}:{pairs}"
     return f"{name} {len(items)}:{[_words(each, deep - 1, unseen) for each in items]}"
 
 
@@ -113,6 +145,8 @@ def _of_numbers(value: Any, name: str, unseen: list[str]) -> str:
     array = None
     if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
         if value.device.type == "cpu" and value.layout is torch.strided and value.numel() <= MOST_NUMBERS:
+            if value.is_shared():  # another process may write to it
+                unseen.append(f"shared {name}")
             with torch.no_grad():
                 if value.numel() == 1 and not value.is_complex():
                     return _words(value.item(), 0, unseen)

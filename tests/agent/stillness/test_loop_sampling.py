@@ -160,6 +160,9 @@ def test_a_loop_must_have_gone_round_for_long_by_the_jobs_own_rhythm() -> None:
     assert not loop_of(seconds=19.0).is_endless(longest_pause_s=0.0)
     assert not loop_of(changes=["low"]).is_endless(longest_pause_s=0.0)
     assert loop_of(decided=True, seconds=9.0).is_endless(longest_pause_s=1.0)
+    # The rank itself has told that it gets on, or that it came back to where it was.
+    assert not loop_of(stays=["service"], stays_s=0.1, seconds=1e6).is_endless(longest_pause_s=0.0)
+    assert loop_of(stays=["queue"], recurs=20, seconds=0.0).is_endless(longest_pause_s=9.0)
 
 
 def test_numbers_that_are_compared_decide_and_flags_and_objects_do_not(tmp_path: Path) -> None:

@@ -232,6 +232,17 @@ def gradients():
 sizes = gradients()
 call("all_reduce", len(sizes))
 """
+# Nothing on record says why the two differ, but which value did first.
+UNSEEN = f"""{HEAD}
+class Model: pass
+models = [Model()]
+vars(models[0])["step"] = 2 + rank
+def gradients():
+    return [n for n in range(8) if n % models[0].step]
+sizes = gradients()
+flat = [*sizes]
+call("all_reduce", len(flat))
+"""
 
 
 @pytest.mark.parametrize(
@@ -243,10 +254,11 @@ call("all_reduce", len(sizes))
         (CHOSEN, 'if turn == "critic":'),
         (JOINED, "with Join([1, 2]):"),
         (RETURNED, "return [n for n in range(8) if n % (2 + rank)]"),
+        (UNSEEN, "return [n for n in range(8) if n % models[0].step]"),
         (SWALLOWED, "except OSError:"),
         (RANK_BRANCH, "if step == 2 and rank == 0:"),
     ],
-    ids=["loop", "iterator", "constructor", "choice", "join", "return", "exception", "rank"],
+    ids=["loop", "iterator", "constructor", "choice", "join", "return", "unseen", "exception", "rank"],
 )
 def test_the_cause_is_the_line_that_made_ranks_differ_and_not_one_that_passes_it_on(
     tmp_path: Path, source: str, line: str

@@ -168,6 +168,22 @@ def test_a_loop_that_a_rank_does_not_leave_is_named_with_what_keeps_it_in(jobs: 
     assert "`while low > 3`" in verdict["summary"]
 
 
+def test_a_loop_whose_state_comes_back_is_proven_to_have_no_end(jobs: Jobs, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "def drain(queue, done):\n    while queue:\n        first = queue.pop(0)\n"
+        "        if first in done:\n            continue\n        queue.append(first)\n"
+        "for step in range(5):\n    dist.all_reduce(torch.ones(1))\n"
+        "    if dist.get_rank() == 1 and step == 3: drain(['a', 'b'], [])\n"
+    )
+    code, rehearsal, verdict = rehearsed(jobs, script)
+    assert (code, rehearsal["answer"]) == (1, "differs"), rehearsal
+    assert verdict["class"] == "livelock_user_code" and verdict["certainty"] == "proven"
+    assert verdict["guilty_ranks"] == [1] and "`while queue`" in verdict["summary"]
+    assert verdict["where"]["line"] == verdict["because"]["line"] == 4
+
+
 def test_sleep_takes_no_time(jobs: Jobs, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

@@ -77,7 +77,10 @@ def _stays(cell: CellEvidence, motion: RankMotion, loop: Loop) -> bool:
     """
     beside = motion.cpu_share - (motion.loop_cpu_share or 0.0)
     if is_still(cell):
-        return motion.endless and bool(loop.stays)
+        told = loop.recurs > 0 or (bool(loop.stays) and not _gets_somewhere(loop))
+        return motion.endless and told
+    if loop.recurs:
+        return was_given_up(cell) and beside < BESIDE_SHARE
     limit_s = max(LEAST_S, PAUSES * (cell.watch.longest_quiet_s or 0.0))
     return was_given_up(cell) and beside < BESIDE_SHARE and loop.stays_s > limit_s
 
@@ -129,13 +132,15 @@ def _staying(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion, loop:
     )
     pause_s = cell.watch.longest_quiet_s or 0.0
     stay = (
-        f"nothing that could end it{f' ({names})' if names else ''} took a new value for {loop.stays_s:.0f} s"
+        f"{loop.recurs} rounds of it were followed line by line, and all that could end it{f' ({names})' if names else ''} came back to what it had been"
+        if loop.recurs
+        else f"nothing that could end it{f' ({names})' if names else ''} took a new value for {loop.stays_s:.0f} s"
     )
     cpu = motion.main_cpu_share if motion.loop_cpu_share is None else motion.loop_cpu_share
     return inside_rank(
         cell,
         blocked,
-        strength=Strength.STRONG if loop.constant and is_still(cell) else Strength.LIKELY,
+        strength=Strength.STRONG if (loop.constant or loop.recurs) and is_still(cell) else Strength.LIKELY,
         summary=f"Rank {blocked.number} spins in `{loop.text}`{at_line(_place(loop))}{ends}: {stay}.",
         at=_place(loop),
         evidence={

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from nsadiag.evidence.rehearsal.paths import WHAT, Word
 from nsadiag.evidence.rehearsal.reads import Read, handled_ends, reads_by_line
 from nsadiag.worker.interruptions import pass_on
+from nsadiag.worker.introspection import loop_rounds
 from nsadiag.worker.place import is_user_code, users_files
 from nsadiag.worker.recorder import Recorder
 from nsadiag.worker.rehearsal.paths.values import value_of
@@ -46,6 +48,7 @@ def start(rank: Recorder) -> None:
         rank.gap(f"its path is not recorded: {error}")
         return
     _recorder.begin()
+    loop_rounds.observe = _recorder.observe
     atexit.register(_recorder.end)
     os.register_at_fork(after_in_child=_forget)
 
@@ -61,7 +64,7 @@ def _forget() -> None:
     global _recorder
     if _recorder is not None:
         sys.settrace(None)
-        _recorder = None
+        loop_rounds.observe = _recorder = None
 
 
 class _Unit:
@@ -95,6 +98,7 @@ class PathRecorder:
         self._lines: dict[str, _Lines] = {}  # by file
         self._folded: dict[int, FrameType] = {}
         self._calls = 0
+        self._observer: Callable[[FrameType], None] | None = None
         self._trace = self._tracer()
 
     def begin(self) -> None:
@@ -117,6 +121,41 @@ class PathRecorder:
         self._calls = -1
         if sys.gettrace() is self._trace:
             sys.settrace(None)
+
+    def observe(self, observer: Callable[[FrameType], None], done: threading.Event, most_s: float) -> bool:
+        """Shows an observer the main thread's frame at each line of the user's, also at those that are folded, until it is done.
+
+        Called by another thread; False where the path has ended.
+        """
+        if self._calls < 0 or self._observer is not None:
+            return False
+        self._observer = observer
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None:
+            if id(frame.f_code) in self._units:
+                if frame.f_trace is None:
+                    frame.f_trace = self._beside
+                frame.f_trace_lines = True
+            frame = frame.f_back
+        done.wait(most_s)
+        self._observer = None
+        return True
+
+    def _beside(self, frame: FrameType, event: str, _given: Any) -> Any:
+        """The trace function of a frame that is not on record: it is shown to an observer alone."""
+        if event == "line":
+            self._show(frame)
+        return self._beside
+
+    def _show(self, frame: FrameType) -> None:
+        observer = self._observer
+        if observer is None:
+            frame.f_trace_lines = False
+            return
+        try:
+            observer(frame)
+        except Exception as error:
+            pass_on(error)
 
     def call(self, number: int, words: str) -> None:
         if threading.get_ident() != self._thread:
@@ -144,7 +183,7 @@ class PathRecorder:
             try:
                 unit = units.get(id(code)) or self._unit(code)
                 if unit.counted > MOST_LINES and unit.since == self._calls:
-                    return None
+                    return None if self._observer is None else self._beside
                 put(ENTER, unit.number, frame.f_lineno)
             except Exception as error:
                 pass_on(error)
@@ -178,12 +217,16 @@ class PathRecorder:
 
         def trace(frame: FrameType, event: str, given: Any) -> Any:
             try:
-                if event == "line":
+                if event == "line" and id(frame) in self._folded:
+                    self._show(frame)
+                elif event == "line":
                     line = frame.f_lineno
                     put(LINE, 0, line)
                     if line in reads:
                         self._values(unit, frame, reads[line])
                     self._count(unit, frame)
+                    if self._observer is not None:
+                        self._show(frame)
                 elif event == "return":
                     put(LEAVE, 0, frame.f_lineno)
                     self._folded.pop(id(frame), None)
@@ -213,7 +256,7 @@ class PathRecorder:
         unit.counted += 1
         if unit.counted > MOST_LINES:
             self._words.put(FOLDED, unit.number, frame.f_lineno)
-            frame.f_trace_lines = False
+            frame.f_trace_lines = self._observer is not None
             self._folded[id(frame)] = frame
 
 
