@@ -20,7 +20,7 @@ from typing import Any
 
 from nsadiag.evidence.rehearsal.paths import NUMBER, WHAT
 from nsadiag.evidence.rehearsal.reads import Read, handled_ends, reads_by_line
-from nsadiag.evidence.ring.turns import BANK, FRAME, HALF, HEADER, ROOM, Turn
+from nsadiag.evidence.ring.turns import BANK, FRAME, HALF, HEADER, ROOM, UNWOUND, Turn
 from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.place import is_user_code, users_files
 from nsadiag.worker.recorder import Recorder
@@ -320,10 +320,12 @@ class TurnRecorder:
             pass_on(error)
 
     def _on_unwind(self, code: CodeType, offset: int, _: object) -> None:
-        self._of_exception(LEFT, code, offset)
+        if id(code) in self._units:
+            self._of_exception(LEFT | UNWOUND, code, offset)
 
     def _on_handled(self, code: CodeType, offset: int, _: object) -> None:
-        self._of_exception(HANDLED, code, offset)
+        if id(code) in self._units:
+            self._of_exception(HANDLED, code, offset)
 
     def _of_exception(self, what: int, code: CodeType, offset: int) -> None:
         try:
@@ -331,7 +333,7 @@ class TurnRecorder:
             if unit is not None and not unit.dropped and get_ident() == self._thread:
                 self._put(what | unit.number << NUMBER | offset // 2)
                 unit.at = offset // 2
-                unit.depth -= what == LEFT
+                unit.depth -= what != HANDLED
         except Exception as error:
             pass_on(error)
 
