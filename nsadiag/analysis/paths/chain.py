@@ -111,7 +111,7 @@ class Chains:
         first = self.statement(chain[0])
         if chain[0].joined or chain[0].inside is not None or first is None or not first.asks_for_a_flag:
             return 0
-        if first.asks_an_attribute:
+        if first.asks_an_attribute and not self._asks_a_function(chain):
             return 0  # it was set before
         answers = list(itertools.takewhile(lambda each: len(each.name) < 2, chain[1:]))
         chose = (n for n, each in enumerate(answers, 1) if not each.name and self._chooses(each))
@@ -123,6 +123,14 @@ class Chains:
         number = next(chose, len(chain) - 1 if is_asked else 0)
         is_role = chain[-1].origin == "rank" and number >= len(chain) - MOST_OF_A_ROLE
         return 0 if is_role else number
+
+    def _asks_a_function(self, chain: tuple[Found, ...]) -> bool:
+        """Whether the second link lies in what the first one's line called: of an attribute, a property."""
+        return len(chain) > 1 and any(_is_within(chain[1].pair[0], frame) for frame in chain[0].pair[0].frames)
+
+    def explains(self, chain: tuple[Found, ...]) -> bool:
+        """Whether it begins with a choice, or comes to an origin: else the record only passes on that ranks differed."""
+        return self._is_choice(chain[0]) or chain[-1].origin != "unknown"
 
     def _chooses(self, found: Found) -> bool:
         statement = self.statement(found)
