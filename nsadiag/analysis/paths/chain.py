@@ -62,12 +62,15 @@ class Chains:
         return tuple(found for found in self._links() if found.at != self._compared.head)
 
     def of_left_loop(self) -> tuple[Found, ...]:
-        """From the last loop that the first rank has left, and in which the other goes on with transfers."""
+        """From the last loop that the first rank has left, and in which the other goes on with transfers, or its path ends."""
+        last_step = self._compared.walks[1].last
         for parting in reversed(self._compared.partings):
             stays = [any(call.is_transfer for call in made) for made in parting.announced]
             last = self._slices[0].statement(parting.at[0])
             left = parting.rounds is not None or (last is not None and last.kind in ("for", "while"))
-            if left and stays == [False, True]:
+            # DDP reduces in C++: of a rank that waits there no call is on record.
+            ends = parting.rounds is not None and parting.holds(1, last_step)
+            if left and (stays == [False, True] or ends):
                 return tuple(self._of_parting(parting.by or parting, 0))
         return ()
 
@@ -126,7 +129,9 @@ class Chains:
 
     def _asks_a_function(self, chain: tuple[Found, ...]) -> bool:
         """Whether the second link lies in what the first one's line called: of an attribute, a property."""
-        return len(chain) > 1 and any(_is_within(chain[1].pair[0], frame) for frame in chain[0].pair[0].frames)
+        return len(chain) > 1 and any(
+            _is_within(chain[1].pair[0], frame) for frame in chain[0].pair[0].frames
+        )
 
     def explains(self, chain: tuple[Found, ...]) -> bool:
         """Whether it begins with a choice, or comes to an origin: else the record only passes on that ranks differed."""
