@@ -14,7 +14,7 @@ import pytest
 from nsadiag.analysis.paths.turned import walked_of
 from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.rehearsal.paths import LOW, MOST_NUMBER, NUMBER, WHAT, Named, Walked, Word
-from nsadiag.evidence.ring.turns import Turn, Turns, read_turns, split
+from nsadiag.evidence.ring.turns import UNWOUND, Turn, Turns, read_turns, split
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 12), reason="sys.monitoring came with Python 3.12: the machine with GPUs has it"
@@ -207,6 +207,19 @@ def test_lines_that_follow_from_turns_are_those_that_a_tracer_sees(
     program = recorded(source)
     program.run(4)
     assert program.lines() == traced(program, 4)
+
+
+def test_frames_that_an_exception_left_are_told_from_those_that_returned(
+    recorded: Callable[[str], Recorded],
+) -> None:
+    program = recorded(EXCEPTIONS)
+    program.run(3)
+    turns = program.turns
+    left = [
+        (turns.names[n].text, low >= UNWOUND) for what, n, low in map(split, turns.words) if what == Turn.LEFT
+    ]
+    assert [by_exception for name, by_exception in left if name == "g"] == [False, True, True]
+    assert ("main", False) in left
 
 
 def test_values_are_those_of_the_round(recorded: Callable[[str], Recorded]) -> None:
