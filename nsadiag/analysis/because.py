@@ -135,7 +135,7 @@ def _recorded(case: Case, cause: Finding, *, parted: bool) -> Because | None:
     if found := next(_of_own_rounds(case, cause, walks), None):
         return found
     for compared, chains in sides:
-        if chain := chains.of_left_loop():
+        if chain := chains.of_another_way():
             return told(walks, compared, chains, chain)
     return next(_of_transfers(cause, walks), None)
 

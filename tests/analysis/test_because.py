@@ -40,6 +40,7 @@ def test_what_is_no_divergence_has_neither(name: str, verdicts: Verdicts) -> Non
     [
         ("data_divergent_patience", [65, 26, 27, 54, 48]),
         ("data_divergent_flag_before_backward", [30]),
+        ("uneven_inputs_iterable", [53, 36, 35, 30, 70]),
     ],
 )
 def test_turns_of_a_real_job_raise_the_cause_and_change_neither_class_nor_place(

@@ -61,16 +61,16 @@ class Chains:
         # That rounds have other numbers explains nothing.
         return tuple(found for found in self._links() if found.at != self._compared.head)
 
-    def of_left_loop(self) -> tuple[Found, ...]:
-        """From the last loop that the first rank has left, and in which the other goes on with transfers, or its path ends."""
+    def of_another_way(self) -> tuple[Found, ...]:
+        """From the last turn by which the first rank left where the other goes on with transfers, or where its path ends."""
         last_step = self._compared.walks[1].last
         for parting in reversed(self._compared.partings):
             stays = [any(call.is_transfer for call in made) for made in parting.announced]
             last = self._slices[0].statement(parting.at[0])
             left = parting.rounds is not None or (last is not None and last.kind in ("for", "while"))
             # DDP reduces in C++: of a rank that waits there no call is on record.
-            ends = parting.rounds is not None and parting.holds(1, last_step)
-            if left and (stays == [False, True] or ends):
+            ends = not any(parting.announced) and parting.holds(1, last_step) and self._decides(parting)
+            if ends or (left and stays == [False, True]):
                 return tuple(self._of_parting(parting.by or parting, 0))
         return ()
 
