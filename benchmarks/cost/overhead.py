@@ -6,7 +6,7 @@
     python benchmarks/cost/overhead.py --json
     python benchmarks/cost/overhead.py --jobs 14          # where cores are idle: as many starts beside each other
     python benchmarks/cost/overhead.py --without modules gradients   # and `light` without the one, and without the other
-    python benchmarks/cost/overhead.py --modes light light,paths --beside light --short-ms 10   # what `paths` adds
+    python benchmarks/cost/overhead.py --modes light light,paths --beside light --short-ms 10 --warm-up 600   # what `paths` adds
     python benchmarks/cost/overhead.py --modes armed thread   # in place of light, invariants and full: what `nsadiag arm` costs
 
 `thread` is the job as it is with a thread that sleeps: the C library locks and counts without atomic instructions in a process
@@ -121,7 +121,9 @@ class Job:
         return time.thread_time() - used
 
 
-def nursery(folder: Path, width: int, length: int, cpu: int, depth: int, modes: list[str]) -> None:
+def nursery(
+    folder: Path, width: int, length: int, cpu: int, depth: int, warm_up: int, modes: list[str]
+) -> None:
     """Builds the job once, and forks a process for each mode, which then answers what comes in through its pipe."""
     # On different CPUs they would find different caches, and differ by some per cent more from turn to turn.
     os.sched_setaffinity(0, {cpu})
@@ -133,14 +135,14 @@ def nursery(folder: Path, width: int, length: int, cpu: int, depth: int, modes: 
     for mode in modes:
         pid = os.fork()
         if not pid:
-            serve(job, mode, folder / mode, depth)
+            serve(job, mode, folder / mode, depth, warm_up)
             os._exit(0)
         children.append(pid)
     for pid in children:
         os.waitpid(pid, 0)
 
 
-def serve(job: Job, mode: str, folder: Path, depth: int) -> None:
+def serve(job: Job, mode: str, folder: Path, depth: int, warm_up: int) -> None:
     """Answers each number of steps with the CPU seconds that they took, in so many more frames."""
     mode = mode.removesuffix(AGAIN)
     if mode == "thread":
@@ -156,7 +158,7 @@ def serve(job: Job, mode: str, folder: Path, depth: int) -> None:
         os.environ.update(NSADIAG_RUN_DIR=str(folder / "run"), NSADIAG_PROBES=probes_of_mode)
         # The first of two ranks: a rank alone has nobody to be compared with, and is looked at less.
         assert startup.attach_to_warm_process(0, 2) is not None
-    job.seconds(WARM_UP_STEPS, depth)
+    job.seconds(warm_up, depth)
     with (folder / "in").open() as requests, (folder / "out").open("w") as answers:
         answers.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}\n")
         answers.flush()
@@ -195,7 +197,14 @@ class Worker:
 
 
 def compare(
-    target_s: float, width: int, rounds: int, starts: int, jobs: int, modes: list[str], beside: str
+    target_s: float,
+    width: int,
+    rounds: int,
+    starts: int,
+    jobs: int,
+    warm_up: int,
+    modes: list[str],
+    beside: str,
 ) -> dict[str, Any]:
     """Per cent by which a step is longer in each mode than in `beside`, and MiB that a rank is larger."""
     length = fitting_length(width, target_s)
@@ -207,7 +216,7 @@ def compare(
     def on_a_free_cpu(number: int) -> Start:
         cpu = free.get()
         try:
-            return one_start(width, length, rounds // starts, cpu, number * DEPTHS // starts, modes)
+            return one_start(width, length, rounds // starts, cpu, number * DEPTHS // starts, warm_up, modes)
         finally:
             free.put(cpu)
 
@@ -237,7 +246,9 @@ class Start:
     peaks: dict[str, float]  # MiB, by mode
 
 
-def one_start(width: int, length: int, rounds: int, cpu: int, depth: int, modes: list[str]) -> Start:
+def one_start(
+    width: int, length: int, rounds: int, cpu: int, depth: int, warm_up: int, modes: list[str]
+) -> Start:
     """Forks a process for each mode, and has them take turns, so many frames deeper than elsewhere."""
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         for mode in modes:
@@ -254,6 +265,7 @@ def one_start(width: int, length: int, rounds: int, cpu: int, depth: int, modes:
                 str(length),
                 str(cpu),
                 str(depth),
+                str(warm_up),
                 *modes,
             ],
             # With a GPU in sight autograd has threads for it, which no fork survives.
@@ -344,11 +356,14 @@ def main() -> None:
     parser.add_argument("--beside", default="none", help="the mode with which all others are compared")
     parser.add_argument("--short-ms", type=int, default=5, help="the length of the short step")
     parser.add_argument("--rounds", type=int, help="of the short step, over all starts; of the long one half")
+    parser.add_argument(
+        "--warm-up", type=int, default=WARM_UP_STEPS, help="short steps that are not measured"
+    )
     parser.add_argument("--nursery", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.nursery:
-        folder, width, length, cpu, depth, *modes = arguments.nursery
-        nursery(Path(folder), int(width), int(length), int(cpu), int(depth), modes)
+        folder, *numbers = arguments.nursery[:6]
+        nursery(Path(folder), *map(int, numbers), modes=arguments.nursery[6:])
         return
     from nsadiag.commands.output import machine, versions
 
@@ -358,8 +373,9 @@ def main() -> None:
     rounds, starts = arguments.rounds or rounds, max(starts, arguments.jobs)
     p50, p99 = event_us()
     beside, short_ms = arguments.beside, arguments.short_ms
-    short = compare(short_ms / 1e3, 32, rounds, starts, arguments.jobs, modes, beside)
-    long = compare(0.100, 256, rounds // 2, starts, arguments.jobs, modes, beside)
+    jobs, warm_up = arguments.jobs, arguments.warm_up
+    short = compare(short_ms / 1e3, 32, rounds, starts, jobs, warm_up, modes, beside)
+    long = compare(0.100, 256, rounds // 2, starts, jobs, WARM_UP_STEPS, modes, beside)
     figures = {
         "event_us_p50": p50,
         "event_us_p99": p99,

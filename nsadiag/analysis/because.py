@@ -16,7 +16,7 @@ from nsadiag.analysis.paths.rounds import own_rounds
 from nsadiag.analysis.paths.telling import because_of, of_transfer, told
 from nsadiag.analysis.paths.untold import untold
 from nsadiag.analysis.paths.walk import Walk
-from nsadiag.analysis.paths.walks import walks_of
+from nsadiag.analysis.paths.walks import are_turns, walks_of
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.evidence.records import Because, Evidence, Finding, Link, Place, ValueOfRanks, Verdict
@@ -47,7 +47,7 @@ def lines_of(case: Case, cause: Finding) -> BothLines:
     try:
         found = (
             _of_a_loop(case, cause)
-            or _recorded(case, cause)
+            or _recorded(case, cause, parted=parted)
             or _of_spinning(case, cause)
             or (inferred(case, cause) if parted else None)
         )
@@ -116,7 +116,7 @@ def _of_spinning(case: Case, cause: Finding) -> Because | None:
     )  # fmt: skip
 
 
-def _recorded(case: Case, cause: Finding) -> Because | None:
+def _recorded(case: Case, cause: Finding, *, parted: bool) -> Because | None:
     walks = case.once(walks_of)
     left_out = (untold(case.cell.code, walks, rank) for rank in (*cause.guilty_ranks, *cause.blocked_ranks))
     if found := next(filter(None, left_out), None):
@@ -128,12 +128,14 @@ def _recorded(case: Case, cause: Finding) -> Because | None:
             compared = dataclasses.replace(compared, decisive=compared.drifted or compared.decisive)
         chains = Chains(case.cell.code, compared)
         if chain := chains.chain():
-            return told(walks, compared, chains, chain)
+            # A job's turns come with few values: where they only pass on that ranks differed, the source may tell why.
+            ask_source = parted and are_turns(case) and not chains.explains(chain)
+            return (inferred(case, cause) if ask_source else None) or told(walks, compared, chains, chain)
         sides.append((compared, chains))
     if found := next(_of_own_rounds(case, cause, walks), None):
         return found
     for compared, chains in sides:
-        if chain := chains.of_left_loop():
+        if chain := chains.of_another_way():
             return told(walks, compared, chains, chain)
     return next(_of_transfers(cause, walks), None)
 

@@ -27,7 +27,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "relations": frozenset({"outliers", "records", "ingest", "facts", "case"}),
     "explain": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "paths"}),
     "scale": frozenset({"outliers", "records", "ingest", "facts", "relations"}),
-    "paths": frozenset({"case"}),
+    "paths": frozenset({"records", "facts", "case"}),
     "because": frozenset({"records", "case", "explain", "paths", "rules"}),
     "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain", "paths"}),
     "judgement": frozenset({"records", "facts", "case", "relations"}),

@@ -14,7 +14,7 @@ import pytest
 from nsadiag.analysis.paths.turned import walked_of
 from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.rehearsal.paths import LOW, MOST_NUMBER, NUMBER, WHAT, Named, Walked, Word
-from nsadiag.evidence.ring.turns import Turn, Turns, read_turns, split
+from nsadiag.evidence.ring.turns import UNWOUND, Turn, Turns, read_turns, split
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 12), reason="sys.monitoring came with Python 3.12: the machine with GPUs has it"
@@ -209,6 +209,19 @@ def test_lines_that_follow_from_turns_are_those_that_a_tracer_sees(
     assert program.lines() == traced(program, 4)
 
 
+def test_frames_that_an_exception_left_are_told_from_those_that_returned(
+    recorded: Callable[[str], Recorded],
+) -> None:
+    program = recorded(EXCEPTIONS)
+    program.run(3)
+    turns = program.turns
+    left = [
+        (turns.names[n].text, low >= UNWOUND) for what, n, low in map(split, turns.words) if what == Turn.LEFT
+    ]
+    assert [by_exception for name, by_exception in left if name == "g"] == [False, True, True]
+    assert ("main", False) in left
+
+
 def test_values_are_those_of_the_round(recorded: Callable[[str], Recorded]) -> None:
     program = recorded(LOOPS)
     program.run(3)
@@ -279,13 +292,50 @@ def main(n):
     assert program.values("k")[-1] == "2"
 
 
+def test_beyond_the_allowance_what_says_least_of_where_ranks_meet_is_given_up_first(
+    recorded: Callable[[str], Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nsadiag.worker.turns import recorder
+
+    clock = [0]
+    monkeypatch.setattr(recorder, "monotonic_ns", lambda: clock[0])  # a step takes 10 ms, on any machine
+
+    def call(text: str, number: int) -> None:
+        clock[0] += 20_000_000
+        program.recorder.call(text, number)
+
+    program = recorded("""
+class Layer:
+    def forward(self, x):
+        return x
+def model(layers, x):
+    for layer in layers:
+        x = layer.forward(x)
+    return x
+def main(n, call):
+    layers = [Layer() for _ in range(12)]
+    for k in range(n):
+        model(layers, ())
+        if k % 2:
+            call(f"all_reduce\\tdefault_pg\\t0\\t,,,\\t", k)
+""")
+    program.run(2000, call)
+    turns = program.turns
+    words = [split(word) for word in turns.words]
+    given_up = [turns.names[number].text for what, number, _ in words if what == Turn.DROPPED]
+    assert given_up == ["Layer.forward", "model"]
+    assert [low for what, _, low in words if what == Turn.CALL] == [*range(1, 2000, 2)]
+    assert program.values("k")[-1] == "1999"
+    assert len(words) < 20_000 + 3 * 2048 + 12 * 2000
+
+
 def test_after_many_rounds_what_is_left_begins_with_the_frames_that_are_open(
     recorded: Callable[[str], Recorded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nsadiag.worker.turns import box, recorder
+    from nsadiag.worker.turns import allowance, box, recorder
 
-    for name in ("PER_S", "MOST_PER_S"):
-        monkeypatch.setattr(recorder, name, 1 << 40)
+    for module in (allowance, recorder):
+        monkeypatch.setattr(module, "PER_S", 1 << 40)
     for module in (box, recorder):
         monkeypatch.setattr(module, "BANK", 4000)
     program = recorded("""

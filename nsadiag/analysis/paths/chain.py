@@ -61,13 +61,16 @@ class Chains:
         # That rounds have other numbers explains nothing.
         return tuple(found for found in self._links() if found.at != self._compared.head)
 
-    def of_left_loop(self) -> tuple[Found, ...]:
-        """From the last loop that the first rank has left, and in which the other goes on with transfers."""
+    def of_another_way(self) -> tuple[Found, ...]:
+        """From the last turn by which the first rank left where the other goes on with transfers, or where its path ends."""
+        last_step = self._compared.walks[1].last
         for parting in reversed(self._compared.partings):
             stays = [any(call.is_transfer for call in made) for made in parting.announced]
             last = self._slices[0].statement(parting.at[0])
             left = parting.rounds is not None or (last is not None and last.kind in ("for", "while"))
-            if left and stays == [False, True]:
+            # DDP reduces in C++: of a rank that waits there no call is on record.
+            ends = not any(parting.announced) and parting.holds(1, last_step) and self._decides(parting)
+            if ends or (left and stays == [False, True]):
                 return tuple(self._of_parting(parting.by or parting, 0))
         return ()
 
@@ -117,7 +120,7 @@ class Chains:
         first = self.statement(chain[0])
         if chain[0].joined or chain[0].inside is not None or first is None or not first.asks_for_a_flag:
             return 0
-        if first.asks_an_attribute:
+        if first.asks_an_attribute and not self._asks_a_function(chain):
             return 0  # it was set before
         answers = list(itertools.takewhile(lambda each: len(each.name) < 2, chain[1:]))
         chose = (n for n, each in enumerate(answers, 1) if not each.name and self._chooses(each))
@@ -129,6 +132,16 @@ class Chains:
         number = next(chose, len(chain) - 1 if is_asked else 0)
         is_role = chain[-1].origin == "rank" and number >= len(chain) - MOST_OF_A_ROLE
         return 0 if is_role else number
+
+    def _asks_a_function(self, chain: tuple[Found, ...]) -> bool:
+        """Whether the second link lies in what the first one's line called: of an attribute, a property."""
+        return len(chain) > 1 and any(
+            _is_within(chain[1].pair[0], frame) for frame in chain[0].pair[0].frames
+        )
+
+    def explains(self, chain: tuple[Found, ...]) -> bool:
+        """Whether it begins with a choice, or comes to an origin: else the record only passes on that ranks differed."""
+        return self._is_choice(chain[0]) or chain[-1].origin != "unknown"
 
     def _chooses(self, found: Found) -> bool:
         statement = self.statement(found)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import array
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from nsadiag.evidence.rehearsal.paths import NUMBER, WHAT, Named, Walked, Word
-from nsadiag.evidence.ring.turns import FRAME, HALF, Turn, Turns, Way, rows_of, split
+from nsadiag.evidence.ring.turns import FRAME, HALF, UNWOUND, Turn, Turns, Way, rows_of, split
 
 MOST_LINES = 60_000  # of one rank: what is aligned has a limit
 LINE, ENTER, LEAVE, RAISED, CALL, NAME, VALUE, FOLDED = (int(each) << WHAT for each in Word)
@@ -19,15 +19,20 @@ Dropped = frozenset[
 ]  # file, name and line of a code object; the branch in it, or FRAME
 
 
-def walked_of(turns: Mapping[int, Turns]) -> dict[int, Walked]:
-    """By rank: the same part of the job's calls, without what any of the ranks had given up."""
+def walked_of(turns: Mapping[int, Turns], victims: Collection[int] = ()) -> dict[int, Walked]:
+    """By rank: the same part of the job's calls, without what any of the ranks had given up.
+
+    `victims`: ranks that ended by an exception because others had ended. Their path ends where they were then.
+    """
     dropped = frozenset(key for each in turns.values() for key in _dropped(each))
     unread = frozenset(key for each in turns.values() for key in _unread(each))
     expanded = {rank: _Expansion(each, dropped, unread) for rank, each in turns.items()}
     begins = _common_beginning(expanded) if expanded else None
     if begins is None:
         return {}
-    return {rank: each.walked(begins[rank]) for rank, each in expanded.items()}
+    return {
+        rank: each.walked(begins[rank], to_the_end=rank not in victims) for rank, each in expanded.items()
+    }
 
 
 def _key(named: Named) -> tuple[str, str, int]:
@@ -58,6 +63,7 @@ class _Frame:
     number: int
     at: int
     line: int = 0
+    raised: int = 0  # words before the last exception that was seen in it, and where that came from
 
 
 class _Expansion:
@@ -83,6 +89,8 @@ class _Expansion:
                     self._silent.add(number)
         self._texts: dict[str, int] = {}
         self._stack: list[_Frame] = []
+        self._unwound = 0  # words before the exception by which the last frame was left
+        self._end = 0  # the same of the outermost frame; 0 where it was not
         self._pending: list[tuple[int, int, int]] = []
         self.words = array.array("Q")
         self.calls: list[tuple[tuple[str, int], int, list[tuple[int, int]]]] = []
@@ -110,15 +118,18 @@ class _Expansion:
             self._call(number, low)
         elif what == Turn.RAISED:
             if self._stack:
+                self._stack[-1].raised = self._unwound or len(self.words)
                 self._put(RAISED, number, self._stack[-1].line)
         elif number in self._ways and number not in self._silent:
             self._of_frame(what, number, low)
 
     def _of_frame(self, what: int, number: int, low: int) -> None:
+        if what != Turn.AT:
+            self._unwound = 0
         if what in (Turn.START, Turn.HELD):
             self._enter(number, low, held=what == Turn.HELD)
             return
-        frame = self._top(number, low)
+        frame = self._top(number, low & UNWOUND - 1 if what == Turn.LEFT else low)
         if what == Turn.BRANCH:
             turned = low >> HALF
             if turned not in self._quiet[number]:
@@ -129,8 +140,11 @@ class _Expansion:
         elif what == Turn.HANDLED:
             frame.at = low
         elif what == Turn.LEFT:
-            self._go(frame, low)
+            self._go(frame, low & UNWOUND - 1)
             self._leave()
+            self._unwound = frame.raised if low & UNWOUND else 0
+            if not self._stack:
+                self._end = self._unwound
 
     def _enter(self, number: int, offset: int, *, held: bool) -> None:
         pending, self._pending = self._pending, []
@@ -190,21 +204,23 @@ class _Expansion:
 
     def _call(self, number: int, low: int) -> None:
         text = self.names[number].text if number in self.names else ""
+        self._end = 0
         self._put(CALL, number, low)
         self.calls.append(((text, low), len(self.words), [(f.number, f.line) for f in self._stack]))
 
     # -- the part that is aligned ---------------------------------------------------------------------
 
-    def walked(self, begin: int) -> Walked:
-        """From behind the call of that index on; all of it from -1."""
+    def walked(self, begin: int, *, to_the_end: bool) -> Walked:
+        """From behind the call of that index on; all of it from -1. Else only up to the exception that ended it."""
+        end = (None if to_the_end else self._end) or len(self.words)
         if begin < 0:
-            return Walked(words=self.words, names=self.names, is_whole=True)
+            return Walked(words=self.words[:end], names=self.names, is_whole=True)
         _, at, stack = self.calls[begin]
         words = array.array("Q")
         for number, line in stack:
             words.append(ENTER | number << NUMBER | line)
             words.append(LINE | line)
-        words.extend(self.words[at:])
+        words.extend(self.words[at:end])
         return Walked(words=words, names=self.names, is_whole=True)
 
 

@@ -25,6 +25,7 @@ ROOM = 1 << 18  # words in both banks, and in what the last callback may write b
 BANK = ROOM // 2 - 4096
 HALF = 16  # bits of an offset, in code units
 FRAME = 0xFFFF  # in place of a branch: the whole code object
+UNWOUND = 1 << HALF  # beside the offset at which a frame was left: by an exception
 
 Row = tuple[int, int, int, int]  # offset in code units, line (0: none), Flow, target in code units
 Passed = tuple[int, bool]
@@ -37,7 +38,7 @@ class Turn(IntEnum):
     HELD = 2  # a frame that was open when the bank began
     AT = 3  # the frame is here as it calls, or sees an exception
     BRANCH = 4  # low: from << HALF | to
-    LEFT = 5  # a frame returns, yields, or is unwound
+    LEFT = 5  # a frame returns, yields, or is unwound (UNWOUND)
     HANDLED = 6  # an exception is handled from here on
     RAISED = 7  # number: of the type's name
     CALL = 8  # number: of the call's text; low: which of its group it is

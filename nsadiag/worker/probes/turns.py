@@ -27,7 +27,11 @@ TRANSFERS = {"send": "send", "isend": "send", "recv": "recv", "irecv": "recv"}
 # What each rank gives to, and takes from, an exchange of parts may differ by right.
 OF_PARTS = ("all_to_all", "reduce_scatter", "all_gather", "gather", "scatter")
 
+MOST_TEXTS = 4096
 _members: dict[str, str] = {}  # by group
+_texts: dict[
+    tuple[str, str, str], str
+] = {}  # by operation, group and detail: a loop makes the same calls again
 
 
 class _Recording:
@@ -86,7 +90,12 @@ def _call(op: str, group: str, number: int, detail: str, given: Any) -> None:
         _members[group] = _members_of(given)
     members = _members[group]
     if op != BATCH:
-        recorder.call(_text(op, group, members, detail), number)
+        text = _texts.get((op, group, detail))
+        if text is None:
+            text = _text(op, group, members, detail)
+            if len(_texts) < MOST_TEXTS:
+                _texts[op, group, detail] = text
+        recorder.call(text, number)
         return
     for each in detail.split("; "):
         recorder.call(_text("send" if each.startswith("to=") else "recv", group, members, each), number)

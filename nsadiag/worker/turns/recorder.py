@@ -1,7 +1,8 @@
 """Records the turns of the main thread through the user's code, by sys.monitoring.
 
 Only code of the user's is instrumented, each object as it first runs: of all other code the first call of each function alone is
-seen. What turns too often is given up, so that the whole stays within a share of the time that the job takes.
+seen. A word in the middle of a training step costs some 3 us, as it comes out of cold caches: so many may be written at once, and then
+only so many a second (`Allowance`). Whatever goes beyond is given up, what says least of where ranks meet first.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any
 
 from nsadiag.evidence.rehearsal.paths import NUMBER, WHAT
 from nsadiag.evidence.rehearsal.reads import Read, handled_ends, reads_by_line
-from nsadiag.evidence.ring.turns import BANK, FRAME, HALF, HEADER, ROOM, Turn
+from nsadiag.evidence.ring.turns import BANK, FRAME, HALF, HEADER, ROOM, UNWOUND, Turn
 from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.place import is_user_code, users_files
 from nsadiag.worker.recorder import Recorder
+from nsadiag.worker.turns.allowance import WINDOW, Allowance
 from nsadiag.worker.turns.box import Box
 from nsadiag.worker.turns.lookup import plain_value
 from nsadiag.worker.turns.units import MOST_OF_A_ROUND, OTHER, Seen, Site, Slot, Unit, flow_of
@@ -32,9 +34,6 @@ MOST_SOURCE = 1 << 20  # bytes of a file
 MOST_UNITS = 2000
 MOST_CODE = 1 << HALF  # code units
 PER_S = 5000  # times that a branch turns in a second, behind which it is given up
-WINDOW = 8192  # words, after each of which the share of time is looked at
-FREE = 200_000  # of the start, when everything is new
-MOST_PER_S = 3000  # words, of some 1.5 us each out of cold caches: 0.45 % of the time
 MOST_HOPS = range(8)  # frames of a framework between a function of the user's and what it calls
 MOST_FRAMES = 1000
 NO_EXCEPTIONS = (StopIteration, StopAsyncIteration, GeneratorExit)
@@ -65,7 +64,7 @@ class TurnRecorder:
         self._seen: list[Seen] = []
         self._count, self._limit = 0, BANK
         self._round = 0  # calls of groups so far
-        self._next_look, self._looked_ns = WINDOW, monotonic_ns()
+        self._next_look, self._allowance = WINDOW, Allowance(monotonic_ns())
         self._plain = {id(value): self._box.text(repr(value)) for value in (None, True, False)}
 
     def _free_tool(self) -> int:
@@ -149,29 +148,12 @@ class TurnRecorder:
             for seen in self._seen:
                 seen.last = OTHER
             self._hold(frame)
-        now = monotonic_ns()
-        passed, self._looked_ns = now - self._looked_ns, now
-        if passed * MOST_PER_S < WINDOW * 1_000_000_000 and self._count > FREE:
-            self._drop_the_busiest()
-        for unit in self._units.values():
-            for site in (unit.entry, *unit.sites.values()):
-                site.before = site.total
+        for unit, offset in self._allowance.beyond(self._count, monotonic_ns(), self._units.values()):
+            if offset == FRAME:
+                self._drop(unit)
+            else:
+                self._quiet(unit, offset)
         self._next_look = min(self._count + WINDOW, self._limit)
-
-    def _drop_the_busiest(self) -> None:
-        """The function or branch that had most events since the last look; sooner one of which nothing but its calls is recorded."""
-        most, found = 0, None
-        for unit in self._units.values():
-            own = (3 if unit.sites or unit.slots else 12) * (unit.entry.total - unit.entry.before)
-            if own > most and not unit.dropped:
-                most, found = own, (unit, FRAME)
-            for offset, site in unit.sites.items():
-                if site.total - site.before > most:
-                    most, found = site.total - site.before, (unit, offset)
-        if found is not None and found[1] == FRAME:
-            self._drop(found[0])
-        elif found is not None:
-            self._quiet(*found)
 
     def _drop(self, unit: Unit) -> None:
         unit.dropped = True
@@ -188,7 +170,7 @@ class TurnRecorder:
         """Whether it turned so often without a call of a group, and so fast, that it is not worth it."""
         now = monotonic_ns()
         is_hot = site.round == self._round and (now - site.since_ns) * PER_S < MOST_OF_A_ROUND * 1_000_000_000
-        site.refills += 1
+        site.given += MOST_OF_A_ROUND
         site.left, site.since_ns, site.round = MOST_OF_A_ROUND, now, self._round
         return is_hot
 
@@ -271,7 +253,7 @@ class TurnRecorder:
             if above is None:
                 break
             outer = units.get(id(above.f_code))
-            if outer is not None:
+            if outer is not None and not outer.dropped:
                 words[HEADER + count % ROOM] = AT | outer.number << NUMBER | above.f_lasti // 2
                 count += 1
                 break
@@ -338,10 +320,12 @@ class TurnRecorder:
             pass_on(error)
 
     def _on_unwind(self, code: CodeType, offset: int, _: object) -> None:
-        self._of_exception(LEFT, code, offset)
+        if id(code) in self._units:
+            self._of_exception(LEFT | UNWOUND, code, offset)
 
     def _on_handled(self, code: CodeType, offset: int, _: object) -> None:
-        self._of_exception(HANDLED, code, offset)
+        if id(code) in self._units:
+            self._of_exception(HANDLED, code, offset)
 
     def _of_exception(self, what: int, code: CodeType, offset: int) -> None:
         try:
@@ -349,7 +333,7 @@ class TurnRecorder:
             if unit is not None and not unit.dropped and get_ident() == self._thread:
                 self._put(what | unit.number << NUMBER | offset // 2)
                 unit.at = offset // 2
-                unit.depth -= what == LEFT
+                unit.depth -= what != HANDLED
         except Exception as error:
             pass_on(error)
 
@@ -381,6 +365,9 @@ class TurnRecorder:
                 slots = unit.entry.slots.get(at)
                 if slots is None:
                     slots = unit.entry.slots[at] = self._slots_between(unit, at, at)
+                    for each in self._frames(frame):
+                        if id(each.f_code) in self._units:
+                            self._units[id(each.f_code)].meets = True
                 self._values(unit, slots, frame)
                 self._put(AT | unit.number << NUMBER | at)
                 break

@@ -26,12 +26,12 @@ MOST_OF_A_ROUND = 2000  # times that a branch turns between two calls of a group
 class Site:
     """A place of a code object's, by which events come, and how many more of them until it is looked at."""
 
-    __slots__ = ("before", "left", "refills", "round", "since_ns", "slots", "word")
+    __slots__ = ("before", "given", "left", "round", "since_ns", "slots", "word")
 
     def __init__(self, word: int) -> None:
         self.word = word
-        self.left = MOST_OF_A_ROUND
-        self.refills = self.before = self.since_ns = 0
+        self.left = self.given = MOST_OF_A_ROUND
+        self.before = self.since_ns = 0
         self.round = -1
         # What is read on the way here, by where the code's last turn led.
         self.slots: dict[int, list[Slot]] = {}
@@ -39,14 +39,14 @@ class Site:
     @property
     def total(self) -> int:
         """The number of its events."""
-        return (self.refills + 1) * MOST_OF_A_ROUND - self.left
+        return self.given - self.left
 
 
 class Unit:
     """One code object."""
 
     __slots__ = (
-        "at", "code", "depth", "dropped", "ends", "entry", "is_alone", "number", "quiet", "seen", "sites", "slots", "way",
+        "at", "code", "depth", "dropped", "ends", "entry", "is_alone", "meets", "number", "quiet", "seen", "sites", "slots", "way",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, number: int, flow: list[Row], quiet: frozenset[int]) -> None:
@@ -60,9 +60,15 @@ class Unit:
         self.depth = 0  # frames of it that are open
         # Whether there was never more than one frame at a time: then what the code does not bind is what it was as the frame began.
         self.is_alone = not code.co_flags & SUSPENDS
+        self.meets = False  # whether a call of a group began within a frame of it
         self.dropped = False
         self.slots: dict[tuple[int, Read], Slot] = {}  # by line and name
         self.seen: dict[Read, Seen] = {}
+
+    @property
+    def tells_its_calls_alone(self) -> bool:
+        """Whether neither a branch nor a value of it is on record."""
+        return not self.sites and all(slot.seen.is_given_up for slot in self.slots.values())
 
     def share(self) -> None:
         """There are two frames of it at a time."""

@@ -92,7 +92,7 @@ def test_a_loop_that_one_rank_leaves_sooner_is_told_by_it(tmp_path: Path) -> Non
     a, b = (Walk(r, walked(record(tmp_path, LEAVES, rank=r))) for r in (0, 1))
     assert own_rounds(code, a) is None
     compared = Alignment(code, a, b).compared()
-    links = Chains(code, compared).of_left_loop()
+    links = Chains(code, compared).of_another_way()
     assert [found.at[1] for found in links][:2] == [4, 3]
 
 

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import array
+import dataclasses
 
 from nsadiag.analysis.paths import turned
 from nsadiag.evidence.rehearsal.paths import LOW, MOST_NUMBER, NUMBER, WHAT, Named, Walked, Word
-from nsadiag.evidence.ring.turns import FRAME, HALF, HEADER, MARK, ROOM, Flow, Turn, Turns, Way, read_turns
+from nsadiag.evidence.ring.turns import (
+    FRAME,
+    HALF,
+    HEADER,
+    MARK,
+    ROOM,
+    UNWOUND,
+    Flow,
+    Turn,
+    Turns,
+    Way,
+    read_turns,
+)
 
 # while n:            # line 2, branch at 1 to 2 or 5
 #     if n: call()    # line 3, branch at 3 to 4 or 0
@@ -95,3 +108,36 @@ def test_both_banks_are_read_in_the_order_in_which_they_were_written() -> None:
     words[2] = ROOM + 3  # hostile: a bank that begins behind the end
     assert read_turns(words.tobytes(), ()) is None
     assert read_turns(b"", ()) is None
+
+
+def test_the_path_of_a_rank_that_its_peers_end_ended_goes_up_to_that_exception() -> None:
+    names = {**NAMES, 4: Named(number=4, text="RuntimeError")}
+    raised = (word(Turn.AT, 1, 4), word(Turn.RAISED, 4, 4))
+    left = word(Turn.LEFT, 1, 4 | UNWOUND)
+    inner, handled = word(Turn.START, 1), word(Turn.HANDLED, 1, 4)
+    # Raised in an inner frame, seen in the outer one, where a `finally` makes another round before it goes on.
+    end = (
+        word(Turn.AT, 1, 4),
+        inner,
+        turn(1, 2),
+        turn(3, 4),
+        *raised,
+        left,
+        *raised,
+        handled,
+        turn(1, 2),
+        left,
+    )
+
+    def path(*words: int, victims: tuple[int, ...]) -> list[str]:
+        return shown(turned.walked_of({0: dataclasses.replace(of(*words), names=names)}, victims)[0])
+
+    ended = path(START, *ROUND, *end, victims=(0,))
+    assert ended[-5:] == ["CALL all_reduce", "ENTER main", "LINE 2", "LINE 3", "LINE 4"]
+    whole = path(START, *ROUND, *end, victims=())
+    assert "RAISED RuntimeError" not in ended
+    assert whole[: len(ended)] == ended
+    assert whole[len(ended)] == "RAISED RuntimeError"
+    # One that was caught, or behind which calls were made, ended nothing.
+    went_on = (START, *ROUND, *raised, handled, turn(1, 2), *ROUND[2:], *END)
+    assert path(*went_on, victims=(0,)) == path(*went_on, victims=())

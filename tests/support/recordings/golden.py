@@ -2,6 +2,7 @@
 
     python -m tests.support.recordings.golden rank_conditional_save ...     # runs each script once and records it anew
     python -m tests.support.recordings.golden --from DIR rank_conditional_save     # packs a run directory that is there
+    python -m tests.support.recordings.golden --turned data_divergent_patience     # with the probe `paths`, by Python 3.12 or later
 
 A recording is refused where its verdict is not the promised one, or where it still names this machine.
 """
@@ -70,6 +71,11 @@ ABSOLUTE = re.compile(rb"(?<=[\s\"'=:(\[])/([A-Za-z][\w.-]*)(?=/[\w.])")
 
 def archive_of(name: str) -> Path:
     return GOLDEN / f"{name}.tar.xz"
+
+
+def turned_of(name: str) -> Path:
+    """The recording of the same script with the probe `paths`."""
+    return GOLDEN / "turned" / f"{name}.tar.xz"
 
 
 def recorded() -> list[str]:
@@ -295,13 +301,13 @@ def uncited(run: RunDir, verdict: dict[str, Any]) -> list[str]:
     return [source for source in sources if not (run.path / source).exists()]
 
 
-def run_script(promise: Promise, out: Path) -> None:
-    """`nsadiag run` on it, as the tests do."""
+def run_script(promise: Promise, out: Path, *more: str) -> None:
+    """`nsadiag run` on it, as the tests do, with more options."""
     environment = {
         "OMP_NUM_THREADS": "1", "NSADIAG_PATIENCE": "0", **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }  # fmt: skip
     command = [sys.executable, "-m", "nsadiag", "run", "--json", "--force", "--out", str(out)]
-    command += [*(promise.options or ("--timeout", "150")), "--", *promise.command]
+    command += [*(promise.options or ("--timeout", "150")), *more, "--", *promise.command]
     subprocess.run(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
     )
@@ -317,7 +323,7 @@ def judged(archive: bytes) -> tuple[dict[str, Any], set[str]]:
         return judge_directory(Path(folder)).to_json(), strangers(Path(folder))
 
 
-def record(promise: Promise, run: RunDir) -> str | None:
+def record(promise: Promise, run: RunDir, to: Path) -> str | None:
     """Writes the archive; the reason where the run is not worth keeping."""
     reason = "it takes more room than a recording may, whatever is left out"
     for keep in KEEP_EVENTS:
@@ -327,7 +333,7 @@ def record(promise: Promise, run: RunDir) -> str | None:
         verdict, tells = judged(archive)
         reasons = [*missed(promise, verdict), *(f"names /{part}" for part in sorted(tells))]
         if not reasons:
-            archive_of(promise.name).write_bytes(archive)
+            to.write_bytes(archive)
             return None
         reason = f"{', '.join(reasons)} (of {keep} events): {verdict['summary']}"
     return reason
@@ -337,6 +343,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*", help="scripts, without .py; none: those without a recording")
     parser.add_argument("--from", dest="given", type=Path, help="a run directory: nothing is run")
+    parser.add_argument("--turned", action="store_true", help="a further recording, with the probe `paths`")
     options = parser.parse_args()
     known = {p.name: p for p in promises()}
     names = options.names or [name for name in known if not archive_of(name).exists()]
@@ -345,10 +352,11 @@ def main() -> None:
         scratch = Path(tempfile.mkdtemp(prefix="golden-"))
         out = options.given or scratch / "run"
         if options.given is None:
-            run_script(known[name], out)
-        reason = record(known[name], RunDir(path=out))
+            run_script(known[name], out, *(("--probes", "light,paths") if options.turned else ()))
+        archive = turned_of(name) if options.turned else archive_of(name)
+        reason = record(known[name], RunDir(path=out), archive)
         if reason is None:
-            print(f"{name}: {archive_of(name).stat().st_size:,} bytes", flush=True)
+            print(f"{name}: {archive.stat().st_size:,} bytes", flush=True)
             shutil.rmtree(scratch)
         else:
             failed += 1
