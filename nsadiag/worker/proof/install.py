@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optim
 
 from nsadiag.evidence.layout import open_private
-from nsadiag.evidence.rehearsal.proof import DONE, Asked, asked
+from nsadiag.evidence.rehearsal import PROOF
+from nsadiag.evidence.rehearsal.proof import DONE, Asked, asked_in
 from nsadiag.worker import session
 from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.place import user_place
@@ -73,14 +74,14 @@ class State:
 
 
 _state: State
+_text = ""
 
 
 def install(text: str) -> None:
     """From here on this process writes down what it computes."""
-    global _state
-    _state = State(asked(text))
+    _set(text)
     quiet.install()
-    loaders.install(_state.wanted.others)
+    loaders.install()
     Module.__call__ = _recorded(Module.__call__)
     torch.autograd.backward = _with_loss(torch.autograd.backward)
     torch.save = states.taken(torch.save, _written)
@@ -90,6 +91,22 @@ def install(text: str) -> None:
     optim.register_optimizer_step_pre_hook(_before_step)
     optim.register_optimizer_step_post_hook(_after_step)
     session.on_leaving.append(_done)
+    session.on_opened.append(_begin)
+    if (rank := session.current()) is not None:
+        _begin(rank)
+
+
+def _set(text: str) -> None:
+    global _state, _text
+    _state, _text = State(asked_in(text)), text
+    loaders.join(_state.wanted.others)
+
+
+def _begin(_: Any) -> None:
+    """A rank is recorded from here on; one that was forked after this was installed may have been asked for something else."""
+    text = os.environ.get(PROOF, _text)
+    if text != _text:
+        _set(text)
     if _state.statements is not None:
         _state.statements.begin()
 
