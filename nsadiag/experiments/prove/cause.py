@@ -14,7 +14,11 @@ from nsadiag.experiments.prove.statements import Made, Reads, Statements, Touch
 Found = tuple[str, str]  # the line, and what it shows
 SHARE = 1e-3
 NEITHER = "the first value that is none of one process's: no copy of it, no cut and no part of a sum"
-PART = "each rank's part of a sum, and used as if it were all of it"
+PART = "each rank's part of a sum, and used here as if it were all of it"
+SETTINGS = {
+    "rate": "from this line on the learning rate is not one process's",
+    "trained": "from this line on other parameters are trained than in one process",
+}
 LEAVES_OUT = "what is right is changed from here on, without"
 
 
@@ -32,13 +36,15 @@ class _Search:
 
     def found(self) -> Found | None:
         if self._proof.what == "update":
-            return self._numbers() or self._behind("parameter")
+            return self._numbers() or self._set_apart("trained") or self._behind("parameter")
         if self._proof.rates is not None and self._proof.steps:
-            return self._numbers()
+            return self._numbers() or self._set_apart("rate")
         return (
-            self._forward()
+            self._set_apart("trained")
+            or self._forward()
             or self._parted()
             or self._scaled()
+            or (self._backward() if self._proof.at_backward else None)
             or self._behind("gradient")
             or self._backward()
         )
@@ -49,16 +55,15 @@ class _Search:
         """The first value with a gradient that no copy, cut or sum explains; then what it was made of, if that is wrong already."""
         for made in self._made.made:
             if made.graded and not made.backward and not self._explained(made):
-                origin = self._origin(made)
-                says = PART if self._explained(origin) else NEITHER
-                return origin.place, f"{_named(origin)} is {says}"
+                origin, part = self._origin(made)
+                return origin.place, f"{_named(part)} is {PART}" if part else f"{_named(origin)} is {NEITHER}"
         return None
 
     def _explained(self, made: Made) -> bool:
         return made.found.explains(self._world, made.size)
 
-    def _origin(self, made: Made) -> Made:
-        """The line that made what is wrong already in what this one reads."""
+    def _origin(self, made: Made) -> tuple[Made, Made | None]:
+        """The line that made what is wrong already in what this one reads; with what is right in itself there, as a part of a sum."""
         for _ in range(12):
             made = self._made.same_before(made)
             before = [
@@ -69,9 +74,9 @@ class _Search:
                 sums = [
                     each for each in before if each.graded and each.size > 1 and each.found.kind == "partial"
                 ]
-                return sums[0] if sums else made
+                return made, sums[0] if sums else None
             made = max(wrong, key=lambda each: (each.size > 1, each.whole.number))
-        return made
+        return made, None
 
     def _last(self, name: str, before: Made) -> Made | None:
         """The value that the name had there: of the same function, or an argument of it."""
@@ -87,19 +92,23 @@ class _Search:
         return found
 
     def _is_rank(self, made: Made) -> bool:
-        """The rank itself, or the number of ranks: no mistake."""
+        """The number of ranks, or a rank's own place: as many whole steps from the first one's as it has ranks before it."""
         values = [row.value for row in made.rows]
-        return not made.whole.stored and (
-            values == list(range(self._world)) or set(values) == {float(self._world)}
-        )
+        if made.whole.stored or any(value is None or value != int(value) for value in values):
+            return False
+        first, *rest = [int(value) for value in values if value is not None]
+        steps = {(value - first) / rank for rank, value in enumerate(rest, 1)}
+        is_place = first == made.whole.value and len(steps) == 1 and 0 not in steps
+        return is_place or set(values) == {float(self._world)}
 
     def _parted(self) -> Found | None:
         place = self._made.parted if self._are_replicas() else ""  # stages do other things
         return (place, "some ranks come to this line, and others do not") if place else None
 
-    def _are_replicas(self) -> bool:
+    def _are_replicas(self, step: int | None = None) -> bool:
         """True where all ranks hold parameters of the same names."""
-        held = [{row.name for row in rank.rows("parameter", self._made.step)} for rank in self._made.ranks]
+        at = self._made.step if step is None else step
+        held = [{row.name for row in rank.rows("parameter", at)} for rank in self._made.ranks]
         return all(each == held[0] for each in held)
 
     # -- backward ---------------------------------------------------------------------------------
@@ -139,6 +148,9 @@ class _Search:
             for n, m in enumerate(forward)
             if n >= first and m.found.kind == "equal" and m.pulled.kind == "partial"
         ]
+        if parts and forward[first].found.kind == "cut":
+            whole = forward[parts[0]]
+            return whole.place, f"{_named(whole)} is put together from all ranks, and in backward a part of its gradient comes back"
         at = parts[0] if parts else first
         at = max(n for n, m in enumerate(forward) if n >= at and self._made_of(m, forward[at]))
         return (
@@ -147,17 +159,25 @@ class _Search:
         )
 
     def _own_backward(self, until: int | None = None) -> Found | None:
-        """In a `backward` of the user's, before that gradient arrives: the first value that is none of one process's."""
+        """In a `backward` of the user's, before that gradient arrives: the first value that is none of one process's, of one that was."""
+        given: dict[str, Made] = {}
         for made in self._made.made:
-            returned = made.key[1] == "return" and not made.place.endswith(
-                ">"
-            )  # what else there is may not be filled yet
-            if made.backward and returned and made.whole.stored and made.found.kind == "other":
-                if until is None or made.whole.offset < until:
-                    origin = self._origin(made)
+            if not made.backward or not made.whole.stored:
+                continue
+            function = made.place.rpartition(":")[2]
+            if made.whole.local_name:
+                given[made.key[1].partition("(")[0]] = made
+            elif made.key[1] == "return" and function != ">":  # what else there is may not be filled yet
+                if until is not None and made.whole.offset >= until:
+                    break
+                if made.found.kind == "other" or (function in given and self._loses(given[function], made)):
+                    origin = self._origin(made)[0]
                     return origin.place, f"in backward, {_named(origin)} is {NEITHER}"
-                break
         return None
+
+    def _loses(self, given: Made, returned: Made) -> bool:
+        """Whether what came in was one process's, and goes out by a factor of it."""
+        return given.found.kind != "unknown" and self._explained(given) and not self._explained(returned)
 
     def _made_of(self, made: Made, first: Made) -> bool:
         """The same value under another name."""
@@ -228,6 +248,10 @@ class _Search:
 
     def _beside(self, rows: list[Kept], whole: Array) -> Relation:
         return relation([rank.numbers(row) for rank, row in zip(self._made.ranks, rows, strict=True)], whole)
+
+    def _set_apart(self, kind: str) -> Found | None:
+        place = self._made.set_apart(kind) if self._are_replicas(0) else ""
+        return (place, SETTINGS[kind]) if place else None
 
     # -- numbers ----------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ class Statements:
         self._frames: dict[int, tuple[FrameType, int, Seen]] = {}
         self._rows = 0
         self._held: dict[str, torch.Tensor] = {}  # parameters, by name
+        self._optimizers: list[Any] = []
+        self._set: dict[tuple[str, str], float] = {}
         self._sums: dict[tuple[str, str], tuple[float, float]] = {}
         self._checks = False
 
@@ -49,9 +51,10 @@ class Statements:
         if sys.gettrace() == self._call:
             sys.settrace(None)
 
-    def holds(self, parameters: dict[str, torch.Tensor]) -> None:
-        """The parameters that lines may change from here on."""
-        self._held = parameters
+    def holds(self, parameters: dict[str, torch.Tensor], optimizers: list[Any]) -> None:
+        """The parameters that lines may change from here on, and what steps them."""
+        self._held, self._optimizers = parameters, optimizers
+        self._set = dict(self._settings())
         self._checks = sum(p.numel() for p in parameters.values()) <= MOST_CHECKED
         self._sums = dict(self._changes())
 
@@ -101,9 +104,8 @@ class Statements:
             self._attributes(frame.f_locals.get("self"), seen, place)
             if event == "return" and given is not None:
                 self._value("return", given, place)
-            outside = self._outside() and torch._C._current_graph_task_id() == -1
-            if self._checks and outside and self._step() >= self._wanted:
-                self._touched([place, *self._stack(frame.f_back)])
+            if self._held and self._outside() and torch._C._current_graph_task_id() == -1:
+                self._changed([place, *self._stack(frame.f_back)])
         if event == "return":
             self._frames.pop(id(frame), None)
         else:
@@ -157,6 +159,24 @@ class Statements:
             else:
                 continue
             self._rows += 1
+
+    def _changed(self, stack: list[str]) -> None:
+        """By the line that has run."""
+        for key, value in self._settings():
+            if self._set.get(key) != value and self._rows < MOST_ROWS:
+                self._set[key] = value
+                journal.write("touched", self._step(), name=key[1], number=self._rows, value=value, place=stack[0], notes=[key[0], *stack[1:]])  # fmt: skip
+                self._rows += 1
+        if self._checks and self._step() >= self._wanted:
+            self._touched(stack)
+
+    def _settings(self) -> Iterator[tuple[tuple[str, str], float]]:
+        """Learning rates, and which parameters are trained."""
+        for number, optimizer in enumerate(self._optimizers):
+            for at, group in enumerate(optimizer.param_groups):
+                yield ("rate", f"{number}.{at}"), float(group.get("lr", 0.0))
+        for name, held in self._held.items():
+            yield ("trained", name), float(held.requires_grad)
 
     def _touched(self, stack: list[str]) -> None:
         """Gradients and parameters that have other values than after the line before."""
