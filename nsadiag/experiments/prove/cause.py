@@ -14,7 +14,7 @@ from nsadiag.experiments.prove.statements import Made, Reads, Statements, Touch
 Found = tuple[str, str]  # the line, and what it shows
 SHARE = 1e-3
 NEITHER = "the first value that is none of one process's: no copy of it, no cut and no part of a sum"
-PART = "each rank's part of a sum, and used here as if it were all of it"
+PART = "each rank's part of a sum, and used as if it were all of it"
 SETTINGS = {
     "rate": "from this line on the learning rate is not one process's",
     "trained": "from this line on other parameters are trained than in one process",
@@ -55,15 +55,16 @@ class _Search:
         """The first value with a gradient that no copy, cut or sum explains; then what it was made of, if that is wrong already."""
         for made in self._made.made:
             if made.graded and not made.backward and not self._explained(made):
-                origin, part = self._origin(made)
-                return origin.place, f"{_named(part)} is {PART}" if part else f"{_named(origin)} is {NEITHER}"
+                origin = self._origin(made)
+                says = PART if self._explained(origin) else NEITHER
+                return origin.place, f"{_named(origin)} is {says}"
         return None
 
     def _explained(self, made: Made) -> bool:
         return made.found.explains(self._world, made.size)
 
-    def _origin(self, made: Made) -> tuple[Made, Made | None]:
-        """The line that made what is wrong already in what this one reads; with what is right in itself there, as a part of a sum."""
+    def _origin(self, made: Made) -> Made:
+        """The line that made what is wrong already in what this one reads; or gave what is a part of a sum its name there."""
         for _ in range(12):
             made = self._made.same_before(made)
             before = [
@@ -74,9 +75,9 @@ class _Search:
                 sums = [
                     each for each in before if each.graded and each.size > 1 and each.found.kind == "partial"
                 ]
-                return made, sums[0] if sums else None
+                return sums[0] if sums else made
             made = max(wrong, key=lambda each: (each.size > 1, each.whole.number))
-        return made, None
+        return made
 
     def _last(self, name: str, before: Made) -> Made | None:
         """The value that the name had there: of the same function, or an argument of it."""
@@ -171,7 +172,7 @@ class _Search:
                 if until is not None and made.whole.offset >= until:
                     break
                 if made.found.kind == "other" or (function in given and self._loses(given[function], made)):
-                    origin = self._origin(made)[0]
+                    origin = self._origin(made)
                     return origin.place, f"in backward, {_named(origin)} is {NEITHER}"
         return None
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class Statements:
         self._frames: dict[int, tuple[FrameType, int, Seen]] = {}
         self._rows = 0
         self._held: dict[str, torch.Tensor] = {}  # parameters, by name
+        self._assigned: dict[CodeType, dict[int, set[str]]] = {}
         self._optimizers: list[Any] = []
         self._set: dict[tuple[str, str], float] = {}
         self._sums: dict[tuple[str, str], tuple[float, float]] = {}
@@ -93,12 +95,13 @@ class Statements:
     def _ran(self, frame: FrameType, event: str, given: Any) -> None:
         _, last, seen = self._frames.get(id(frame), (frame, 0, {}))
         if last:
-            place = _place(frame, last)
+            place, assigned = _place(frame, last), self._assigned_at(frame.f_code).get(last, ())
             for name, value in list(frame.f_locals.items()):
                 if name.startswith("__") or name == "self":
                     continue
                 known = seen.get(name)
-                if known is None or known[0] != id(value) or known[2] != _version(value):
+                is_other = known is None or known[0] != id(value) or known[2] != _version(value)
+                if is_other or (name in assigned and isinstance(value, torch.Tensor)):
                     seen[name] = (id(value), value, _version(value))
                     self._value(name, value, place)
             self._attributes(frame.f_locals.get("self"), seen, place)
@@ -110,6 +113,17 @@ class Statements:
             self._frames.pop(id(frame), None)
         else:
             self._frames[id(frame)] = (frame, frame.f_lineno, seen)
+
+    def _assigned_at(self, code: CodeType) -> dict[int, set[str]]:
+        """The names that each line gives a value: also where it is the one they had."""
+        if code not in self._assigned:
+            lines = {at: line for begin, end, line in code.co_lines() if line for at in range(begin, end, 2)}
+            found = self._assigned[code] = {}
+            for each in dis.get_instructions(code):
+                if each.opname.startswith(("STORE_FAST", "STORE_NAME")) and each.offset in lines:
+                    names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+                    found.setdefault(lines[each.offset], set()).update(names)
+        return self._assigned[code]
 
     def _attributes(self, owner: Any, seen: Seen, place: str) -> None:
         """Numbers and tensors that the object holds itself."""
