@@ -39,7 +39,9 @@ def main(words: list[str]) -> NoReturn:
     if apart.network and not isolation.network_apart:
         os.environ[NETWORK] = "refused"  # by the ranks, as far as Python's sockets go
     if command[:3] == [sys.executable, "-m", ranks.NAME]:
-        is_apart = isolation.files_apart and not apart.lasting and (isolation.network_apart or not apart.network)
+        is_apart = (
+            isolation.files_apart and not apart.lasting and (isolation.network_apart or not apart.network)
+        )
         sys.exit(ranks.main(command[3:], apart if is_apart else None))
     os.execvp(command[0], command)
 

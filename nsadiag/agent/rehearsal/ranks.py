@@ -123,10 +123,17 @@ class Zygote:
     unread: bytes = b""
     awaited: int = 0
 
-    def ask(self, rank: int, command: Sequence[str], env: Mapping[str, str] | None = None, **more: Any) -> None:
+    def ask(
+        self, rank: int, command: Sequence[str], env: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
         """For a rank; answered when torch has been imported."""
         path = str(Path.cwd() if command[0] == "-m" else Path(command[0]).resolve().parent)
-        request = {"rank": rank, "env": {**own_environment(rank), **(env or {})}, "path": path, "argv": list(command)}
+        request = {
+            "rank": rank,
+            "env": {**own_environment(rank), **(env or {})},
+            "path": path,
+            "argv": list(command),
+        }
         self.socket.sendall((json.dumps({**request, "options": ["-u"], **more}) + "\n").encode())
         self.awaited += 1
 

@@ -82,7 +82,9 @@ class CheckOptions:
     env: Mapping[str, str] = field(default_factory=dict)  # more for the ranks
     room: Path | None = None  # where what the script writes is kept, for the next rehearsal that is given it
     cwd: Path | None = None
-    beside: tuple[Follower, ...] = ()  # once the ranks have come to their end; none where they cannot be kept apart
+    beside: tuple[
+        Follower, ...
+    ] = ()  # once the ranks have come to their end; none where they cannot be kept apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +196,9 @@ def _rehearsed(
         watches: list[RehearsalWatch] = []
         load_analysis()  # while torch is imported
         report = directory / "isolation.json"
-        own = [make_private_dir(each.out) for each in options.beside if not each.out.is_relative_to(request.out)]
+        own = [
+            make_private_dir(each.out) for each in options.beside if not each.out.is_relative_to(request.out)
+        ]
         kept = (request.out, *own)
         apart = isolated.Request(report=str(report), apart=Apart(
             room=str(options.room or room), lasting=options.room is not None, kept=tuple(str(path.resolve()) for path in kept), files=not options.in_place,

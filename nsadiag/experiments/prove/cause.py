@@ -151,7 +151,10 @@ class _Search:
         ]
         if parts and forward[first].found.kind == "cut":
             whole = forward[parts[0]]
-            return whole.place, f"{_named(whole)} is put together from all ranks, and in backward a part of its gradient comes back"
+            return (
+                whole.place,
+                f"{_named(whole)} is put together from all ranks, and in backward a part of its gradient comes back",
+            )
         at = parts[0] if parts else first
         at = max(n for n, m in enumerate(forward) if n >= at and self._made_of(m, forward[at]))
         return (

@@ -28,7 +28,6 @@ UNRECORDED: dict[str, str] = {
             "idle_on_some_ranks",
             "kept_up_by_some",
             "loss_from_number",
-            "own_statistics",
             "same_inputs",
             "same_share",
             "schedule_begun_anew",
