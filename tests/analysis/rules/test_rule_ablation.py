@@ -27,7 +27,6 @@ UNRECORDED: dict[str, str] = {
             "batches_repeated",
             "idle_on_some_ranks",
             "kept_up_by_some",
-            "loss_from_number",
             "same_inputs",
             "same_share",
             "schedule_begun_anew",

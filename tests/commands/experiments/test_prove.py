@@ -129,7 +129,9 @@ def test_a_gradient_that_is_not_averaged_is_told_with_its_name(jobs: Jobs) -> No
 
 def test_one_process_follows_the_ranks_and_finds_nothing_that_they_wrote(jobs: Jobs) -> None:
     """It is forked from the process that they come from: torch is imported once."""
-    text = BY_HAND.replace("FAULT", "pass").replace("optimizer.step()", "optimizer.step(); Path('mark').touch()")
+    text = BY_HAND.replace("FAULT", "pass").replace(
+        "optimizer.step()", "optimizer.step(); Path('mark').touch()"
+    )
     text = "from pathlib import Path\nassert not Path('mark').exists()\n" + text
     text = text.replace("for step in", "dist.barrier()\nfor step in")
     code, found = proved(jobs, text)

@@ -148,7 +148,10 @@ def test_pieces_put_together_without_their_gradient_are_told_where_they_are(tmp_
         own = slice(4 * rank, 4 * rank + 4)
         gathered = pulled / 2 + sign * noise
         lines = [value(2, "piece", X[own], graded=True), value(3, "every", X, graded=True)]
-        lines += [({"what": "pulled", "number": 4}, gathered), ({"what": "pulled", "number": 3}, gathered[own])]
+        lines += [
+            ({"what": "pulled", "number": 4}, gathered),
+            ({"what": "pulled", "number": 3}, gathered[own]),
+        ]
         ranks.append(({"w": 2 * GRADIENT}, lines))
     one = [value(2, "piece", X, graded=True), value(3, "every", X, graded=True)]
     one += [({"what": "pulled", "number": 4}, pulled), ({"what": "pulled", "number": 3}, pulled)]
