@@ -24,6 +24,7 @@ from nsadiag.errors import (
     EXIT_USAGE,
     UsageError,
 )
+from nsadiag.evidence.documents.files import tail_of
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, write_json
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.rehearsal import PROOF
@@ -263,7 +264,7 @@ class Runner:
 
     def _alone(self, one: Follower) -> tuple[Path, Proved | None]:
         """Its run directory: as it followed the ranks, else of a launch of its own; why it cannot be had is why nothing can be compared."""
-        if one.ended.exists() and one.ended.read_text() == "0":
+        if tail_of(one.ended, 8) == "0":
             return one.out, None
         shutil.rmtree(one.out, ignore_errors=True)
         request = dataclasses.replace(self._request, command=one.command, out=one.out, probes="none")
