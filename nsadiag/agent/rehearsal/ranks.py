@@ -10,6 +10,7 @@ depends on it would be hidden. Two zygotes share the ranks of a program in which
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import json
 import math
 import os
@@ -21,14 +22,22 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import nsadiag
 from nsadiag.agent.job.entry_script import NO_SCRIPT, TORCHRUN, TORCHRUN_SWITCHES, TORCHRUN_WITH_VALUE
+from nsadiag.evidence.rehearsal import BESIDE
+from nsadiag.evidence.rehearsal.beside import Beside, asked_beside
+from nsadiag.evidence.rehearsal.namespaces import TREE, Apart
 
+# Words of ours before the program: Python, -m, the module, the number of ranks, the ranks' Python.
+PROGRAM_AT = 5
+AT_A_TIME = 2  # processes beside the ranks, once these have ended
+ALONE = {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "ROLE_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "1"}
 NAME = __spec__.name if __spec__ else __name__  # also where it is run as a program
 KILL_AFTER_S = 5.0
 # After a rank has failed: what all of them lack is told from what one lacks.
@@ -114,19 +123,27 @@ class Zygote:
     unread: bytes = b""
     awaited: int = 0
 
-    def ask(self, rank: int, command: Sequence[str]) -> None:
+    def ask(
+        self, rank: int, command: Sequence[str], env: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
         """For a rank; answered when torch has been imported."""
         path = str(Path.cwd() if command[0] == "-m" else Path(command[0]).resolve().parent)
-        request = {"rank": rank, "env": own_environment(rank), "path": path, "argv": list(command)}
-        self.socket.sendall((json.dumps({**request, "options": ["-u"]}) + "\n").encode())
+        request = {
+            "rank": rank,
+            "env": {**own_environment(rank), **(env or {})},
+            "path": path,
+            "argv": list(command),
+        }
+        self.socket.sendall((json.dumps({**request, "options": ["-u"], **more}) + "\n").encode())
         self.awaited += 1
 
-    def hear(self) -> list[int] | None:
-        """Pids of ranks that are there now; None once it has ended."""
+    def hear(self) -> list[tuple[int, int]] | None:
+        """Pids of ranks that are there now, each with its number beside the ranks (-1: it is one); None once it has ended."""
         data = self.socket.recv(1 << 16)
         *lines, self.unread = (self.unread + data).split(b"\n")
         self.awaited -= len(lines)
-        return [int(json.loads(line)["pid"]) for line in lines] if data else None
+        told = [json.loads(line) for line in lines]
+        return [(int(each["pid"]), int(each["beside"])) for each in told] if data else None
 
 
 def start_zygote(python: str, environment: dict[str, str]) -> Zygote:
@@ -138,24 +155,31 @@ def start_zygote(python: str, environment: dict[str, str]) -> Zygote:
     return Zygote(process, ours)
 
 
-def run(ranks: int, python: str, command: list[str]) -> int:
-    """Runs the command on all ranks; the first code of a rank that failed, else 0."""
+def run(ranks: int, python: str, command: list[str], apart: Apart | None = None) -> int:
+    """Runs the command on all ranks; the first code of a rank that failed, else 0.
+
+    `apart`: what this process has entered, where processes beside the ranks can be kept apart from them.
+    """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # ranks are children of a zygote's children
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        environment = common_environment(ranks, free.getsockname()[1])
+    beside = asked_beside(os.environ.pop(BESIDE, "[]"), apart)
+    environment = common_environment(ranks, _free_port())
     zygotes = [start_zygote(python, environment)]
     if ranks > 1 and _needs_two_salts(command):
         zygotes.append(start_zygote(python, environment))
-    alive: dict[int, int] = {}
+    launch = _Launch(zygotes, beside, apart)
     try:
         for rank in range(ranks):
             zygotes[rank % len(zygotes)].ask(rank, command)
-        for zygote in zygotes:
-            zygote.socket.shutdown(socket.SHUT_WR)
-        return _first_failure(zygotes, alive)
+        return launch.first_failure()
     finally:
-        _end(zygotes, alive)
+        _end(zygotes, launch.alive)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
 
 
 def _needs_two_salts(command: Sequence[str]) -> bool:
@@ -165,42 +189,80 @@ def _needs_two_salts(command: Sequence[str]) -> bool:
     return command[0] == "-m" or depends_on_salt(Path(command[0]).resolve())
 
 
-def _first_failure(zygotes: list[Zygote], alive: dict[int, int]) -> int:
-    """`alive` has the ranks that have not ended: pid by pidfd.
+@dataclass
+class _Launch:
+    """The ranks, and what follows them. `alive` has those that have not ended: pid by pidfd.
 
-    They are not reaped here: how a process ended can be read from outside as long as it is a zombie.
+    Ranks are not reaped here: how a process ended can be read from outside as long as it is a zombie.
     """
-    poll = select.poll()
-    left = {zygote.socket.fileno(): zygote for zygote in zygotes}
-    for descriptor in left:
-        poll.register(descriptor, select.POLLIN)
-    failed, until = 0, math.inf
-    while (left or alive) and time.monotonic() < until:
-        for descriptor, _ in poll.poll(None if until == math.inf else TOGETHER_S * 1000):
-            if descriptor in left:
-                code = _hear(left, descriptor, alive, poll)
-            else:
-                code = _code_of(alive.pop(descriptor))
-                poll.unregister(descriptor)
-            failed = failed or code
-            if failed and until == math.inf:
-                until = time.monotonic() + TOGETHER_S
-    return failed if failed >= 0 else 128 - failed
 
+    zygotes: list[Zygote]
+    beside: list[Beside]
+    apart: Apart | None
+    alive: dict[int, int] = field(default_factory=dict)
+    others: dict[int, Beside] = field(default_factory=dict)  # by pidfd, those of `alive` that are no ranks
+    asked: int = 0  # of `beside`
+    code: int = 0
 
-def _hear(left: dict[int, Zygote], descriptor: int, alive: dict[int, int], poll: select.poll) -> int:
-    """Takes in new ranks; the exit code of a zygote that ended before it had made all of them, else 0."""
-    zygote = left[descriptor]
-    pids = zygote.hear()
-    for pid in pids or ():
-        handle = os.pidfd_open(pid)
-        alive[handle] = pid
-        poll.register(handle, select.POLLIN)
-    if pids is None:
-        poll.unregister(descriptor)
-        del left[descriptor]
-        return (zygote.process.wait() or 1) if zygote.awaited else 0
-    return 0
+    def first_failure(self) -> int:
+        """The code of the first rank that failed, once all have ended; 0 where none has."""
+        poll, until = select.poll(), math.inf
+        left = {zygote.socket.fileno(): zygote for zygote in self.zygotes}
+        for descriptor in left:
+            poll.register(descriptor, select.POLLIN)
+        self._go_on()
+        while (left or self.alive) and time.monotonic() < until:
+            for descriptor, _ in poll.poll(None if until == math.inf else TOGETHER_S * 1000):
+                if descriptor in left:
+                    self.code = self.code or self._hear(left, descriptor, poll)
+                else:
+                    self._ended(descriptor)
+                    poll.unregister(descriptor)
+                if self.code and until == math.inf:
+                    until = time.monotonic() + TOGETHER_S
+            self._go_on()
+        return self.code if self.code >= 0 else 128 - self.code
+
+    def _hear(self, left: dict[int, Zygote], descriptor: int, poll: select.poll) -> int:
+        """Takes in new processes; the exit code of a zygote that ended before it had made all of them, else 0."""
+        zygote = left[descriptor]
+        told = zygote.hear()
+        for pid, beside in told or ():
+            handle = os.pidfd_open(pid)
+            self.alive[handle] = pid
+            if beside >= 0:
+                self.others[handle] = self.beside[beside]
+            poll.register(handle, select.POLLIN)
+        if told is None:
+            poll.unregister(descriptor)
+            del left[descriptor]
+            return (zygote.process.wait() or 1) if zygote.awaited else 0
+        return 0
+
+    def _ended(self, handle: int) -> None:
+        code, other = _code_of(self.alive.pop(handle)), self.others.pop(handle, None)
+        if other is None:
+            self.code = self.code or code
+        else:
+            Path(other.ended).write_text(str(code))
+
+    def _go_on(self) -> None:
+        """Has what is to follow the ranks started, and lets the zygotes go after the last."""
+        are_over = not any(zygote.awaited for zygote in self.zygotes) and len(self.others) == len(self.alive)
+        running = len(self.others)
+        while are_over and not self.code and self.asked < len(self.beside) and running < AT_A_TIME:
+            beside, apart = self.beside[self.asked], self.apart
+            assert apart is not None
+            room = Path(apart.room, f"beside-{self.asked}")
+            room.mkdir()
+            port = {"MASTER_PORT": str(_free_port()), **ALONE}
+            own = dataclasses.replace(apart, room=str(room), lower=str(Path(apart.room, TREE)))
+            self.zygotes[0].ask(0, beside.argv, {**port, **beside.env}, beside=self.asked, apart=dataclasses.asdict(own))  # fmt: skip
+            self.asked, running = self.asked + 1, running + 1
+        if self.code or self.asked == len(self.beside):
+            for zygote in self.zygotes:
+                with suppress(OSError):
+                    zygote.socket.shutdown(socket.SHUT_WR)
 
 
 def _code_of(pid: int) -> int:
@@ -227,9 +289,9 @@ def _end(zygotes: list[Zygote], alive: dict[int, int]) -> None:
     time.sleep(READABLE_S)
 
 
-def main(words: list[str]) -> int:
+def main(words: list[str], apart: Apart | None = None) -> int:
     """The exit code of N PYTHON SCRIPT [ARG...]."""
-    return run(int(words[0]), words[1], words[2:])
+    return run(int(words[0]), words[1], words[2:], apart)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,8 @@ import psutil
 
 from nsadiag.agent.job import scratch
 from nsadiag.agent.rehearsal import isolated
-from nsadiag.agent.rehearsal.coordinator import Coordinator
-from nsadiag.agent.rehearsal.ranks import started_directly
+from nsadiag.agent.rehearsal.coordinator import Coordinator, coordinating
+from nsadiag.agent.rehearsal.ranks import PROGRAM_AT, started_directly
 from nsadiag.commands import output
 from nsadiag.commands.run import RunRequest, RunResult, check_request, load_analysis, name_of, run_once
 from nsadiag.errors import (
@@ -29,9 +30,11 @@ from nsadiag.errors import (
     UsageError,
 )  # fmt: skip
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
-from nsadiag.evidence.rehearsal import CUDA, FILES, HOLD, MEMORY, SLEEPS, SOCKET, STEPS
+from nsadiag.evidence.rehearsal import BESIDE, CUDA, FILES, HOLD, MEMORY, SLEEPS, SOCKET, STEPS
+from nsadiag.evidence.rehearsal.beside import Beside, to_json
 from nsadiag.evidence.rehearsal.calls import Answer, Rehearsal
 from nsadiag.evidence.rehearsal.isolation import Isolation
+from nsadiag.evidence.rehearsal.namespaces import Apart
 from nsadiag.evidence.rehearsal.touches import Hold, Touch, came_about, gave_time, orders, read_touches
 
 if TYPE_CHECKING:
@@ -81,6 +84,23 @@ class CheckOptions:
     env: Mapping[str, str] = field(default_factory=dict)  # more for the ranks
     room: Path | None = None  # where what the script writes is kept, for the next rehearsal that is given it
     cwd: Path | None = None
+    beside: tuple[
+        Follower, ...
+    ] = ()  # once the ranks have come to their end; none where they cannot be kept apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Follower:
+    """The program on one rank, after the ranks, in their processes' place: without a watch. `out`: its run directory."""
+
+    command: list[str]
+    out: Path
+    env: Mapping[str, str]
+
+    @property
+    def ended(self) -> Path:
+        """The file that comes to hold its exit code."""
+        return self.out / "ended"
 
 
 def check_once(request: RunRequest, options: CheckOptions | None = None) -> Checked:
@@ -172,16 +192,20 @@ def _rehearsed(
     assert request.out is not None
     tree = str(options.cwd or Path.cwd())
     ordered = {FILES: tree, **({HOLD: hold.to_json()} if hold else {})}
-    with scratch.made() as directory, scratch.made() as room:
+    with scratch.made() as directory, scratch.made() as room, _followers(options.beside) as following:
         coordinator = Coordinator(directory, hold)
         coordinator.start()
         watches: list[RehearsalWatch] = []
         load_analysis()  # while torch is imported
         report = directory / "isolation.json"
-        apart = isolated.Request(
-            report=str(report), room=str(options.room or room), lasting=options.room is not None, kept=(str(request.out.resolve()),), files=not options.in_place,
+        own = [
+            make_private_dir(each.out) for each in options.beside if not each.out.is_relative_to(request.out)
+        ]
+        kept = (request.out, *own)
+        apart = isolated.Request(report=str(report), apart=Apart(
+            room=str(options.room or room), lasting=options.room is not None, kept=tuple(str(path.resolve()) for path in kept), files=not options.in_place,
             network=not options.network,
-        )  # fmt: skip
+        ))  # fmt: skip
         line = started_directly(request.command, options.ranks)
         speaks = line == request.command
         try:
@@ -189,7 +213,7 @@ def _rehearsed(
                 request,
                 launched=apart.line(line),
                 outlives_watch=False,
-                env={**_settings(coordinator, options), **ordered, **options.env, **more},
+                env={**_settings(coordinator, options), **ordered, **options.env, **following, **more},
                 cwd=options.cwd,
                 make_watch=functools.partial(_watch, watches, coordinator, hold, request.out, speaks=speaks),
             )
@@ -203,6 +227,26 @@ def _rehearsed(
     found = dataclasses.replace(found, isolation=isolation, on_cpu=CUDA in more, order=order)
     write_json(RunDir(path=result.directory).rehearsal, found.to_json())
     return _Rehearsed(checked=Checked(run=result, rehearsal=found), touches=touches, is_held=is_held)
+
+
+@contextlib.contextmanager
+def _followers(every: tuple[Follower, ...]) -> Iterator[dict[str, str]]:
+    """The variable that asks for them, within the block; each has a coordinator of its own."""
+    with contextlib.ExitStack() as stack:
+        asked = []
+        for each in every:
+            words = started_directly(each.command)
+            if words == each.command:
+                break  # the line is torchrun's to understand
+            directory = stack.enter_context(scratch.made())
+            coordinator = stack.enter_context(coordinating(directory))
+            own = {
+                SOCKET: str(coordinator.path), "NSADIAG_SOCKET_DIR": str(directory), "NSADIAG_PROBES": "none",
+                "NSADIAG_RUN_DIR": str(each.out.resolve()),
+            }  # fmt: skip
+            env = {**own, **each.env}
+            asked.append(Beside(argv=words[PROGRAM_AT:], env=env, ended=str(each.ended.resolve())))
+        yield {BESIDE: to_json(asked)} if asked else {}
 
 
 def _settings(coordinator: Coordinator, options: CheckOptions) -> dict[str, str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nsadiag.commands import output
-from nsadiag.commands.experiments.check import CheckOptions, check_once
+from nsadiag.commands.experiments.check import CheckOptions, Follower, check_once
 from nsadiag.commands.experiments.proof_lines import alone, ranks_of, with_batch
 from nsadiag.commands.run import RunRequest, RunResult, check_request, name_of, run_once
 from nsadiag.errors import (
@@ -23,15 +24,17 @@ from nsadiag.errors import (
     EXIT_USAGE,
     UsageError,
 )
+from nsadiag.evidence.documents.files import tail_of
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, write_json
 from nsadiag.evidence.phrases import count
 from nsadiag.evidence.rehearsal import PROOF
-from nsadiag.evidence.rehearsal.proof import Asked
+from nsadiag.evidence.rehearsal.proof import Asked, asked_in
 from nsadiag.experiments.commits import Worktree, commit_of, top_of, worktree
 
 if TYPE_CHECKING:
     from nsadiag.evidence.records import Verdict
     from nsadiag.experiments.prove.compare import Proof
+    from nsadiag.experiments.prove.record import Run
 
 # `wrong`: by a relation among the ranks themselves, where the comparison finds nothing; `failed`: the job itself, before
 # anything could be compared.
@@ -122,41 +125,56 @@ class Runner:
 
     def proved(self, single: list[str]) -> Proved:
         """`single`: the command line for one process."""
-        from nsadiag.experiments.prove.compare import prove, spread_of
+        from nsadiag.experiments.prove.compare import prove
         from nsadiag.experiments.prove.record import Run
 
-        if (failed := self._ranks()) is not None:
+        alone = self._follower(single, "alone", Asked(steps=self._options.steps))
+        if (failed := self._ranks(alone)) is not None:
             return failed
-        others = str(self._directory)
-        one, failed = self._alone(single, "alone", Asked(steps=self._options.steps, others=others))
+        one, failed = self._alone(alone)
         if failed is not None:
             return failed
         ranks, other = Run(self._directory), Run(one)
-        proof = prove(ranks, other)
+        proof, found = prove(ranks, other), None
         if proof.judgement == "differs":
-            asked = [Asked(steps=self._options.steps, others=others, moved=MOVED, seed=seed) for seed in range(1, RUNS + 1)]  # fmt: skip
-            moved = [self._alone(single, f"moved-{each.seed}", each)[0] for each in asked]
-            proof = prove(ranks, other, spread_of(other, [Run(path) for path in moved]))
-        found = self._traced(proof, single, others) if proof.judgement == "differs" else None
+            proof, found = self._confirmed(proof, ranks, other, single)
         return self._told(proof, "one process", found)
 
-    def _traced(self, proof: Proof, single: list[str], others: str) -> tuple[str, str] | None:
+    def _confirmed(
+        self, proof: Proof, ranks: Run, other: Run, single: list[str]
+    ) -> tuple[Proof, tuple[str, str] | None]:
+        """By how far two runs drift apart that differ by nothing else; and the line at which what differs begins."""
+        from nsadiag.experiments.prove.compare import prove, spread_of
+        from nsadiag.experiments.prove.record import Run
+
+        asked = [Asked(steps=self._options.steps, moved=MOVED, seed=seed) for seed in range(1, RUNS + 1)]
+        moved = [self._follower(single, f"moved-{each.seed}", each) for each in asked]
+        found = self._traced(proof, single, moved)
+        spread = spread_of(other, [Run(self._alone(each)[0]) for each in moved])
+        known, proof = proof.steps, prove(ranks, other, spread)
+        if proof.judgement == "differs" and proof.steps != known:
+            found = self._traced(proof, single)
+        return proof, found if proof.judgement == "differs" else None
+
+    def _traced(
+        self, proof: Proof, single: list[str], following: Sequence[Follower] = ()
+    ) -> tuple[str, str] | None:
         """Both once more: what each line makes in the step that differs, and the line at which they part."""
         from nsadiag.experiments.prove.cause import cause_of
         from nsadiag.experiments.prove.record import Run
         from nsadiag.experiments.prove.statements import Statements
 
+        name = "lines" if following else "lines-later"
         asked = Asked(steps=proof.steps + 2, traced=proof.steps + 1)
-        request = dataclasses.replace(self._request, out=self._beside("lines"), probes="none")
-        ranks, failed = self.launched(request, asked)
+        alone = self._follower(single, f"{name}-alone", asked)
+        request = dataclasses.replace(self._request, out=self._beside(name), probes="none")
+        ranks, failed = self.launched(request, asked, beside=(alone, *following))
         if failed is not None:
             return None
-        one, failed = self._alone(single, "lines-alone", dataclasses.replace(asked, others=others))
-        return (
-            None
-            if failed is not None
-            else cause_of(proof, Statements(Run(ranks.directory), Run(one), proof.steps))
-        )
+        one, failed = self._alone(alone)
+        if failed is not None:
+            return None
+        return cause_of(proof, Statements(Run(ranks.directory), Run(one), proof.steps))
 
     def against(self, good: Path | Worktree) -> Proved:
         """Beside an earlier proof's run, or what another commit computes."""
@@ -203,10 +221,10 @@ class Runner:
                     return dataclasses.replace(failed, why=why)
         return self._told(resumed(Run(result.directory), whole, stop), WITHOUT)
 
-    def _ranks(self) -> Proved | None:
+    def _ranks(self, *following: Follower) -> Proved | None:
         """The command on all its ranks; why it is of no use, if it is of none."""
         request = dataclasses.replace(self._request, probes=PROBES)
-        _, failed = self.launched(request, Asked(steps=self._options.steps))
+        _, failed = self.launched(request, Asked(steps=self._options.steps), beside=following)
         if failed is None or failed.interrupted or failed.answer != "not_comparable":
             return failed
         return self._refused(failed, "the job", "anything")
@@ -237,20 +255,26 @@ class Runner:
         return Proved(directory=self._directory, answer=answer, why=why, document=told)
 
     def _beside(self, name: str) -> Path:
-        path = self._directory / "proof" / name
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        return path
+        return self._directory / "proof" / name
 
-    def _alone(self, single: list[str], name: str, asked: Asked) -> tuple[Path, Proved | None]:
-        """One process; why it cannot be had is why nothing can be compared."""
-        request = dataclasses.replace(self._request, command=single, out=self._beside(name), probes="none")
-        result, failed = self.launched(request, asked)
+    def _follower(self, single: list[str], name: str, asked: Asked) -> Follower:
+        """One process in the place of the ranks, whose record is there by then."""
+        asked = dataclasses.replace(asked, others=str(self._directory))
+        return Follower(command=single, out=self._beside(name), env={PROOF: asked.to_json()})
+
+    def _alone(self, one: Follower) -> tuple[Path, Proved | None]:
+        """Its run directory: as it followed the ranks, else of a launch of its own; why it cannot be had is why nothing can be compared."""
+        if tail_of(one.ended, 8) == "0":
+            return one.out, None
+        shutil.rmtree(one.out, ignore_errors=True)
+        request = dataclasses.replace(self._request, command=one.command, out=one.out, probes="none")
+        result, failed = self.launched(request, asked_in(one.env[PROOF]))
         if failed is not None:
             failed = self._refused(failed, "one process cannot run the command", "one process")
         return result.directory, failed
 
     def launched(
-        self, request: RunRequest, asked: Asked, *, room: Path | None = None, cwd: Path | None = None, env: Mapping[str, str] | None = None,
+        self, request: RunRequest, asked: Asked, *, beside: Sequence[Follower] = (), room: Path | None = None, cwd: Path | None = None, env: Mapping[str, str] | None = None,
     ) -> tuple[RunResult, Proved | None]:  # fmt: skip
         """One run; why it is of no use, if it is of none."""
         added, answer = {PROOF: asked.to_json(), **(env or {})}, "failed"
@@ -259,7 +283,9 @@ class Runner:
             verdict = result.verdict
             why = "" if verdict is None or verdict.outcome in COMPLETED else verdict.summary
         else:
-            checked = check_once(request, CheckOptions(env=added, room=room, cwd=cwd))
+            request = dataclasses.replace(request, timeout_s=request.timeout_s * (1 + len(beside)))
+            options = CheckOptions(env=added, room=room, cwd=cwd, beside=tuple(beside))
+            checked = check_once(request, options)
             result, rehearsal = checked.run, checked.rehearsal
             why = "" if rehearsal.answer == "agreed" else f"{rehearsal.answer}: {rehearsal.why}"
             answer = UNFIT.get(rehearsal.answer, "failed")

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from nsadiag.agent.job import scratch
 from nsadiag.agent.rehearsal.coordinator import coordinating
-from nsadiag.agent.rehearsal.ranks import started_directly
+from nsadiag.agent.rehearsal.ranks import PROGRAM_AT, started_directly
 from nsadiag.agent.rehearsal.watch import RehearsalWatch
 from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.deadlines.deadline import Deadline
@@ -31,8 +31,6 @@ from nsadiag.repair.job import Job, copied_to, texts_of
 from nsadiag.repair.record import Record, read_record
 from nsadiag.source.patterns.hashes import depends_on_salt
 
-# Words of ours before the program: Python, -m, the module, the number of ranks, the ranks' Python.
-RUNTIME = 5
 ANSWER_S, POLL_S = 30.0, 0.05
 
 
@@ -75,9 +73,9 @@ class WarmTrials:
 
     def _program(self, ranks: int) -> list[str] | None:
         words = started_directly(self.job.command_of(ranks, self._stage))
-        own = words[:2] == [sys.executable, "-m"] and len(words) > RUNTIME
+        own = words[:2] == [sys.executable, "-m"] and len(words) > PROGRAM_AT
         same = own and Path(words[4]).resolve() == Path(sys.executable).resolve()
-        return words[RUNTIME:] if same else None
+        return words[PROGRAM_AT:] if same else None
 
     @property
     def _stage(self) -> Path:

@@ -14,3 +14,4 @@ WITNESS = (
 )
 WALK = "NSADIAG_REHEARSAL_WALK"  # "recorded": the path of their code, too, where they write down what they compute
 PROOF = "NSADIAG_PROOF"  # they write down their first steps (`evidence/rehearsal/proof.py`), rehearsed or not
+BESIDE = "NSADIAG_REHEARSAL_BESIDE"  # processes that follow the ranks (`beside.py`)

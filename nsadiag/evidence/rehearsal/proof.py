@@ -33,7 +33,7 @@ class Asked:
         return json.dumps(asdict(self))
 
 
-def asked(text: str) -> Asked:
+def asked_in(text: str) -> Asked:
     """The setting, from the environment."""
     return Asked(**json.loads(text))
 

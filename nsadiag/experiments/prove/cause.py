@@ -15,6 +15,10 @@ Found = tuple[str, str]  # the line, and what it shows
 SHARE = 1e-3
 NEITHER = "the first value that is none of one process's: no copy of it, no cut and no part of a sum"
 PART = "each rank's part of a sum, and used as if it were all of it"
+SETTINGS = {
+    "rate": "from this line on the learning rate is not one process's",
+    "trained": "from this line on other parameters are trained than in one process",
+}
 LEAVES_OUT = "what is right is changed from here on, without"
 
 
@@ -32,13 +36,15 @@ class _Search:
 
     def found(self) -> Found | None:
         if self._proof.what == "update":
-            return self._numbers() or self._behind("parameter")
+            return self._numbers() or self._set_apart("trained") or self._behind("parameter")
         if self._proof.rates is not None and self._proof.steps:
-            return self._numbers()
+            return self._numbers() or self._set_apart("rate")
         return (
-            self._forward()
+            self._set_apart("trained")
+            or self._forward()
             or self._parted()
             or self._scaled()
+            or (self._backward() if self._proof.at_backward else None)
             or self._behind("gradient")
             or self._backward()
         )
@@ -58,7 +64,7 @@ class _Search:
         return made.found.explains(self._world, made.size)
 
     def _origin(self, made: Made) -> Made:
-        """The line that made what is wrong already in what this one reads."""
+        """The line that made what is wrong already in what this one reads; or gave what is a part of a sum its name there."""
         for _ in range(12):
             made = self._made.same_before(made)
             before = [
@@ -87,19 +93,23 @@ class _Search:
         return found
 
     def _is_rank(self, made: Made) -> bool:
-        """The rank itself, or the number of ranks: no mistake."""
+        """The number of ranks, or a rank's own place: as many whole steps from the first one's as it has ranks before it."""
         values = [row.value for row in made.rows]
-        return not made.whole.stored and (
-            values == list(range(self._world)) or set(values) == {float(self._world)}
-        )
+        if made.whole.stored or any(value is None or value != int(value) for value in values):
+            return False
+        first, *rest = [int(value) for value in values if value is not None]
+        steps = {(value - first) / rank for rank, value in enumerate(rest, 1)}
+        is_place = first == made.whole.value and len(steps) == 1 and 0 not in steps
+        return is_place or set(values) == {float(self._world)}
 
     def _parted(self) -> Found | None:
         place = self._made.parted if self._are_replicas() else ""  # stages do other things
         return (place, "some ranks come to this line, and others do not") if place else None
 
-    def _are_replicas(self) -> bool:
+    def _are_replicas(self, step: int | None = None) -> bool:
         """True where all ranks hold parameters of the same names."""
-        held = [{row.name for row in rank.rows("parameter", self._made.step)} for rank in self._made.ranks]
+        at = self._made.step if step is None else step
+        held = [{row.name for row in rank.rows("parameter", at)} for rank in self._made.ranks]
         return all(each == held[0] for each in held)
 
     # -- backward ---------------------------------------------------------------------------------
@@ -139,6 +149,12 @@ class _Search:
             for n, m in enumerate(forward)
             if n >= first and m.found.kind == "equal" and m.pulled.kind == "partial"
         ]
+        if parts and forward[first].found.kind == "cut":
+            whole = forward[parts[0]]
+            return (
+                whole.place,
+                f"{_named(whole)} is put together from all ranks, and in backward a part of its gradient comes back",
+            )
         at = parts[0] if parts else first
         at = max(n for n, m in enumerate(forward) if n >= at and self._made_of(m, forward[at]))
         return (
@@ -147,17 +163,25 @@ class _Search:
         )
 
     def _own_backward(self, until: int | None = None) -> Found | None:
-        """In a `backward` of the user's, before that gradient arrives: the first value that is none of one process's."""
+        """In a `backward` of the user's, before that gradient arrives: the first value that is none of one process's, of one that was."""
+        given: dict[str, Made] = {}
         for made in self._made.made:
-            returned = made.key[1] == "return" and not made.place.endswith(
-                ">"
-            )  # what else there is may not be filled yet
-            if made.backward and returned and made.whole.stored and made.found.kind == "other":
-                if until is None or made.whole.offset < until:
+            if not made.backward or not made.whole.stored:
+                continue
+            function = made.place.rpartition(":")[2]
+            if made.whole.local_name:
+                given[made.key[1].partition("(")[0]] = made
+            elif made.key[1] == "return" and function != ">":  # what else there is may not be filled yet
+                if until is not None and made.whole.offset >= until:
+                    break
+                if made.found.kind == "other" or (function in given and self._loses(given[function], made)):
                     origin = self._origin(made)
                     return origin.place, f"in backward, {_named(origin)} is {NEITHER}"
-                break
         return None
+
+    def _loses(self, given: Made, returned: Made) -> bool:
+        """Whether what came in was one process's, and goes out by a factor of it."""
+        return given.found.kind != "unknown" and self._explained(given) and not self._explained(returned)
 
     def _made_of(self, made: Made, first: Made) -> bool:
         """The same value under another name."""
@@ -228,6 +252,10 @@ class _Search:
 
     def _beside(self, rows: list[Kept], whole: Array) -> Relation:
         return relation([rank.numbers(row) for rank, row in zip(self._made.ranks, rows, strict=True)], whole)
+
+    def _set_apart(self, kind: str) -> Found | None:
+        place = self._made.set_apart(kind) if self._are_replicas(0) else ""
+        return (place, SETTINGS[kind]) if place else None
 
     # -- numbers ----------------------------------------------------------------------------------
 

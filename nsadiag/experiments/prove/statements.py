@@ -183,6 +183,19 @@ class Statements:
                 named[row.name].append(Touch((row.place, *row.notes[1:]), row))
         return named
 
+    def set_apart(self, kind: str) -> str:
+        """The line by which a setting, a learning rate or which parameters are trained, is first another than one process has it."""
+        whole = _settings(self.one, kind)
+        for step in range(self.step + 2):
+            for rank in self.ranks:
+                mine = _settings(rank, kind)
+                for name in sorted(mine.keys() | whole.keys()):
+                    own, its = (_last(each.get(name, []), step) for each in (mine, whole))
+                    latest = max(filter(None, (own, its)), key=lambda row: row.step, default=None)
+                    if latest is not None and not _agree(own, its):
+                        return (own if own is not None and own.step == latest.step else latest).place
+        return ""
+
     def numbers(self) -> Iterator[tuple[str, str, list[float], float]]:
         """Numbers of all steps so far: line, name, of each rank, of the one process; the first time that the line ran."""
         firsts = [_firsts(rank, self.step) for rank in (*self.ranks, self.one)]
@@ -191,6 +204,25 @@ class Statements:
             values = [row.value for row in held if row is not None and row.value is not None]
             if len(values) == len(self.ranks) and row.value is not None:
                 yield key[0], key[1], values, row.value
+
+
+def _settings(rank: Rank, kind: str) -> dict[str, list[Kept]]:
+    found: dict[str, list[Kept]] = defaultdict(list)
+    for row in rank.all_of("touched"):
+        if row.notes[0] == kind:
+            found[row.name].append(row)
+    return found
+
+
+def _last(rows: list[Kept], step: int) -> Kept | None:
+    """As it is at the end of the step; None where nothing has changed it."""
+    return next((row for row in reversed(rows) if row.step <= step), None)
+
+
+def _agree(own: Kept | None, its: Kept | None) -> bool:
+    if own is None or its is None or own.value is None or its.value is None:
+        return False
+    return abs(own.value - its.value) <= 1e-9 * abs(its.value)
 
 
 def _by_key(rank: Rank, step: int) -> dict[Key, list[Kept]]:

@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optim
 
 from nsadiag.evidence.layout import open_private
-from nsadiag.evidence.rehearsal.proof import DONE, Asked, asked
+from nsadiag.evidence.rehearsal import PROOF
+from nsadiag.evidence.rehearsal.proof import DONE, Asked, asked_in
 from nsadiag.worker import session
 from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.place import user_place
@@ -60,6 +61,7 @@ class State:
         self.named: Named = {}
         self.modules: dict[int, str] = {}
         self.optimizers: dict[int, int] = {}
+        self.made: list[Any] = []  # optimizers
         self.notes: set[str] = set()
         self.always: set[str] = set()  # notes of every step
         self.outputs: Counter[str] = Counter()
@@ -73,23 +75,40 @@ class State:
 
 
 _state: State
+_text = ""
 
 
 def install(text: str) -> None:
     """From here on this process writes down what it computes."""
-    global _state
-    _state = State(asked(text))
+    _set(text)
     quiet.install()
-    loaders.install(_state.wanted.others)
+    loaders.install()
     Module.__call__ = _recorded(Module.__call__)
     torch.autograd.backward = _with_loss(torch.autograd.backward)
     torch.save = states.taken(torch.save, _written)
     states.install(_written)
     for name in EXCHANGES if distributed.is_available() else ():
         setattr(distributed, name, _exchanging(getattr(distributed, name)))
+    torch.optim.Optimizer.__init__ = _noted(torch.optim.Optimizer.__init__)
     optim.register_optimizer_step_pre_hook(_before_step)
     optim.register_optimizer_step_post_hook(_after_step)
     session.on_leaving.append(_done)
+    session.on_opened.append(_begin)
+    if (rank := session.current()) is not None:
+        _begin(rank)
+
+
+def _set(text: str) -> None:
+    global _state, _text
+    _state, _text = State(asked_in(text)), text
+    loaders.join(_state.wanted.others)
+
+
+def _begin(_: Any) -> None:
+    """A rank is recorded from here on; one that was forked after this was installed may have been asked for something else."""
+    text = os.environ.get(PROOF, _text)
+    if text != _text:
+        _set(text)
     if _state.statements is not None:
         _state.statements.begin()
 
@@ -155,7 +174,7 @@ def _learn(state: State, module: Module) -> None:
         if state.starts.give(state.named):
             state.started = "given"
     if state.statements is not None:
-        state.statements.holds({name: parameter for parameter, name in state.named.values()})
+        state.statements.holds(_held(state), state.made)
     for name, part in module.named_modules():
         state.modules[id(part)] = qualified(name) or type(part).__name__
     if is_a(module, DistributedDataParallel):
@@ -169,6 +188,20 @@ def _learn(state: State, module: Module) -> None:
     for parameter in module.parameters():
         if parameter.requires_grad and not hasattr(parameter, "_local_tensor"):
             parameter.register_hook(functools.partial(_see_local, state, id(parameter)))
+
+
+def _held(state: State) -> dict[str, torch.Tensor]:
+    """All parameters by name; those that no module has as `pieces_of` names them."""
+    held = {name: parameter for parameter, name in state.named.values()}
+    for optimizer in state.made:
+        for number, parameter in enumerate(p for p in stepped_by(optimizer) if _is_trained(p)):
+            if id(parameter) not in state.named:
+                held[f"parameter {number}"] = parameter
+    return held
+
+
+def _is_trained(parameter: torch.Tensor) -> bool:
+    return bool(parameter.requires_grad and parameter.is_floating_point())
 
 
 def _unique(state: State, text: str) -> str:
@@ -244,6 +277,17 @@ def _written(what: str, **about: Any) -> None:
             journal.write(what, _state.step, place=user_place(), **about)
 
 
+def _noted(original: Any) -> Any:
+    """An optimizer is made: what it steps may belong to no module."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _state.made.append(self)
+
+    return __init__
+
+
 # -- the optimizer's step -------------------------------------------------------------------------
 
 
@@ -281,7 +325,7 @@ def _take(state: State, optimizer: Any, *, gradients: bool) -> None:
     number = state.optimizers.setdefault(id(optimizer), len(state.optimizers))
     if quiet.seen.dropout:
         state.notes.add("dropout")
-    parameters = [p for p in stepped_by(optimizer) if p.requires_grad and p.is_floating_point()]
+    parameters = [p for p in stepped_by(optimizer) if _is_trained(p)]
     pieces, gaps = pieces_of(parameters, state.flat, state.named)
     if gaps and not state.step:
         _say(f"proof: {len(gaps)} parameters are not compared, such as {gaps[0]}")

@@ -29,22 +29,26 @@ COUNT = "_nsadiag_count"  # of batches that it gave
 KEPT = "_nsadiag_sampler"  # what stands in for its sampler in all epochs
 
 _count = 0
+_peers: list[Peer] = []
 
 
-def install(others: str) -> None:
-    """Note the loaders; with the run directory of others, join what their samplers would give, or gave."""
+def join(others: str) -> None:
+    """From here on, with the run directory of others, what their samplers would give, or gave, is joined."""
+    directories = RunDir(path=Path(others)).ranks() if others else []
+    _peers[:] = [(rank, read_rows(Kept, rank.proof)) for rank in directories]
+
+
+def install() -> None:
+    """Note the loaders."""
     plain = DataLoader._index_sampler.fget
     iterated = DataLoader.__iter__
-    directories = RunDir(path=Path(others)).ranks() if others else []
-    streamed: list[Peer] = [(rank, read_rows(Kept, rank.proof)) for rank in directories]
-    peers = [rows for _, rows in streamed]
 
     def index_sampler(self: DataLoader[Any]) -> Any:
         sampler = plain(self)
         if not self._auto_collation:
             return sampler
         dealt = getattr(sampler, "sampler", sampler)
-        number = _noted(self, dealt)
+        number, peers = _noted(self, dealt), [rows for _, rows in _peers]
         theirs = [row for rows in peers for row in rows if row.what == "loader" and row.number == number]
         if not isinstance(dealt, DistributedSampler):
             return _by_indices(self, sampler, number, peers, theirs)
@@ -56,7 +60,7 @@ def install(others: str) -> None:
         batches = iterated(self)
         if self._dataset_kind != _DatasetKind.Iterable or not self._auto_collation:
             return batches
-        return Stream(batches, _noted(self, None), self.__dict__.setdefault(COUNT, [0]), streamed)
+        return Stream(batches, _noted(self, None), self.__dict__.setdefault(COUNT, [0]), _peers)
 
     DataLoader._index_sampler = property(index_sampler)
     DataLoader.__iter__ = __iter__

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -36,6 +37,9 @@ class Statements:
         self._frames: dict[int, tuple[FrameType, int, Seen]] = {}
         self._rows = 0
         self._held: dict[str, torch.Tensor] = {}  # parameters, by name
+        self._assigned: dict[CodeType, dict[int, set[str]]] = {}
+        self._optimizers: list[Any] = []
+        self._set: dict[tuple[str, str], float] = {}
         self._sums: dict[tuple[str, str], tuple[float, float]] = {}
         self._checks = False
 
@@ -49,9 +53,10 @@ class Statements:
         if sys.gettrace() == self._call:
             sys.settrace(None)
 
-    def holds(self, parameters: dict[str, torch.Tensor]) -> None:
-        """The parameters that lines may change from here on."""
-        self._held = parameters
+    def holds(self, parameters: dict[str, torch.Tensor], optimizers: list[Any]) -> None:
+        """The parameters that lines may change from here on, and what steps them."""
+        self._held, self._optimizers = parameters, optimizers
+        self._set = dict(self._settings())
         self._checks = sum(p.numel() for p in parameters.values()) <= MOST_CHECKED
         self._sums = dict(self._changes())
 
@@ -90,24 +95,35 @@ class Statements:
     def _ran(self, frame: FrameType, event: str, given: Any) -> None:
         _, last, seen = self._frames.get(id(frame), (frame, 0, {}))
         if last:
-            place = _place(frame, last)
+            place, assigned = _place(frame, last), self._assigned_at(frame.f_code).get(last, ())
             for name, value in list(frame.f_locals.items()):
                 if name.startswith("__") or name == "self":
                     continue
                 known = seen.get(name)
-                if known is None or known[0] != id(value) or known[2] != _version(value):
+                is_other = known is None or known[0] != id(value) or known[2] != _version(value)
+                if is_other or (name in assigned and isinstance(value, torch.Tensor)):
                     seen[name] = (id(value), value, _version(value))
                     self._value(name, value, place)
             self._attributes(frame.f_locals.get("self"), seen, place)
             if event == "return" and given is not None:
                 self._value("return", given, place)
-            outside = self._outside() and torch._C._current_graph_task_id() == -1
-            if self._checks and outside and self._step() >= self._wanted:
-                self._touched([place, *self._stack(frame.f_back)])
+            if self._held and self._outside() and torch._C._current_graph_task_id() == -1:
+                self._changed([place, *self._stack(frame.f_back)])
         if event == "return":
             self._frames.pop(id(frame), None)
         else:
             self._frames[id(frame)] = (frame, frame.f_lineno, seen)
+
+    def _assigned_at(self, code: CodeType) -> dict[int, set[str]]:
+        """The names that each line gives a value: also where it is the one they had."""
+        if code not in self._assigned:
+            lines = {at: line for begin, end, line in code.co_lines() if line for at in range(begin, end, 2)}
+            found = self._assigned[code] = {}
+            for each in dis.get_instructions(code):
+                if each.opname.startswith(("STORE_FAST", "STORE_NAME")) and each.offset in lines:
+                    names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+                    found.setdefault(lines[each.offset], set()).update(names)
+        return self._assigned[code]
 
     def _attributes(self, owner: Any, seen: Seen, place: str) -> None:
         """Numbers and tensors that the object holds itself."""
@@ -157,6 +173,24 @@ class Statements:
             else:
                 continue
             self._rows += 1
+
+    def _changed(self, stack: list[str]) -> None:
+        """By the line that has run."""
+        for key, value in self._settings():
+            if self._set.get(key) != value and self._rows < MOST_ROWS:
+                self._set[key] = value
+                journal.write("touched", self._step(), name=key[1], number=self._rows, value=value, place=stack[0], notes=[key[0], *stack[1:]])  # fmt: skip
+                self._rows += 1
+        if self._checks and self._step() >= self._wanted:
+            self._touched(stack)
+
+    def _settings(self) -> Iterator[tuple[tuple[str, str], float]]:
+        """Learning rates, and which parameters are trained."""
+        for number, optimizer in enumerate(self._optimizers):
+            for at, group in enumerate(optimizer.param_groups):
+                yield ("rate", f"{number}.{at}"), float(group.get("lr", 0.0))
+        for name, held in self._held.items():
+            yield ("trained", name), float(held.requires_grad)
 
     def _touched(self, stack: list[str]) -> None:
         """Gradients and parameters that have other values than after the line before."""

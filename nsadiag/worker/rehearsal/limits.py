@@ -16,15 +16,20 @@ LOCAL = ("127.", "::1", "localhost")
 
 def install() -> None:
     """For this process and its children. A limit of the person's that is lower stays."""
+    share_memory()
+    if os.environ.get(NETWORK) == "refused":
+        for name in ("connect", "connect_ex"):
+            _refuse(name)
+
+
+def share_memory() -> None:
+    """The limit of one of the node's ranks."""
     total = os.environ.get(MEMORY, "")
     if total.isdigit():
         share = int(total) // max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), 1)
         with tolerated(OSError, ValueError):
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
             resource.setrlimit(resource.RLIMIT_DATA, (share, hard))
-    if os.environ.get(NETWORK) == "refused":
-        for name in ("connect", "connect_ex"):
-            _refuse(name)
 
 
 def _refuse(name: str) -> None:

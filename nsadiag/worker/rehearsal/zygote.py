@@ -36,6 +36,7 @@ SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")
 # Fake tensors, with which DTensor learns of shapes, ask for its settings.
 COMPILER = "torch._dynamo.config"
 MOST_SOURCE = 1 << 20  # bytes of a script
+NOT_APART = 97  # the exit code of a process that is not kept apart from those before it
 # Asking CUDA whether it is there would initialise it, and a process forked after that cannot use it.
 ASK_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -54,7 +55,7 @@ def main(descriptor: int) -> None:
             request = json.loads(requests.readline() or "{}")
         if not request:
             os._exit(0)
-        said = {"rank": request["rank"], "pid": os.getpid()}
+        said = {"rank": request["rank"], "pid": os.getpid(), "beside": request.get("beside", -1)}
         answers.sendall((json.dumps(said) + "\n").encode())
     _become(request)
 
@@ -126,9 +127,22 @@ def import_torch(parts: Sequence[str] = ()) -> None:
         del os.environ[ASK_DRIVER]
 
 
+def _stand_apart(about: dict[str, Any]) -> None:
+    """In namespaces of its own, as what its peers write or listen on is not this process's; with all of the memory that they shared."""
+    from nsadiag.evidence.rehearsal.namespaces import Apart, isolate
+    from nsadiag.worker.rehearsal import limits
+
+    isolation, apart = isolate(Apart(**about)), Apart(**about)
+    if not isolation.files_apart or (apart.network and not isolation.network_apart):
+        os._exit(NOT_APART)
+    limits.share_memory()
+
+
 def _become(request: dict[str, Any]) -> None:
     """Do as Python does when it is started with this command line; the end is the interpreter's."""
     os.environ.update(request["env"])
+    if "apart" in request:
+        _stand_apart(request["apart"])
     sys.orig_argv = [sys.executable, *request["options"], *request["argv"]]
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()

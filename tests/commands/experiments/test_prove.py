@@ -127,6 +127,19 @@ def test_a_gradient_that_is_not_averaged_is_told_with_its_name(jobs: Jobs) -> No
     assert (verdict(jobs)["outcome"], verdict(jobs)["class"]) == ("wrong", "silently_wrong")
 
 
+def test_one_process_follows_the_ranks_and_finds_nothing_that_they_wrote(jobs: Jobs) -> None:
+    """It is forked from the process that they come from: torch is imported once."""
+    text = BY_HAND.replace("FAULT", "pass").replace(
+        "optimizer.step()", "optimizer.step(); Path('mark').touch()"
+    )
+    text = "from pathlib import Path\nassert not Path('mark').exists()\n" + text
+    text = text.replace("for step in", "dist.barrier()\nfor step in")
+    code, found = proved(jobs, text)
+    assert (code, found["answer"], found["steps"]) == (0, "same", 12), found
+    alone = jobs.directory / "run" / "proof" / "alone"
+    assert (alone / "ended").read_text() == "0" and not (alone / "run.json").exists()
+
+
 @pytest.mark.slow
 def test_a_healthy_script_is_the_same_and_what_is_off_is_said(jobs: Jobs) -> None:
     code, found = proved(jobs, BY_HAND.replace("FAULT", "pass"))

@@ -102,3 +102,58 @@ def test_a_gradient_is_wrong_from_the_line_on_that_clips_each_ranks_own(tmp_path
         tmp_path, ranks, ({"w": GRADIENT}, [touched(5, "w", 2 * GRADIENT), touched(6, "w", GRADIENT)])
     )
     assert told is not None and told[0] == "train.py:6:<module>"
+
+
+def setting(line: int, kind: str, name: str, given: float) -> tuple[Row, Array]:
+    row, tensor = touched(line, name, np.zeros(1))
+    return {**row, "notes": [kind], "value": given}, tensor
+
+
+def test_a_parameter_that_some_ranks_do_not_train_is_told_by_the_line_that_set_it(tmp_path: Path) -> None:
+    ranks = [({"w": 2 * GRADIENT}, [setting(4, "trained", "w", given)]) for given in (1.0, 0.0)]
+    told = found(tmp_path, ranks, ({"w": GRADIENT}, [setting(4, "trained", "w", 1.0)]))
+    assert told is not None and told[0] == "train.py:4:<module>"
+
+
+def test_settings_that_are_one_process_s_are_no_cause(tmp_path: Path) -> None:
+    ranks = [({"w": 2 * GRADIENT}, [setting(4, "trained", "w", 1.0)])] * 2
+    assert found(tmp_path, ranks, ({"w": GRADIENT}, [setting(4, "trained", "w", 1.0)])) is None
+
+
+def in_backward(line: int, name: str, tensor: Array, local: str = "") -> tuple[Row, Array]:
+    row, _ = value(line, name, tensor)
+    about = {"notes": ["backward"], "place": f"model.py:{line}:backward", "local_name": local}
+    return {**row, **about}, tensor
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0])
+def test_a_backward_that_loses_a_factor_is_told_by_its_line(tmp_path: Path, scale: float) -> None:
+    """Parts of a sum come in, and what goes out is a share of the sum."""
+    (tmp_path / "model.py").write_text("\n".join(["pass"] * 6))
+    noise = DRAWN.normal(size=(8, 6))
+    ranks = []
+    for own in (X / 2 + noise, X / 2 - noise):
+        lines = [in_backward(3, "backward(g)", own, "g"), in_backward(4, "g", scale * X), in_backward(5, "return", scale * X)]  # fmt: skip
+        ranks.append(({"w": scale * GRADIENT, "v": GRADIENT + noise[:6]}, lines))
+    alone = [in_backward(3, "backward(g)", X, "g"), in_backward(4, "g", X), in_backward(5, "return", X)]
+    told = found(tmp_path, ranks, ({"w": GRADIENT, "v": GRADIENT}, alone))
+    assert (told[0] if told else None) == ("model.py:4:backward" if scale == 0.5 else None)
+
+
+def test_pieces_put_together_without_their_gradient_are_told_where_they_are(tmp_path: Path) -> None:
+    """In forward all is right; behind the gathering line a part of the sum of its gradients comes back."""
+    noise, pulled = DRAWN.normal(size=(8, 6)), DRAWN.normal(size=(8, 6))
+    ranks = []
+    for rank, sign in enumerate((1, -1)):
+        own = slice(4 * rank, 4 * rank + 4)
+        gathered = pulled / 2 + sign * noise
+        lines = [value(2, "piece", X[own], graded=True), value(3, "every", X, graded=True)]
+        lines += [
+            ({"what": "pulled", "number": 4}, gathered),
+            ({"what": "pulled", "number": 3}, gathered[own]),
+        ]
+        ranks.append(({"w": 2 * GRADIENT}, lines))
+    one = [value(2, "piece", X, graded=True), value(3, "every", X, graded=True)]
+    one += [({"what": "pulled", "number": 4}, pulled), ({"what": "pulled", "number": 3}, pulled)]
+    told = found(tmp_path, ranks, ({"w": GRADIENT}, one))
+    assert told is not None and told[0] == "model.py:3:forward"

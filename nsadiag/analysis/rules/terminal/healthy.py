@@ -12,6 +12,7 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.steadiness import damage, doubt, furthest, moves, was_cut_off
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
 from nsadiag.analysis.rules.correctness.states.remarks import came_back_otherwise
+from nsadiag.analysis.rules.correctness.wiring.severed_gradients import undecided
 from nsadiag.analysis.rules.drafts import named, recorder_of
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -35,7 +36,8 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
     # A job with an error code has not completed, whatever its ranks report, unless a rank's teardown caused it.
     failed = bool(cell.launcher_exit_code) and not any(r.end.signal for r in cell.ranks)
     if cell.ranks and not cell.absent and not failed and all(_finished(r) for r in cell.ranks):
-        yield _completed(case)
+        open_question = undecided(case)
+        yield Declined(open_question) if open_question else _completed(case)
     elif cell.collected and (draft := _nothing_pending(case)):
         yield draft
     elif was_cut_off(cell) and (moved := moves(case)):

@@ -23,6 +23,7 @@ from nsadiag.worker.probes.correctness.replicas import evenly, sums_of
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 
 MOST_ROWS = 64
+STATISTICS = ("running_mean", "running_var")
 
 # By id, checked through the weak reference: modules may define __eq__.
 _known: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
@@ -50,10 +51,15 @@ def _called(module: torch.nn.Module) -> None:
     )
     if not chosen or any(hasattr(p, "_local_tensor") for _, p in chosen):
         return
-    sums = sums_of([p for _, p in chosen])
+    kept = evenly([each for each in module_tree.named_buffers(module) if each[0].endswith(STATISTICS)])
+    sums = sums_of([tensor for _, tensor in (*chosen, *kept)])
     if sums is None:
         return
     _rows += 1
+    rows = [
+        [module_calls.qualified(n), list(tensor.shape), *each]
+        for (n, tensor), each in zip((*chosen, *kept), sums, strict=True)
+    ]
     append_json_line(
         rank.directory.evaluated,
         {
@@ -61,10 +67,8 @@ def _called(module: torch.nn.Module) -> None:
             "call": call,
             "step": rank.box.step,
             "place": user_place(),
-            "parameters": [
-                [module_calls.qualified(n), list(p.shape), *each]
-                for (n, p), each in zip(chosen, sums, strict=True)
-            ],
+            "parameters": rows[: len(chosen)],
+            **({"buffers": rows[len(chosen) :]} if kept else {}),
         },
     )
 
@@ -98,7 +102,7 @@ def _expect(owner: type[torch.nn.Module]) -> None:
 
 @contextlib.contextmanager
 def evaluated() -> Iterator[None]:
-    """Sums over the parameters of each model that is called in eval mode and without gradients (evaluated.jsonl)."""
+    """Sums over the parameters and running statistics of each model that is called in eval mode and without gradients (evaluated.jsonl)."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(module_calls.observed_calls())
         subscribe(stack, module_calls.on_evaluating, _called)

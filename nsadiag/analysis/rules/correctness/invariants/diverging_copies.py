@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
+from nsadiag.analysis.relations.evaluations import looks_of_model, models_everywhere, own_at_evaluations
 from nsadiag.analysis.relations.invariants.operations import steps_of
 from nsadiag.analysis.relations.invariants.tensors import (
     Copies,
@@ -15,6 +16,8 @@ from nsadiag.analysis.relations.invariants.tensors import (
     looks_of,
     parameters_of,
 )
+from nsadiag.analysis.relations.pending import ran_together
+from nsadiag.analysis.relations.replication import is_replicated
 from nsadiag.analysis.rules.correctness.expectation import each_of
 from nsadiag.analysis.rules.correctness.silent_error import silent_error
 from nsadiag.analysis.rules.rule import Draft
@@ -141,7 +144,13 @@ def own_state(case: Case) -> Iterator[Draft]:
 
 
 def own_statistics(case: Case) -> Iterator[Draft]:
-    """Running statistics that each rank keeps for itself, and evaluates with."""
+    """Running statistics that each rank keeps for itself, and evaluates with.
+
+    Recorded where it evaluates: they may well be each rank's own while it trains, and be averaged before that.
+    """
+    if any(row.buffers for rank in case.cell.ranks for row in rank.evaluated):
+        yield from _evaluated_with_its_own(case)
+        return
     copies = next((copies for copies in _apart(case) if STATISTICS.search(copies.name)), None)
     models = [{row.model for row in rank.evaluated} for rank in case.cell.ranks]
     if copies is None or not set.intersection(*models):
@@ -153,6 +162,34 @@ def own_statistics(case: Case) -> Iterator[Draft]:
         f"Every rank evaluates the model with running statistics of its own: {copies.name} differs between ranks, while all parameters are equal.",
         case.cell.ranks[0].evaluated[-1].place,
     )
+
+
+def _evaluated_with_its_own(case: Case) -> Iterator[Draft]:
+    wrapped = [model for rank in case.cell.ranks for model in rank.ddp]
+    is_left = is_replicated(case.cell) and not any(model.has("broadcast_buffers") for model in wrapped)
+    if not ran_together(case.cell) or not (is_left if wrapped else _replicated(case)):
+        return  # DDP broadcasts them before each forward
+    for model in models_everywhere(case.cell):
+        apart = own_at_evaluations(case.cell, model)
+        if not apart:
+            continue
+        (call, step), name = list(apart.items())[-1]
+        looks = {rank.rank: looks_of_model(rank, model, statistics=True) for rank in case.cell.ranks}
+        sums = by_rank({rank: each[call, step][name][1] for rank, each in looks.items()}, ".8g")
+        claims = (
+            f"sum over {name} of {model} at its evaluation {call}, step {step}: {sums}",
+            f"it differed at {len(apart)} evaluations, where all parameters were equal",
+        )
+        rank = case.cell.ranks[0]
+        yield silent_error(
+            case,
+            f"Every rank evaluates the model with running statistics of its own: {name} differs between ranks, while all parameters are equal.",
+            dict.fromkeys(claims, f"{rank.source}/evaluated.jsonl"),
+            next(row.place for row in rank.evaluated[::-1] if row.model == model),
+            Where(parameter=name, step=max(step - 1, 0)),
+            strength=Strength.LIKELY,
+        )
+        return
 
 
 def _draft(
@@ -207,7 +244,7 @@ RULES = each_of(
             ALIKE,
         ),
         own_statistics: (
-            "(on a GPU: `--probes light,invariants`) All ranks evaluate with running statistics of their own, while parameters stay equal",
+            "All ranks evaluate with running statistics of their own, while parameters are equal",
             ALIKE,
         ),
     },

@@ -143,18 +143,30 @@ def loss_from_number(case: Case) -> Iterator[Draft]:
 
     Of a few numbers nothing is recorded.
     """
-    idle = idle_modules(case)
-    place = number_in_loss(case.cell.code) if idle else None
-    for each in idle if place else ():
+    each = _left_out(case)
+    place = number_in_loss(case.cell.code) if each else None
+    if each is not None and place is not None:
+        yield _draft(
+            case,
+            each,
+            f"{_no_gradient(each)}: the loss adds a number that was taken out of the graph.",
+            f"{each.name} ({each.place}) returns its value with a graph, and has no gradient after backward",
+            place,
+        )
+
+
+def _left_out(case: Case) -> Idle | None:
+    """A module whose output carries a gradient that nothing asks for: the sources tell whether a loss was to have it."""
+    for each in idle_modules(case):
         if all(not call.made or any(v.carries for v in call.made) for call in each.calls):
-            yield _draft(
-                case,
-                each,
-                f"{_no_gradient(each)}: the loss adds a number that was taken out of the graph.",
-                f"{each.name} ({each.place}) returns its value with a graph, and has no gradient after backward",
-                place,
-            )
-            return
+            return each
+    return None
+
+
+def undecided(case: Case) -> str:
+    """The reason for which a job that came to its end may yet have lost a gradient, where its sources are not there to tell."""
+    each = None if case.cell.code.kept else _left_out(case)
+    return f"{_no_gradient(each)}; why, the sources would tell, and they were not kept" if each else ""
 
 
 def _no_gradient(idle: Idle) -> str:
