@@ -15,7 +15,7 @@ from support.promises import promises
 from support.recordings.golden import missed
 
 from nsadiag.agent.stillness.judgement import judge
-from nsadiag.agent.stillness.motion import connecting, motions, stances
+from nsadiag.agent.stillness.motion import connecting, issued, motions, stances
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence import recorder
 from nsadiag.evidence.layout import RunDir, read_json, write_json
@@ -125,6 +125,19 @@ def test_a_call_in_a_group_of_its_own_is_no_divergence_of_the_others(tmp_path: P
     assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("crashed", "process_group_mismatch", (0,))
     assert verdict.where is not None
     assert (verdict.where.line, verdict.stands_at and verdict.stands_at.line) == (17, 51)
+
+
+def test_each_backend_of_a_group_numbers_its_own_calls(tmp_path: Path) -> None:
+    """The first barrier, which gloo does for the host, and the first all_gather, of NCCL, are no disagreement."""
+    run = unpacked("two_backends", tmp_path)
+    verdict = judge_directory(run.path)
+    assert (verdict.cls, verdict.guilty_ranks) == ("missing_rank", (0,))
+    assert "barrier #1 of default_pg (gloo)" in verdict.summary
+    records = [read_json(rank.captures()[-1].flight_recorder) for rank in run.ranks()]
+    assert [issued(record) for record in records] == [
+        {("0", "nccl"): 15},
+        {("0", "nccl"): 15, ("0", "gloo"): 1},
+    ]
 
 
 def test_on_which_gpu_a_rank_is_does_not_make_its_calls_differ(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def recorded_of(rank: RankEvidence, groups: Groups) -> Iterator[Recorded]:
         if position not in apart:
             yield Recorded(
                 rank=rank.rank,
-                group=groups.label(rank.rank, raw_name(*entry["process_group"])),
+                group=groups.label_of(rank.rank, entry),
                 seq=int(entry["collective_seq_id"]),
                 op=entry["profiling_name"].partition(":")[2] or entry["profiling_name"],
                 input_sizes=entry.get("input_sizes"),
