@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, NamedTuple
 
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
+from nsadiag.analysis.facts.groups import Groups, newest_dump
 from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence import recorder
