@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,8 @@ from nsadiag.analysis.facts.collectives import (
     CREATED_COLUMNS,
     TRANSFER_COLUMNS,
     asked_of,
+    autograd_threads,
+    callers,
     created_of,
     is_reducing,
     recorded_of,
@@ -181,7 +182,14 @@ class Case:
     @cached_property
     def asked(self) -> Table:
         """Collectives that ranks called from Python, with root and splits, by number (analysis.facts.collectives)."""
-        return self._of_calls(functools.partial(asked_of, label=self.groups.label), ASKED_COLUMNS)
+
+        def rows_of(number: int, spans: list[Span]) -> Rows:
+            rank = self.cell.rank(number)
+            threads = autograd_threads(rank)
+            backwards = self.spans(rank, Kind.BACKWARD) if threads else []
+            return asked_of(number, spans, self.groups.label, callers(threads, backwards))
+
+        return self._of_calls(rows_of, ASKED_COLUMNS)
 
     @cached_property
     def created(self) -> Table:

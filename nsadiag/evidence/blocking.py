@@ -100,6 +100,8 @@ TORCH = (
 NEXT_BATCH = Blocking(
     frames="torch/utils/data/dataloader", functions="_try_get_data$", state="loader", waker=CHILD
 )
+# The host spins there, whatever its device is at, and if that waits for ever.
+DEVICE = Blocking(frames=r"torch/cuda/(__init__|streams)", functions="^synchronize$", waker=KERNEL)
 # Loops of servers, which call the user's code once a request has come.
 SERVER = Blocking(
     frames=r"socketserver|uvicorn/server|hypercorn/\w+/run|waitress/\w+|gunicorn/\w+|aiohttp/web|tornado/ioloop|grpc/_server",
@@ -281,6 +283,11 @@ def by_frames(frames: Sequence[StackFrame]) -> Blocking | None:
         ),
         None,
     )
+
+
+def waits_for_device(frames: Sequence[StackFrame]) -> bool:
+    """Whether any of these frames of Python waits for what a device has been given to do."""
+    return any(_fits(DEVICE, frame.name, frame.filename) for frame in frames)
 
 
 def by_coroutines(frames: Sequence[StackFrame]) -> Blocking | None:

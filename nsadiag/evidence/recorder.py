@@ -135,6 +135,11 @@ def transfers(fr: Dump) -> set[int]:
     }
 
 
+def backend_of(entry: Entry) -> str:
+    """`nccl` of `nccl:all_reduce`. Each backend of a group numbers its calls by itself."""
+    return str(entry["profiling_name"]).partition(":")[0]
+
+
 def is_nccl(entry: Entry) -> bool:
     """Whether the device does it, while the host goes on."""
     return str(entry["profiling_name"]).startswith("nccl")

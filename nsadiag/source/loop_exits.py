@@ -27,7 +27,7 @@ class LoopSource:
 
     file: str
     line: int
-    node: ast.stmt
+    node: Loop
     calls: bool  # whether anything is called in it
     # Local variables that alone decide, by comparisons of numbers, when it ends; None where something else has a say.
     decided_by: frozenset[str] | None

@@ -15,10 +15,15 @@ from support.promises import promises
 from support.recordings.golden import missed
 
 from nsadiag.agent.stillness.judgement import judge
-from nsadiag.agent.stillness.motion import connecting, motions, stances
+from nsadiag.agent.stillness.motion import connecting, issued, motions, stances
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts.collectives import autograd_threads, callers
+from nsadiag.analysis.facts.spans import Span
+from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence import recorder
 from nsadiag.evidence.layout import RunDir, read_json, write_json
+from nsadiag.evidence.ring.blackbox import Kind
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXPECTED = {
@@ -125,6 +130,41 @@ def test_a_call_in_a_group_of_its_own_is_no_divergence_of_the_others(tmp_path: P
     assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("crashed", "process_group_mismatch", (0,))
     assert verdict.where is not None
     assert (verdict.where.line, verdict.stands_at and verdict.stands_at.line) == (17, 51)
+
+
+def test_each_backend_of_a_group_numbers_its_own_calls(tmp_path: Path) -> None:
+    """The first barrier, which gloo does for the host, and the first all_gather, of NCCL, are no disagreement."""
+    run = unpacked("two_backends", tmp_path)
+    verdict = judge_directory(run.path)
+    assert (verdict.cls, verdict.guilty_ranks) == ("missing_rank", (0,))
+    assert "barrier #1 of default_pg (gloo)" in verdict.summary
+    records = [read_json(rank.captures()[-1].flight_recorder) for rank in run.ranks()]
+    assert [issued(record) for record in records] == [
+        {("0", "nccl"): 15},
+        {("0", "nccl"): 15, ("0", "gloo"): 1},
+    ]
+
+
+def test_the_threads_of_a_gpus_backward_are_no_other_threads_of_the_job(tmp_path: Path) -> None:
+    """FSDP2 gathers from them while the main thread waits in backward; rank 1 left out a layer."""
+    case = Case(cell=load_cell(unpacked("confident_lm", tmp_path).path))
+    for rank in case.cell.ranks:
+        recorded = {span.thread for span in case.call_spans[rank.rank]}
+        assert len(recorded) == 2 and len(autograd_threads(rank) & recorded) == 1
+        newest = case.asked[case.asked["rank"] == rank.rank].thread.tolist()[-50:]
+        assert {*newest} == recorded - autograd_threads(rank)
+    verdict = judge_directory(tmp_path)
+    assert (verdict.outcome, verdict.cls) == ("hung", "collective_order_mismatch")
+    assert "nothing shows which of ranks 0, 1 is at fault" in verdict.summary
+
+
+def test_what_autograd_calls_outside_of_any_backward_is_its_own() -> None:
+    def span(thread: int, begin_s: float, end_s: float | None) -> Span:
+        return Span(0, thread, Kind.BACKWARD, "", "", 0, begin_s, end_s, "", "", 0, 0)
+
+    thread_of = callers({7}, [span(1, 1.0, 2.0), span(2, 3.0, None)])
+    called = [span(7, 0.5, 0.6), span(7, 1.5, 1.6), span(7, 2.5, 2.6), span(7, 9.0, None), span(5, 1.5, 1.6)]
+    assert [thread_of(each) for each in called] == [7, 1, 7, 2, 5]
 
 
 def test_on_which_gpu_a_rank_is_does_not_make_its_calls_differ(tmp_path: Path) -> None:

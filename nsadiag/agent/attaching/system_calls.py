@@ -71,7 +71,7 @@ def awaited(pid: int, calls: Mapping[int, Call]) -> dict[int, list[int]]:
 def _descriptors(pid: int, name: str, arguments: list[int]) -> list[int]:
     if name in POLLS:
         rows = _memory(pid, arguments[0], min(arguments[1], MOST_POLLED) * POLLED.size)
-        return [fd for fd, _, _ in POLLED.iter_unpack(rows)]
+        return [fd for fd, _, _ in POLLED.iter_unpack(rows) if fd >= 0]  # poll passes over the others
     if name in SELECTS:
         return _bits(_memory(pid, arguments[1], (min(arguments[0], MOST_POLLED) + 63) // 64 * 8))
     if name in EPOLLS:

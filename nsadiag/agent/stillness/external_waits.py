@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from nsadiag.agent.stillness.offspring import Beat, Offspring
-from nsadiag.agent.stillness.timed_waits import at_the_pipe, in_event_loop
+from nsadiag.agent.stillness.timed_waits import ONE_SLEEP_NS, at_the_pipe, in_event_loop
 from nsadiag.evidence.blocking import (
     Waker,
     by_wchan,
@@ -19,6 +19,7 @@ from nsadiag.evidence.blocking import (
 from nsadiag.evidence.documents.kernel import KernelChild, KernelProcess
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.loop_exits import LoopSource, loop_around
+from nsadiag.source.patterns.loop_state import is_bounded, only_runs_out
 from nsadiag.source.polling import ASKS_CHILDREN, ASKS_INSIDE, ASKS_OUTSIDE
 
 IDLE_S = 60.0  # between two looks at somebody who has nothing to do
@@ -53,6 +54,9 @@ def patience(
         return found
     if asks(after, frames, others):
         return "waits for an answer over the network", ANSWER_S
+    paced_s = paces(before, after, frames)
+    if paced_s:
+        return "naps in each round of a loop that no answer ends", paced_s
     asked = polls(after, frames)
     if asked:
         # Who looks at the clock as well gives up by himself.
@@ -208,6 +212,22 @@ def polls_children(proc: KernelProcess, frames: Stack) -> bool:
     """Whether the main thread naps in a loop of the user's that asks for processes of its own: what they do is what it does."""
     loop = _loop(frames[0]) if frames and proc.sleeps_until_mono_ns and proc.children else None
     return loop is not None and ASKS_CHILDREN.search(loop.text) is not None
+
+
+def paces(before: KernelProcess, after: KernelProcess, frames: Stack) -> float:
+    """Seconds of silence for which a `for` of the user's is believed to go on, where the main thread napped at both looks, each time anew.
+
+    Work that is paced so uses next to no CPU; a poll leaves its loop by what it finds. A range comes to its end, whatever
+    else is walked through may not. 0 where it is no such loop.
+    """
+    then, now = before.sleeps_until_mono_ns, after.sleeps_until_mono_ns
+    if not then or not now or abs(now - then) < ONE_SLEEP_NS:
+        return 0.0
+    own = itertools.takewhile(lambda frame: is_user(str(frame[1])), frames)
+    loop = next((found for frame in own if (found := _loop(frame))), None)
+    if loop is None or not only_runs_out(loop.node):
+        return 0.0
+    return LONG_S if is_bounded(loop.node) else PACED_S
 
 
 def polls(proc: KernelProcess, frames: Stack) -> str | None:

@@ -21,7 +21,7 @@ from nsadiag.evidence.documents.python_stacks import AUTOGRAD, PythonThread, Sta
 from nsadiag.evidence.documents.training import Loader
 from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json
-from nsadiag.evidence.recorder import Dump
+from nsadiag.evidence.recorder import Dump, backend_of
 from nsadiag.evidence.stacks import process_in, stacks_in
 from nsadiag.evidence.user_code import is_user
 
@@ -166,13 +166,13 @@ def gpu_pct(gpu: dict[str, Any], pid: int) -> float | None:
     return max(known) if known else None
 
 
-def issued(fr: dict[str, Any]) -> dict[str, int]:
-    """Per group, the highest sequence number this rank issued."""
-    counts: dict[str, int] = {}
+def issued(fr: Dump) -> dict[tuple[str, str], int]:
+    """Per group and backend, the highest sequence number this rank issued."""
+    counts: dict[tuple[str, str], int] = {}
     for entry in fr.get("entries", []):
-        group = str(entry["process_group"][0])
+        key = str(entry["process_group"][0]), backend_of(entry)
         number = max(int(entry["collective_seq_id"]), int(entry.get("p2p_seq_id") or 0))
-        counts[group] = max(counts.get(group, 0), number)
+        counts[key] = max(counts.get(key, 0), number)
     return counts
 
 

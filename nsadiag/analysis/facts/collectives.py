@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, NamedTuple
 
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
+from nsadiag.analysis.facts.groups import Groups, newest_dump
 from nsadiag.analysis.facts.spans import Span
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence import recorder
+from nsadiag.evidence.documents.python_stacks import AUTOGRAD
 from nsadiag.evidence.numbers import natural
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -92,8 +95,13 @@ PEER = re.compile(r"(to|from)=(any|\d{1,18}) tag=(\d{1,18})(?: (\w+\[[\d,]*\]))?
 CREATIONS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 
 
-def asked_of(rank: int, spans: Iterable[Span], label: Callable[[int, str], str]) -> list[CollectiveCall]:
-    """Collectives from the rank's own spans; `label(rank, name)` is the group's."""
+def asked_of(
+    rank: int,
+    spans: Iterable[Span],
+    label: Callable[[int, str], str],
+    thread_of: Callable[[Span], int] = operator.attrgetter("thread"),
+) -> list[CollectiveCall]:
+    """Collectives from the rank's own spans; `label(rank, name)` is the group's, `thread_of` says whose calls they are."""
     rows = []
     for span in spans:
         if span.kind != Kind.COLLECTIVE or NO_COLLECTIVE.search(span.detail) or WAITS.search(span.name):
@@ -111,13 +119,36 @@ def asked_of(rank: int, spans: Iterable[Span], label: Callable[[int, str], str])
                 tensors=" ".join(w for w in words if not w.startswith(("root=", "splits="))),
                 splits=splits,
                 step=span.step,
-                thread=span.thread,
+                thread=thread_of(span),
                 place=span.place,
                 begin_s=span.begin_s,
                 end_s=span.end_s,
             )
         )
     return rows
+
+
+def autograd_threads(rank: RankEvidence) -> set[int]:
+    """Threads in which torch runs a backward on a GPU, by the newest capture."""
+    return (
+        {row.tid for row in rank.captures[-1].proc.threads if row.name.startswith(AUTOGRAD)}
+        if rank.captures
+        else set()
+    )
+
+
+def callers(threads: set[int], backwards: list[Span]) -> Callable[[Span], int]:
+    """The thread whose call it is: what autograd's do, they do for the one that is in backward, and waits for its end."""
+    begins = [span.begin_s for span in backwards]
+
+    def thread_of(span: Span) -> int:
+        at = bisect.bisect_right(begins, span.begin_s) - 1
+        if span.thread not in threads or at < 0:
+            return span.thread
+        within = backwards[at]
+        return within.thread if within.end_s is None or span.begin_s <= within.end_s else span.thread
+
+    return thread_of
 
 
 def created_of(rank: int, spans: Iterable[Span]) -> list[Created]:
@@ -146,7 +177,7 @@ def recorded_of(rank: RankEvidence, groups: Groups) -> Iterator[Recorded]:
         if position not in apart:
             yield Recorded(
                 rank=rank.rank,
-                group=groups.label(rank.rank, raw_name(*entry["process_group"])),
+                group=groups.label_of(rank.rank, entry),
                 seq=int(entry["collective_seq_id"]),
                 op=entry["profiling_name"].partition(":")[2] or entry["profiling_name"],
                 input_sizes=entry.get("input_sizes"),

@@ -7,7 +7,7 @@ import re
 from typing import Literal
 
 from nsadiag.analysis.facts.collectives import Transfer
-from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
+from nsadiag.analysis.facts.groups import Groups, newest_dump
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.recorder import TRANSFER, Dump, Entry, is_nccl, members, pending
 
@@ -36,7 +36,7 @@ def first_call(groups: Groups, rank: RankEvidence) -> tuple[str, int] | None:
     first = first_unfinished(rank)
     if first is None or computes_before(rank) or TRANSFER.search(str(first["profiling_name"])):
         return None
-    return groups.label(rank.rank, raw_name(*first["process_group"])), int(first["collective_seq_id"])
+    return groups.label_of(rank.rank, first), int(first["collective_seq_id"])
 
 
 def issued_s(cell: CellEvidence, rank: RankEvidence) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,12 +10,13 @@ from typing import Any
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence import recorder
-from nsadiag.evidence.recorder import OF_WATCHDOG, Dump
+from nsadiag.evidence.recorder import OF_WATCHDOG, Dump, Entry, backend_of, is_nccl
 
 Members = frozenset[int]
 UNNAMED = ("", "undefined")
 DEFAULT = ("default_pg", "0", *UNNAMED)  # what dumps call the group of all ranks
 MOST_SHOWN = 6
+OF_BACKEND = re.compile(r" \(\w+\)$")  # of calls that one of a group's backends numbers by itself
 
 
 def raw_name(name: str, description: str) -> str:
@@ -105,6 +107,18 @@ class Groups:
         members = self._known.get(rank, {}).get(name)
         return self._labelled(name, members) if members is not None else name
 
+    def label_of(self, rank: int, entry: Entry) -> str:
+        """The group of a recorded call. One on the host, of a group that has NCCL too (`cuda:nccl,cpu:gloo`), is numbered apart."""
+        name = raw_name(*entry["process_group"])
+        label = self.label(rank, name)
+        return label if is_nccl(entry) or name not in self._on_device else f"{label} ({backend_of(entry)})"
+
+    @cached_property
+    def _on_device(self) -> set[str]:
+        """Raw names of groups for which any rank's NCCL has recorded a call."""
+        entries = (entry for rank in self.cell.ranks for entry in newest_dump(rank).get("entries", []))
+        return {raw_name(*entry["process_group"]) for entry in entries if is_nccl(entry)}
+
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the groups whose members somebody names."""
@@ -112,11 +126,11 @@ class Groups:
 
     def is_known(self, label: str) -> bool:
         """Whether anybody says who is in it, or its name does."""
-        return label in self._by_label or label in DEFAULT
+        return OF_BACKEND.sub("", label) in {*self._by_label, *DEFAULT}
 
     def members(self, label: str) -> Members:
         """Ranks of the group, all ranks where nobody says; of very many those that are looked at, or left nothing."""
-        return self._by_label.get(label, self.cell.met) & self.cell.met or self.cell.met
+        return self._by_label.get(OF_BACKEND.sub("", label), self.cell.met) & self.cell.met or self.cell.met
 
 
 def _never_met(rank: RankEvidence, name: str) -> bool:

@@ -79,6 +79,12 @@ def is_bounded(node: Loop) -> bool:
     return isinstance(given, ast.Call) and name_of(given) == "range"
 
 
+def only_runs_out(node: Loop) -> bool:
+    """Whether it is a `for` that nothing in it leaves early."""
+    leaves = ast.Break | ast.Return | ast.Raise | ast.Yield
+    return isinstance(node, ast.For) and not any(isinstance(each, leaves) for each in own_nodes(node))
+
+
 def iterated(node: Loop) -> str:
     """The iterable of a `for`, as written; "" of a `while`."""
     return ast.unparse(node.iter) if isinstance(node, ast.For) else ""

@@ -95,3 +95,33 @@ input()
         for process in (other, stranger, owner):
             process.communicate("\n")
     assert not shared_memory(2**22 + os.getpid())
+
+
+# As NCCL's threads do, which leave places free in what they poll.
+POLLER = """
+import ctypes, socket
+
+class Polled(ctypes.Structure):
+    _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
+
+ours, theirs = socket.socketpair()
+print(ours.fileno(), flush=True)
+ctypes.CDLL(None).poll((Polled * 3)(Polled(-1, 1, 0), Polled(ours.fileno(), 1, 0), Polled(-1, 1, 0)), 3, -1)
+"""
+
+
+def test_places_that_poll_passes_over_are_no_descriptors() -> None:
+    process = subprocess.Popen([sys.executable, "-c", POLLER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        fd = int(process.stdout.readline())
+
+        def polled() -> list[int]:
+            call = call_of(process.pid, process.pid)
+            return awaited(process.pid, {process.pid: call}).get(process.pid, []) if call else []
+
+        wait_until(lambda: bool(polled()), "poll")
+        assert polled() == [fd]
+    finally:
+        process.kill()
+        process.wait()

@@ -21,8 +21,10 @@ from nsadiag.agent.captures.kernel.pipes import far_end
 from nsadiag.agent.stillness.external_waits import (
     ALWAYS_S,
     ANSWER_S,
+    LONG_S,
     PACED_S,
     asks,
+    paces,
     patience,
     polls,
     polls_children,
@@ -403,3 +405,72 @@ def test_a_lock_is_waited_for_as_long_as_its_holder_works() -> None:
     assert words and "7" in words and most_s == PACED_S
     assert patience(held(7, 1.0), held(7, 1.0), [MAIN], [])[1] == ANSWER_S
     assert patience(held(7, 1.0), held(8, 1.0), [MAIN], []) == (None, 0.0)
+
+
+PACED = """
+def evaluates(batches):
+    for batch in range(100):
+        measure(batch)
+        time.sleep(0.2)
+
+
+def streams(batches):
+    for batch in batches:
+        send(batch)
+        throttle()
+
+
+def throttle():
+    time.sleep(0.2)
+
+
+def retries():
+    for attempt in range(100):
+        if is_there():
+            break
+        time.sleep(0.2)
+
+
+def retries_in_each_round():
+    for shard in range(100):
+        while not is_there(shard):
+            time.sleep(0.2)
+
+
+def sleeps():
+    time.sleep(0.2)
+"""
+
+
+def test_who_naps_in_each_round_of_a_loop_that_no_answer_ends_is_believed(tmp_path: Path) -> None:
+    file = tmp_path / "paced.py"
+    file.write_text(PACED)
+    lines = PACED.splitlines()
+    looks = [process(sleeps_until_mono_ns=seconds * 10**9) for seconds in (3, 5)]
+
+    def stack(*calls: tuple[str, str]) -> list[tuple[str, str, int]]:
+        found = []
+        for function, text in calls:
+            begin = next(n for n, line in enumerate(lines) if f"def {function}(" in line)
+            at = next(n for n, line in enumerate(lines, 1) if n > begin + 1 and text in line)
+            found.append((function, str(file), at))
+        return found
+
+    assert paces(*looks, stack(("evaluates", "sleep"))) == LONG_S
+    assert paces(*looks, stack(("throttle", "sleep"), ("streams", "throttle"))) == PACED_S
+    assert paces(*looks, stack(("retries", "sleep"))) == 0
+    assert paces(*looks, stack(("retries_in_each_round", "sleep"))) == 0
+    assert paces(*looks, stack(("sleeps", "sleep"))) == 0
+    library = ("acquire", "/lib/site-packages/filelock/_api.py", 330)
+    assert paces(*looks, [library, *stack(("evaluates", "sleep"))]) == 0
+    assert paces(looks[0], looks[0], stack(("evaluates", "sleep"))) == 0
+    assert paces(looks[0], process(), stack(("evaluates", "sleep"))) == 0
+
+
+def test_a_job_is_asleep_while_one_rank_naps_between_its_batches(tmp_path: Path) -> None:
+    file = tmp_path / "paced.py"
+    file.write_text(PACED)
+    looks = [process(sleeps_until_mono_ns=seconds * 10**9) for seconds in (3, 5)]
+    reason, silence_s = patience(*looks, [("evaluates", str(file), 5)], [])
+    assert judged(100.0, outside=reason, outside_s=silence_s) == "asleep"
+    assert judged(LONG_S + 1, outside=reason, outside_s=silence_s) == "still"

@@ -22,6 +22,7 @@ from nsadiag.evidence.blocking import (
     is_of_loop,
     serves,
     serves_a_client,
+    waits_for_device,
 )
 from nsadiag.evidence.documents.actors import ActorWaits, ObjectWait, RayTask, TaskWait
 from nsadiag.evidence.documents.kernel import KernelThread
@@ -32,7 +33,7 @@ from nsadiag.source.model import spans
 from nsadiag.source.patterns.file_names import loop_asks
 from nsadiag.source.polling import ASKS_OUTSIDE
 
-Doing = State | Literal["get", "wait", "suspended", "runs", "serves"]
+Doing = State | Literal["get", "wait", "suspended", "runs", "serves", "device"]
 PEERS: tuple[Doing, ...] = ("collective", "transfer", "rendezvous", "store", "backward")
 CALLS: tuple[Doing, ...] = ("get", "wait")
 # Parts of Ray that call the user's functions, by their files.
@@ -79,7 +80,7 @@ class Stand:
         """Whether it did something between the captures."""
         if self.doing == "serves":
             return self.cpu_share > BUSY_SHARE
-        if self.doing in (*PEERS, *CALLS):
+        if self.doing in (*PEERS, *CALLS, "device"):
             return not self.same
         beside = self.beside_share > BESIDE_SHARE
         return (
@@ -280,6 +281,8 @@ def _doing(inner: list[StackFrame], awaits: ObjectWait | None, kernel: KernelThr
     row = by_frames(inner)
     if row is not None and row.state:
         return row.state
+    if waits_for_device(inner):
+        return "device"
     if kernel is None or kernel.state == "R":
         return "runs"
     if kernel.sleeps_until_mono_ns:
@@ -337,17 +340,24 @@ def _has_helpers(job: ActorJob, capture: CaptureEvidence, tid: int) -> bool:
 
 
 def _shares(captures: tuple[CaptureEvidence, ...], tid: int) -> tuple[float, float]:
-    """CPU seconds a second of that thread, and of the rest of the process with its children."""
+    """CPU seconds a second of that thread, and of the rest of the process with its children, but for what spins."""
     first, last = captures[0].proc, captures[-1].proc
     seconds = (last.t_mono_ns - first.t_mono_ns) / 1e9
     if seconds <= 0:
         return 0.0, 0.0
     then = {row.tid: row.cpu_s for row in first.threads}
-    own = next((row.cpu_s - then[tid] for row in last.threads if row.tid == tid and tid in then), 0.0)
+    used = {row.tid: row.cpu_s - then[row.tid] for row in last.threads if row.tid in then}
+    spinning = {thread.os_thread_id for thread in captures[-1].stacks if _spins(thread)} - {tid}
     children = {row.pid: row.cpu_s for row in first.children}
-    beside = last.cpu_s - first.cpu_s - own
+    beside = (
+        last.cpu_s - first.cpu_s - used.get(tid, 0.0) - sum(used.get(each or 0, 0.0) for each in spinning)
+    )
     beside += sum(row.cpu_s - children[row.pid] for row in last.children if row.pid in children)
-    return own / seconds, max(beside, 0.0) / seconds
+    return used.get(tid, 0.0) / seconds, max(beside, 0.0) / seconds
+
+
+def _spins(thread: PythonThread) -> bool:
+    return waits_for_device(list(itertools.takewhile(lambda f: not is_user(f.filename), thread.frames)))
 
 
 def _place(frame: StackFrame, lines: dict[str, str] | None) -> Place:

@@ -132,9 +132,20 @@ def _patience_s(job: ActorJob, stand: Stand) -> float:
     return PATIENCE_S if longest is None else max(AT_LEAST_S, TIMES_LONGER * longest)
 
 
+def alone(case: Case) -> list[Stand]:
+    """Calls of a group, by processes that no other one is known to share it with; and waits for a device, where nobody can look."""
+    graph, rows = case.once(patient_graph), case.once(stands_in).rows
+    waiters = {edge.waiter for edge in graph.edges}
+    peers = [s for s in rows if s.doing in ("collective", "transfer") and s.key not in waiters]
+    return [*peers, *(s for s in rows if s.doing == "device")] if case.once(job_of).has_roles else []
+
+
 def open_wait(case: Case) -> str:
     """A wait that could still end by itself, as a clause."""
     job = case.once(job_of)
+    if found := alone(case):
+        call = f" in {found[0].inner}" if found[0].inner and found[0].doing != "device" else ""
+        return f"{standing(job, found[0])} and waits{call} for {DOING[found[0].doing]}"
     if found := outside(case):
         return f"{standing(job, found[0])} and waits for {DOING.get(found[0].doing, 'something')}"
     return starting(case) or "no call waits for another one"

@@ -20,6 +20,9 @@ DOING = {
     "signal": "a signal",
     "loader": "its DataLoader",
     "backward": "its backward pass",
+    "device": "its GPU",
+    "collective": "members of its group that none of the others is known to be",
+    "transfer": "a member of its group that none of the others is known to be",
     "serves": "the next request",
 }
 

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
-from nsadiag.analysis.relations.actors.stuck import job_of, open_wait, outside, sleeping, starting, working
+from nsadiag.analysis.relations.actors.stuck import (
+    alone,
+    job_of,
+    open_wait,
+    outside,
+    sleeping,
+    starting,
+    working,
+)
 from nsadiag.analysis.relations.actors.words import several, standing
 from nsadiag.analysis.rules.actors.parts import unseen
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -43,7 +51,7 @@ def _progress(case: Case, says: str) -> Draft:
 
 
 def actors_open(case: Case) -> Iterator[Draft | Declined]:
-    waits = bool(outside(case) or starting(case))
+    waits = bool(alone(case) or outside(case) or starting(case))
     yield Draft(
         cls="incomplete" if waits else "unknown",
         outcome="incomplete" if waits else "unknown",
