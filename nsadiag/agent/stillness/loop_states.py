@@ -6,7 +6,6 @@ A value that makes progress never comes back to one that it has left; one that d
 
 from __future__ import annotations
 
-import ast
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from nsadiag.agent.stillness.loop_introspection import rounds
 from nsadiag.evidence.rehearsal.reads import Read
 from nsadiag.source.loop_exits import Frame, source_of
 from nsadiag.source.model import Loop as Node
-from nsadiag.source.model import SourceFile, own_nodes, spans
+from nsadiag.source.model import SourceFile, spans
 from nsadiag.source.patterns.endings import EndlessLoop, endless_around, endless_loop
 from nsadiag.source.patterns.loop_state import (
     LoopState,
@@ -24,6 +23,7 @@ from nsadiag.source.patterns.loop_state import (
     is_bounded,
     iterated,
     state_of,
+    stores_into,
     written_in,
 )
 
@@ -236,7 +236,7 @@ def _recurs(told: Told, found: _Candidate) -> int:
     """
     own = f"{found.file}:{found.function}"
     rows = told.rows.get(own, ())
-    if not (told.closed and rows) or isinstance(found.node, ast.For) or found.state.remainders:
+    if not (told.closed and rows) or iterated(found.node) or found.state.remainders:
         return 0
     names = [name for _, name, _ in _keys(found.state, [own], told.tokens)]
     unseen = [kind for name in names if (kind := told.unseen.get(own, {}).get(name))]
@@ -258,9 +258,7 @@ def _recurs(told: Told, found: _Candidate) -> int:
 
 def _changes_names_alone(found: _Candidate) -> bool:
     """Whether the loop goes from object to object, and does nothing to any of them."""
-    stores = (n for n in own_nodes(found.node) if isinstance(n, ast.Subscript | ast.Attribute))
-    stored = any(isinstance(each.ctx, ast.Store | ast.Del) for each in stores)
-    return not (stored or found.state.methods or found.state.functions)
+    return not (stores_into(found.node) or found.state.methods or found.state.functions)
 
 
 def _keeps_something(told: Told, function: str) -> bool:

@@ -85,6 +85,12 @@ def only_runs_out(node: Loop) -> bool:
     return isinstance(node, ast.For) and not any(isinstance(each, leaves) for each in own_nodes(node))
 
 
+def stores_into(node: Loop) -> bool:
+    """Whether it sets, or deletes, attributes or items of objects."""
+    parts = (each for each in own_nodes(node) if isinstance(each, ast.Subscript | ast.Attribute))
+    return any(isinstance(each.ctx, ast.Store | ast.Del) for each in parts)
+
+
 def iterated(node: Loop) -> str:
     """The iterable of a `for`, as written; "" of a `while`."""
     return ast.unparse(node.iter) if isinstance(node, ast.For) else ""

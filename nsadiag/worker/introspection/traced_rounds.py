@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.introspection.loop_values import Values
 from nsadiag.worker.place import is_user_code
 
@@ -100,11 +101,13 @@ def is_alone() -> bool:
     handlers = (signal.getsignal(getattr(signal, name)) for name in SIGNALS)
     if any(is_user_code(code) for each in handlers if (code := getattr(each, "__code__", None))):
         return False
-    tasks = Path("/proc/self/task")
-    try:
-        return not any((task / "children").read_text().strip() for task in tasks.iterdir())
-    except OSError:
-        return False  # nobody knows
+    return _has_no_child()
+
+
+def _has_no_child() -> bool:
+    with tolerated(OSError):
+        return not any((task / "children").read_text().strip() for task in Path("/proc/self/task").iterdir())
+    return False  # nobody knows
 
 
 def _random_states() -> tuple[int, ...]:

@@ -25,6 +25,7 @@ APART = ("posted_apart", "posted_apart_later")
 RECORDINGS = {path.name.partition(".tar")[0]: path for path in sorted(GOLDEN.glob("*.tar.*z"))}
 # Of scripts that are recorded on GPUs as well, with other stacks and recorders than on gloo.
 PROVEN_ON_GPUS = {
+    "nccl_confident_lm",
     "nccl_collective_args_mismatch_broadcast_source",
     "nccl_collective_order_mismatch_two_groups",
     "nccl_ddp_unused_parameter_last_batch",

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recordings.golden import archive_of, unpack
 
 from nsadiag.analysis.ingest.run_directory import load_ranks
 from nsadiag.analysis.load import load_cell
@@ -23,6 +22,8 @@ from nsadiag.evidence.documents.watch import RankMotion
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.pickles import read_pickle
 from nsadiag.evidence.ring.blackbox import HEADER
+
+from .golden import archive_of, unpack
 
 
 class CannotBeCopied(Exception):
