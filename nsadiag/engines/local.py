@@ -42,11 +42,11 @@ MakeWatch: TypeAlias = "Callable[..., Watch]"
 UNWATCHED_POLL_S = 0.1
 
 
-def watched(*args: Any, **more: Any) -> Watch:
-    """A watch, imported while the job that it is to watch starts."""
+def watch_class() -> type[Watch]:
+    """The watch, to be imported before a job starts: what the job does to our files must not keep it from being watched."""
     from nsadiag.agent.watching.watch import Watch
 
-    return Watch(*args, **more)
+    return Watch
 
 
 class Unwatched(Exception):
@@ -87,7 +87,7 @@ def run_command(
     outlives_watch: bool = False,
     on_interrupt: Callable[[], None] | None = None,
     cwd: Path | None = None,
-    make_watch: MakeWatch = watched,
+    make_watch: MakeWatch | None = None,
 ) -> Watch:
     """Runs a launcher line to its end, watched.
 
@@ -96,6 +96,7 @@ def run_command(
     job goes on to its end, and Unwatched is raised then; else it is ended. `on_interrupt`: called at once, at the first interrupt of a job that
     runs.
     """
+    make_watch = make_watch or watch_class()
     with (
         scratch.made(run) as sockets,
         ring_storage.held(run, ring) as (more, memory),
@@ -320,9 +321,10 @@ def run_warm(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     among: Mapping[str, Any] | None = None,
-    make_watch: MakeWatch = watched,
+    make_watch: MakeWatch | None = None,
 ) -> Watch:
     """Runs one cell to its end, watched; `world_size` is of the ranks here. `env`: variables of this cell's alone."""
+    make_watch = make_watch or watch_class()
     make_private_dir(run.path)
     with scratch.made(run) as sockets, ring_storage.held(run) as (more, _), interrupts.held_off():
         added = {**(env or {}), **more}

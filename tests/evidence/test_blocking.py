@@ -25,6 +25,7 @@ from nsadiag.evidence.blocking import (
     polling_library,
     serves_collectives,
     syscall_name,
+    waits_for_device,
     waits_outside,
     wakers,
     within,
@@ -303,7 +304,11 @@ def told() -> list[object]:
         *(is_lock(LIB + file) for file in ("threading.py", "queue.py", "asyncio/queues.py")),
         *((row.state, row.waker) if row else None for row in map(coroutine, COROUTINES)),
         *(question(name) for name in NATIVE_THREADS for question in (serves_collectives, is_of_device)),
+        *(waits_for_device([frame("synchronize", TORCH + file)]) for file in DEVICE_FILES),
     ]
+
+
+DEVICE_FILES = ("cuda/__init__.py", "cuda/streams.py")
 
 
 # Coroutines that wait for the world, by file and name.
