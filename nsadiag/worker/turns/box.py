@@ -27,7 +27,9 @@ class Box:
                 self._mapped = mmap.mmap(
                     file.fileno(), 0, **({"trackfd": False} if sys.version_info >= (3, 13) else {})
                 )
-            self._rows = open_private(rows, "a")
+            # A descriptor alone: a file that is open at the end is a warning in the user's log.
+            with open_private(rows, "ab") as file:
+                self._rows = os.dup(file.fileno())
         self._numbers: dict[str, int] = {}
         self._count = 0  # of rows
         self.words = memoryview(self._mapped).cast("Q")
@@ -48,8 +50,8 @@ class Box:
             return 0
         self._count += 1
         # One write: a process that is forked meanwhile has nothing of it in a buffer.
-        self._rows.write(json.dumps({"number": self._count, **row}) + "\n")
-        self._rows.flush()
+        text = json.dumps({"number": self._count, **row}) + "\n"
+        os.write(self._rows, text.encode("utf-8", "surrogateescape"))
         return self._count
 
     def turn_bank(self, count: int) -> int:
