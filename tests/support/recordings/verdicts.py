@@ -33,6 +33,11 @@ def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
     return folder
 
 
+def _own_name(archive: Path) -> str:
+    """Recordings of one name are of one script: with paths, on other machines."""
+    return f"{archive.parent.name}-{archive.name}"
+
+
 class Answers:
     """Documents by name, kept in a folder: computed by whoever asks first. Two at once come to the same."""
 
@@ -56,7 +61,7 @@ class Recordings:
         self._folder = folder
 
     def of(self, archive: Path) -> RunDir:
-        kept = self._folder / archive.name
+        kept = self._folder / _own_name(archive)
         if not kept.exists():
             unfinished = Path(tempfile.mkdtemp(dir=self._folder))
             unpack(archive, unfinished)
@@ -89,7 +94,7 @@ class Verdicts:
 
     def of(self, archive: Path) -> dict[str, Any]:
         """verdict.json."""
-        verdict: dict[str, Any] = self._forwards.of(archive.name, lambda: self._judged(archive))
+        verdict: dict[str, Any] = self._forwards.of(_own_name(archive), lambda: self._judged(archive))
         return verdict
 
     def _judged(self, archive: Path) -> dict[str, Any]:
@@ -99,7 +104,7 @@ class Verdicts:
 
     def backwards(self, archive: Path) -> Backwards:
         run = self._recordings.of(archive)
-        return Backwards(*self._backwards.of(archive.name, lambda: _judged_backwards(run)))
+        return Backwards(*self._backwards.of(_own_name(archive), lambda: _judged_backwards(run)))
 
 
 def backwards_of(cell: CellEvidence) -> CellEvidence:
