@@ -157,7 +157,7 @@ def test_where_the_program_draws_the_parameter_any_will_do_and_nothing_else_may_
 
 
 def test_a_script_starts_its_own_ranks_below_what_has_to_come_first(tmp_path: Path) -> None:
-    body = "from __future__ import annotations\nimport os\nprint('rank', os.environ['RANK'], flush=True)\n"
+    body = "from __future__ import annotations\nimport os\nos.write(1, f\"rank {os.environ['RANK']}\\n\".encode())\n"
     text, above = self_starting(body, Job(argv=("x.py",), world_size=2))
     script = tmp_path / "x.py"
     script.write_text(f'"""What it is."""\n\n{text}')
