@@ -104,9 +104,13 @@ class Guarded:
         if self._control.fileno() < 0:
             return None  # we have left it: its guard tells us nothing more
         deadline = None if seconds is None else time.monotonic() + seconds
+        waiting = (
+            select.poll()
+        )  # `select` takes no descriptor from 1024 on: beside as many connections this may be one
+        waiting.register(self._control, select.POLLIN)
         while b"\n" not in self._unread:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            if not select.select([self._control], [], [], left)[0]:
+            if not waiting.poll(None if left is None else math.ceil(1000 * left)):
                 return None
             try:
                 data = self._control.recv(4096)

@@ -139,7 +139,9 @@ class Follow:
                     rest = rest[os.write(sink, rest[:PIECE]) :]
                     self._moved = time.monotonic()
                     continue
-                select.select([], [sink], [])
+                waiting = select.poll()
+                waiting.register(sink, select.POLLOUT)
+                waiting.poll()
 
 
 def _identity(status: os.stat_result) -> Identity:

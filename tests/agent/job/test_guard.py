@@ -475,3 +475,22 @@ def test_a_job_that_was_left_runs_as_far_as_we_know_and_keeps_nobody_waiting_for
     os.kill(int(pid), signal.SIGKILL)  # fails where the job has ended meanwhile
     assert (code_so_far, done.stderr) == ("None", "")
     assert seconds < 50
+
+
+# As where a job of thousands of nodes is watched: each has a connection by the time the job starts.
+AMONG_MANY = """
+import os, resource, sys
+from nsadiag.agent.job.guarded_process import Guarded
+
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (2000, hard))
+null = open(os.devnull, "r+b")
+held = [os.dup(null.fileno()) for _ in range(1100)]
+job = Guarded(["sh", "-c", "exit 7"], env=os.environ, stdout=null, stderr=null, die_with_me=False)
+print(job.wait())
+"""
+
+
+def test_a_job_is_started_and_waited_for_beside_more_than_a_thousand_open_files() -> None:
+    done = subprocess.run([sys.executable, "-c", AMONG_MANY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
