@@ -132,7 +132,8 @@ def _stand_apart(about: dict[str, Any]) -> None:
     from nsadiag.evidence.rehearsal.namespaces import Apart, isolate
     from nsadiag.worker.rehearsal import limits
 
-    isolation, apart = isolate(Apart(**about)), Apart(**about)
+    apart = Apart(**about)
+    isolation = isolate(apart)
     if not isolation.files_apart or (apart.network and not isolation.network_apart):
         os._exit(NOT_APART)
     limits.share_memory()

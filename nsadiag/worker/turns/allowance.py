@@ -9,7 +9,7 @@ from nsadiag.worker.turns.units import Site, Unit
 
 WINDOW = 2048  # words, after each of which the rest is counted
 AT_ONCE = 20_000  # at the start, when everything is new, and after a quiet time: some 60 ms
-PER_S = 1200  # of some 3 us each: 0.4 % of the time
+PER_S = 1200  # at some 3 us each, as reckoned and not measured, 0.4 % of the time
 WORDS_OF_A_FRAME = 3
 # What is given up first, of what is as frequent: frames of which neither a branch nor a value is on record, then those in which
 # ranks do not meet.
